@@ -1,0 +1,44 @@
+# `make demo` and `make test` set themselves up in .venv on a machine that has Python 3.11 or newer.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test help
+help:
+	@echo "make demo   draw faces, train, test, predict and visualize (a few minutes on two cores)"
+	@echo "make test   style checks, types and tests"
+
+# Newer than pyproject.toml and the pins: everything is installed.
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12"; exit 1; }
+	@echo "Installing fer-vit into .venv (once; torch is large)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+test: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+demo: .venv/installed
+	@echo "[1/5] Drawing 2,000 faces of eight expressions into demo/faces, and their manifest"
+	@rm -rf demo && mkdir demo
+	@$(BIN)/fer-vit prepare drawn demo/faces demo/faces.parquet --count 2000
+	@echo "[2/5] Training a small RegionViT on them (configs/drawn.yaml)"
+	@$(BIN)/fer-vit fit --config configs/drawn.yaml --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo
+	@echo "[3/5] Testing the best checkpoint on faces it has not seen"
+	@$(BIN)/fer-vit test --config configs/drawn.yaml --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo \
+		--ckpt_path demo/drawn/version_0/checkpoints/best.ckpt
+	@echo "[4/5] Predicting the folder demo/faces/test"
+	@$(BIN)/fer-vit predict demo/faces/test --face crop --detector none --output demo/predictions.csv \
+		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
+	@echo "[5/5] Drawing where the model looked"
+	@$(BIN)/fer-vit visualize demo/faces/test --face crop --detector none --output demo/report \
+		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
+	@echo
+	@echo "Open these:"
+	@echo "  demo/report/index.html                   every test face with its region attention"
+	@echo "  demo/predictions.csv                     one row per face"
+	@echo "  demo/drawn/version_1/test.md             the test figures"
+	@echo "  demo/drawn/version_1/test_confusion.png  the confusion matrix"

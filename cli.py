@@ -1,0 +1,6 @@
+"""The same program as `fer-vit`, from a checkout."""
+
+from fer_vit.cli import main
+
+if __name__ == "__main__":
+    main()

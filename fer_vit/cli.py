@@ -1,0 +1,112 @@
+"""The command line: LightningCLI for fit, validate and test; plain functions for the other verbs.
+
+Nothing heavy is imported before a verb needs it, so that `fer-vit --help` answers at once.
+"""
+
+import inspect
+import sys
+from argparse import ArgumentError, RawDescriptionHelpFormatter
+from importlib import import_module
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
+
+import fer_vit
+from fer_vit.errors import FerVitError
+
+LIGHTNING_VERBS = {
+    "fit": "train a model",
+    "validate": "figures of a checkpoint on the val split",
+    "test": "figures of a checkpoint on the test split",
+}
+PLAIN_VERBS = {
+    "prepare": "make a manifest (one Parquet table) from a data set as its owners distribute it",
+    "predict": "find and classify every face in photos: one table out",
+    "visualize": "show what the model attended to: pictures and one HTML page",
+}
+EXAMPLES = """\
+  fer-vit prepare drawn faces faces.parquet
+  fer-vit fit --config configs/drawn.yaml --data.manifest faces.parquet
+  fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
+  fer-vit predict photos --checkpoint best.ckpt --output faces.csv
+  fer-vit visualize photos --checkpoint best.ckpt --output report
+"""
+
+
+class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """jsonargparse's help, with a description that keeps its lines."""
+
+
+def main(args: list[str] | None = None) -> None:
+    """Runs a command; exits with code 2 and one line when the user has to mend something.
+
+    Args:
+        args: The words after `fer-vit`; None takes them from the process.
+    """
+    args = list(sys.argv[1:] if args is None else args)
+    debug = "--debug" in args
+    args = [word for word in args if word != "--debug"]
+    try:
+        run(args)
+    except BrokenPipeError:  # the reader, for example `head`, has seen enough
+        sys.exit(0)
+    except (FerVitError, OSError) as error:
+        if debug:
+            raise
+        print(f"fer-vit: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("fer-vit: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def run(args: list[str]) -> None:
+    """Runs a command without catching its errors."""
+    verb = args[0] if args else "--help"
+    if verb in ("-h", "--help"):
+        print(help_text())
+    elif verb == "--version":
+        print(f"fer-vit {fer_vit.__version__}")
+    elif verb in PLAIN_VERBS:
+        run_plain(verb, args[1:])
+    elif verb in LIGHTNING_VERBS:
+        import_module("fer_vit.commands.train").train(args)
+    else:
+        verbs = ", ".join([*PLAIN_VERBS, *LIGHTNING_VERBS])
+        raise FerVitError(f"Expected a verb out of {verbs}, but got `{verb}`. `fer-vit --help` explains them.")
+
+
+def help_text() -> str:
+    """Returns the text of `fer-vit --help`."""
+    verbs = "\n".join(f"  {name:<10} {text}" for name, text in {**PLAIN_VERBS, **LIGHTNING_VERBS}.items())
+    return (
+        f"fer-vit {fer_vit.__version__}: vision transformers for facial expression recognition\n\n"
+        f"usage: fer-vit VERB ...   (`fer-vit VERB --help` lists its options)\n\nverbs:\n{verbs}\n\n"
+        f"options of every verb:\n  --debug    show the traceback of an error\n  --version  print the version\n\n"
+        f"examples:\n{EXAMPLES}"
+    )
+
+
+def run_plain(verb: str, args: list[str]) -> None:
+    """Runs a verb that is a typed function, `commands.<verb>.<verb>`: its signature and docstring are the options."""
+    function = getattr(import_module(f"fer_vit.commands.{verb}"), verb)
+    parser = ArgumentParser(
+        prog=f"fer-vit {verb}",
+        description=inspect.cleandoc(function.__doc__).partition("\n\nArgs:")[0],
+        formatter_class=HelpFormatter,
+        exit_on_error=False,
+    )
+    lists = {name for name, kind in function.__annotations__.items() if kind == list[Path]}
+    for name in lists:
+        parser.add_argument(name, nargs="+", type=Path, help="files, folders (with all below them) or glob patterns")
+    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=lists)
+    for action in parser._actions:  # `--overwrite` alone means true
+        if function.__annotations__.get(action.dest) in (bool, bool | None):
+            action.nargs, action.const = "?", True
+    try:
+        values = parser.parse_args(args)
+    except ArgumentError as error:
+        raise FerVitError(" ".join(str(error).split())) from error
+    function(**values.as_dict())
