@@ -1,0 +1,1 @@
+"""Faces in images: geometry, regions, detection. numpy and OpenCV, no torch."""

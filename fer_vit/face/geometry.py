@@ -1,0 +1,109 @@
+"""Where things are in a face image: landmarks, 2x3 matrices and crops. numpy and OpenCV, no torch.
+
+Points are (x, y) in pixels with the origin at the upper left corner of the upper left pixel, so that a pixel's centre
+lies at +0.5 and scaling an image by s multiplies every coordinate by s. Boxes are xyxy in the same coordinates.
+Images are RGB uint8 (H, W, 3).
+"""
+
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Image = NDArray[np.uint8]
+Array = NDArray[np.float64]
+Align = Literal["landmarks", "crop"]
+
+LANDMARKS = ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")
+"""The landmark scheme: the person's right comes first and has the smaller x in an upright photo."""
+
+BORDER = cv2.BORDER_REPLICATE
+"""Outside an image its border goes on: an edge that the camera never saw would look like a contour of the face."""
+
+MIRRORED = (1, 0, 2, 4, 3)
+"""Row order of the landmarks after a mirror: the person's right and left swap."""
+
+TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.638, 0.751))
+"""Landmarks of the standard crop as fractions of its side: FERPlus' mean face, made symmetric."""
+
+
+def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:
+    """Finds the similarity transform that carries points onto points with the least squared error.
+
+    Args:
+        source: Points (L, 2).
+        target: Points (L, 2).
+        rotate: Whether the transform may turn; without it only scale and shift are fitted.
+
+    Returns:
+        Matrix (2, 3) from source to target coordinates. No reflection. Closed form of Umeyama (1991) in two dimensions.
+    """
+    src, dst = np.asarray(source, float), np.asarray(target, float)
+    a, b = src - src.mean(0), dst - dst.mean(0)
+    norm = max((a * a).sum(), 1e-12)
+    cos = (a * b).sum() / norm
+    sin = (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum() / norm if rotate else 0.0
+    linear: Array = np.array([[cos, -sin], [sin, cos]])
+    matrix: Array = np.column_stack([linear, dst.mean(0) - linear @ src.mean(0)])
+    return matrix
+
+
+def compose(second: ArrayLike, first: ArrayLike) -> Array:
+    """Returns the (2, 3) matrix that does `first`, then `second`."""
+    both: Array = np.asarray(second, float) @ np.vstack([np.asarray(first, float), [0.0, 0.0, 1.0]])
+    return both
+
+
+def invert(matrix: ArrayLike) -> Array:
+    """Returns the (2, 3) matrix of the way back."""
+    return np.asarray(cv2.invertAffineTransform(np.asarray(matrix, float)), float)
+
+
+def apply(matrix: ArrayLike, points: ArrayLike) -> Array:
+    """Carries points (..., 2) through a (2, 3) matrix."""
+    m: Array = np.asarray(matrix, float)
+    carried: Array = np.asarray(points, float) @ m[:, :2].T + m[:, 2]
+    return carried
+
+
+def fit_matrix(image: Image, size: int) -> Array:
+    """Returns the (2, 3) matrix that fits a whole image into a square of `size` pixels: centred, never squeezed."""
+    height, width = image.shape[:2]
+    scale = size / max(height, width)
+    return np.array([[scale, 0.0, (size - scale * width) / 2], [0.0, scale, (size - scale * height) / 2]])
+
+
+def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks") -> Array:
+    """Returns the matrix from an image to its square face crop.
+
+    Args:
+        landmarks: Points (5, 2) in the image.
+        size: Side of the crop in pixels.
+        template: Where the landmarks belong, (5, 2), as fractions of the crop's side.
+        align: "landmarks" turns, scales and shifts the face onto the template; "crop" only scales and shifts, as for
+            a model whose training crops were upright boxes.
+
+    Returns:
+        Matrix (2, 3) from image to crop pixels.
+    """
+    return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")
+
+
+def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
+    """Draws the crop (size, size, 3) that `matrix`, image to crop pixels, describes; past its border the image goes on.
+
+    Strong reductions are done in two steps, the first by area averaging, because a warp reads only four pixels and
+    would alias.
+    """
+    m = np.asarray(matrix, float)
+    scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
+    if 0 < scale < 0.5:
+        # Twice the target's resolution remains for the warp itself.
+        height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
+        reduced = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+        back = np.array([[image.shape[1] / width, 0.0, 0.0], [0.0, image.shape[0] / height, 0.0]])
+        image, m = np.asarray(reduced, np.uint8), compose(m, back)
+    # OpenCV puts a pixel's centre at whole numbers; here it lies at +0.5.
+    m = m + np.array([[0.0, 0.0, 0.5 * (m[0, 0] + m[0, 1]) - 0.5], [0.0, 0.0, 0.5 * (m[1, 0] + m[1, 1]) - 0.5]])
+    return np.asarray(cv2.warpAffine(image, m, (size, size), flags=cv2.INTER_LINEAR, borderMode=BORDER), np.uint8)

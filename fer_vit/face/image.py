@@ -1,0 +1,57 @@
+"""The image reader: a file's bytes become RGB uint8, or an error that says why not."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import Image
+
+IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"))
+"""What counts as an image when a folder is read, in lower case."""
+
+
+class ImageError(FerVitError):
+    """An image that cannot be read; the message is the reason alone, without the path."""
+
+
+def decode_image(data: bytes) -> Image:
+    """Decodes an encoded image.
+
+    EXIF orientation is applied; grey, palette, alpha, CMYK and 16-bit images become 8-bit RGB; of an animation the
+    first frame is taken.
+
+    Returns:
+        RGB uint8 (H, W, 3).
+
+    Raises:
+        ImageError: The bytes are not a readable image.
+    """
+    if not data:
+        raise ImageError("the file is empty")
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+    except cv2.error:
+        image = None
+    if image is None:
+        raise ImageError("not an image that can be decoded")
+    return np.asarray(image, np.uint8)
+
+
+def read_image(path: Path) -> Image:
+    """Reads an image file: RGB uint8 (H, W, 3). Raises ImageError when the file cannot be read or decoded."""
+    return decode_image(read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Reads a file whole. Raises ImageError when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageError(error.strerror or type(error).__name__) from error
+
+
+def encode_png(image: Image) -> bytes:
+    """Encodes an image (H, W, 3) RGB or (H, W) grey as PNG bytes."""
+    return bytes(cv2.imencode(".png", image if image.ndim == 2 else image[..., ::-1])[1])

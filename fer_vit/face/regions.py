@@ -1,0 +1,104 @@
+"""Facial regions: square boxes placed by five landmarks in the face's own frame.
+
+The frame has its unit in the face (the larger of eye distance and eye-to-mouth distance, so that neither a turned nor a
+nodding head shrinks it) and its axes along and across the line through the eyes. Left and right are the person's.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import LANDMARKS, Array
+
+
+class Region(NamedTuple):
+    """A square: centred on the mean of `anchors` (landmark rows) plus `offset`, with `side`, in units of the face.
+
+    `offset` is (towards the person's left, towards the chin).
+    """
+
+    anchors: tuple[int, ...]
+    offset: tuple[float, float]
+    side: float
+
+
+REGIONS = {
+    "right_eye": Region((0,), (0.0, 0.0), 0.60),
+    "left_eye": Region((1,), (0.0, 0.0), 0.60),
+    "right_brow": Region((0,), (0.0, -0.36), 0.65),
+    "left_brow": Region((1,), (0.0, -0.36), 0.65),
+    "nose": Region((2,), (0.0, -0.10), 0.75),
+    "mouth": Region((3, 4), (0.0, 0.05), 0.95),
+    "right_cheek": Region((0, 3), (-0.18, 0.05), 0.65),
+    "left_cheek": Region((1, 4), (0.18, 0.05), 0.65),
+    "glabella": Region((0, 1), (0.0, -0.25), 0.55),
+    "forehead": Region((0, 1), (0.0, -0.75), 0.80),
+    "chin": Region((3, 4), (0.0, 0.50), 0.70),
+}
+"""Every region there is, by name."""
+
+DEFAULT_REGIONS = (
+    "right_eye",
+    "left_eye",
+    "right_brow",
+    "left_brow",
+    "nose",
+    "mouth",
+    "right_cheek",
+    "left_cheek",
+)
+
+
+def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -> NDArray[np.float32]:
+    """Places regions on a face.
+
+    Args:
+        landmarks: Points (5, 2) in pixels, in the order of `geometry.LANDMARKS`.
+        names: Keys of `REGIONS`.
+
+    Returns:
+        Boxes (R, 4), xyxy in pixels. They may reach over the image's border.
+
+    Raises:
+        FerVitError: A name is not a region.
+    """
+    weights, offsets, sides = _tables(tuple(names))
+    points = np.asarray(landmarks, float)
+    across, down = points[1] - points[0], (points[3] + points[4] - points[0] - points[1]) / 2
+    eye_distance = np.hypot(*across)
+    unit = max(eye_distance, np.hypot(*down))
+    x, y = across / max(eye_distance, 1e-9)  # towards the person's left
+    centres = weights @ points + unit * offsets @ np.array([[x, y], [-y, x]])  # (R, 2)
+    half = unit * sides[:, None] / 2
+    return np.hstack([centres - half, centres + half]).astype(np.float32)
+
+
+@lru_cache
+def _tables(names: tuple[str, ...]) -> tuple[Array, Array, Array]:
+    """Landmark weights (R, 5), offsets (R, 2) and sides (R,) of regions."""
+    check_regions(names)
+    regions = [REGIONS[name] for name in names]
+    weights = np.zeros((len(regions), len(LANDMARKS)))
+    for row, region in zip(weights, regions, strict=True):
+        row[list(region.anchors)] = 1 / len(region.anchors)
+    return weights, np.array([r.offset for r in regions]).reshape(-1, 2), np.array([r.side for r in regions])
+
+
+def visible(boxes: NDArray[np.float32], size: int) -> NDArray[np.bool_]:
+    """Tells which boxes (R, 4) a square image can be cropped to: finite, two pixels or more, centre inside. -> (R,)"""
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    inside = ((centres >= 0) & (centres < size)).all(1)
+    return np.isfinite(boxes).all(1) & inside & (boxes[:, 2] - boxes[:, 0] >= 2)
+
+
+def check_regions(names: Sequence[str]) -> None:
+    """Raises FerVitError when a name is not a region or comes twice."""
+    unknown = [name for name in names if name not in REGIONS]
+    if unknown:
+        raise FerVitError(f"Expected regions out of {', '.join(REGIONS)}, but got `{unknown[0]}`.")
+    if len(set(names)) < len(names):
+        raise FerVitError(f"Expected every region once, but got {', '.join(names)}.")

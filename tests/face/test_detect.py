@@ -1,0 +1,247 @@
+"""Detection on real photos, in crops, and the way the model file is found."""
+
+import hashlib
+import pickle
+import stat
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.face import detect
+from fer_vit.face.detect import MIN_SIDE, YUNET_SHA256, Detector, Face, YuNet, detect_in_crop, yunet_path
+from fer_vit.face.geometry import MIRRORED, Array, Image
+
+ASTRONAUT = np.array([[203.0, 101.5], [247.0, 103.5], [223.0, 126.5], [202.0, 140.0], [244.0, 140.0]])
+"""The landmarks of scikit-image's astronaut, read off the photo by eye."""
+
+
+@pytest.fixture(scope="module")
+def astronaut() -> Image:
+    """A photo (512, 512, 3) of one smiling woman, whose face is 90 pixels wide."""
+    return np.asarray(pytest.importorskip("skimage.data").astronaut())
+
+
+def resized(image: Image, scale: float) -> Image:
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    return np.asarray(cv2.resize(image, None, fx=scale, fy=scale, interpolation=method), np.uint8)
+
+
+def error(face: Face, expected: Array) -> float:
+    """Mean distance of the landmarks in units of the eyes' distance."""
+    distance = np.linalg.norm(face.landmarks - expected, axis=1).mean()
+    return float(distance / np.linalg.norm(expected[1] - expected[0]))
+
+
+# YuNet on photos
+
+
+def test_finds_the_one_face_of_a_photo(yunet: Path, astronaut: Image) -> None:
+    (face,) = YuNet(yunet)(astronaut)
+    assert error(face, ASTRONAUT) < 0.1
+    assert face.score > 0.85
+    assert (face.box[:2] < ASTRONAUT.min(0)).all()
+    assert (ASTRONAUT.max(0) < face.box[2:]).all()
+
+
+def test_the_persons_right_comes_first_in_a_mirrored_photo_too(yunet: Path, astronaut: Image) -> None:
+    (face,) = YuNet(yunet)(np.ascontiguousarray(astronaut[:, ::-1]))
+    assert error(face, (ASTRONAUT * (-1, 1) + (512, 0))[list(MIRRORED)]) < 0.1
+
+
+@pytest.mark.parametrize("scale", [0.15, 0.5, 1.6, 3.5])
+def test_coordinates_are_the_images_own_at_every_size(yunet: Path, astronaut: Image, scale: float) -> None:
+    """77 to 1,792 pixels: enlarged, taken as it is, and reduced."""
+    (face,) = YuNet(yunet)(resized(astronaut, scale))
+    assert error(face, ASTRONAUT * scale) < 0.2
+
+
+@pytest.mark.parametrize("side", [100, 700, 1400])
+def test_a_face_that_fills_the_image_is_found_whole(yunet: Path, astronaut: Image, side: int) -> None:
+    scale = side / 130
+    close = resized(astronaut[50:180, 160:290], scale)
+    face = YuNet(yunet)(close)[0]
+    assert error(face, (ASTRONAUT - (160, 50)) * scale) < 0.15
+
+
+def test_two_faces_far_apart_in_a_large_photo(yunet: Path, astronaut: Image) -> None:
+    canvas = np.full((3000, 4000, 3), 127, np.uint8)
+    for scale, x, y in ((1.0, 3000, 2000), (0.5, 200, 300)):
+        small = resized(astronaut, scale)
+        canvas[y : y + len(small), x : x + len(small)] = small
+    faces = YuNet(yunet)(canvas)
+    assert [face.score for face in faces] == sorted((face.score for face in faces), reverse=True)
+    assert len(faces) == 2
+    left, right = sorted(faces, key=lambda face: float(face.box[0]))
+    assert error(left, ASTRONAUT / 2 + np.array([200, 300])) < 0.2
+    assert error(right, ASTRONAUT + np.array([3000, 2000])) < 0.15
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (3000, 1), (7, 3), (300, 400)])
+def test_images_without_a_face_of_any_shape(yunet: Path, shape: tuple[int, int]) -> None:
+    image = np.full((*shape, 3), 90, np.uint8)
+    assert YuNet(yunet)(image) == []
+    assert detect_in_crop(YuNet(yunet), image) is None
+
+
+def test_min_score_leaves_faces_out(yunet: Path, astronaut: Image) -> None:
+    assert YuNet(yunet, min_score=0.99)(astronaut) == []
+
+
+def test_a_used_detector_travels_to_another_process(yunet: Path, astronaut: Image) -> None:
+    detector = YuNet(yunet, min_score=0.5)
+    (before,) = detector(astronaut)
+    travelled = pickle.loads(pickle.dumps(detector))
+    (after,) = travelled(astronaut)
+    assert travelled.min_score == 0.5
+    np.testing.assert_array_equal(before.landmarks, after.landmarks)
+
+
+def test_a_broken_model_is_named(tmp_path: Path, astronaut: Image) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"nothing")
+    with pytest.raises(FerVitError, match=r"model\.onnx, but OpenCV cannot read it"):
+        YuNet(tmp_path / "model.onnx")(astronaut)
+
+
+# Crops, with a detector that says what it is told
+
+
+class Told:
+    """Finds the given faces, as shares of whatever image it sees; remembers the images' shapes."""
+
+    def __init__(self, *answers: list[tuple[float, float, float, float, float]]) -> None:
+        self.answers = list(answers)
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __call__(self, image: Image) -> list[Face]:
+        self.shapes.append(image.shape)
+        height, width = image.shape[:2]
+        faces = self.answers.pop(0)
+        corners = [(np.array(face[:4]) * (width, height, width, height), face[4]) for face in faces]
+        return [Face(box, np.tile(box[:2], (5, 1)), score) for box, score in corners]
+
+
+def check_protocol(detector: Detector) -> Detector:
+    return detector
+
+
+def test_a_small_crop_is_enlarged_and_its_face_comes_back_in_its_pixels() -> None:
+    detector = Told([(0.25, 0.5, 0.75, 1.0, 0.9)])
+    face = detect_in_crop(check_protocol(detector), np.zeros((24, 48, 3), np.uint8))
+    assert detector.shapes == [(MIN_SIDE // 2, MIN_SIDE, 3)]
+    assert face is not None
+    np.testing.assert_allclose(face.box, [12, 12, 36, 24])
+    np.testing.assert_allclose(face.landmarks, np.tile([12, 12], (5, 1)))
+
+
+def test_a_large_crop_is_reduced_and_seen_once() -> None:
+    detector = Told([(0.1, 0.1, 0.9, 0.9, 0.4)])
+    face = detect_in_crop(detector, np.zeros((900, 900, 3), np.uint8))
+    assert detector.shapes == [(MIN_SIDE, MIN_SIDE, 3)]
+    assert face is not None
+    np.testing.assert_allclose(face.box, [90, 90, 810, 810])
+
+
+def test_the_face_in_front_is_chosen_before_a_surer_small_one() -> None:
+    detector = Told([(0.8, 0.8, 1.0, 1.0, 0.9), (0.1, 0.1, 0.8, 0.8, 0.6), (0.1, 0.1, 0.8, 0.8, 0.5)])
+    face = detect_in_crop(detector, np.zeros((48, 48, 3), np.uint8))
+    assert face is not None
+    assert face.score == 0.6
+
+
+@pytest.mark.parametrize("first", [[], [(0.4, 0.4, 0.6, 0.6, 0.7)]])
+def test_a_photo_is_looked_at_again_in_full(first: list[Any]) -> None:
+    detector = Told(first, [(0.41, 0.4, 0.6, 0.6, 0.9)])
+    face = detect_in_crop(detector, np.zeros((600, 1000, 3), np.uint8))
+    assert detector.shapes[1] == (600, 1000, 3)
+    assert face is not None
+    np.testing.assert_allclose(face.box, [410, 240, 600, 360])
+
+
+def test_a_crop_without_a_face() -> None:
+    assert detect_in_crop(Told([], []), np.zeros((600, 600, 3), np.uint8)) is None
+    assert detect_in_crop(Told([]), np.zeros((48, 48, 3), np.uint8)) is None
+
+
+# The model file
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a stand-in for the model to download from a local file."""
+    (tmp_path / "served.onnx").write_bytes(b"a model")
+    monkeypatch.delenv("FER_VIT_YUNET", raising=False)
+    monkeypatch.setenv("FER_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(detect, "YUNET_URL", (tmp_path / "served.onnx").as_uri())
+    monkeypatch.setattr(detect, "YUNET_SHA256", hashlib.sha256(b"a model").hexdigest())
+    return tmp_path / "cache"
+
+
+def test_downloads_once_into_the_cache(cache: Path) -> None:
+    path = yunet_path()
+    assert path == cache / "served.onnx"
+    assert path.read_bytes() == b"a model"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    (cache.parent / "served.onnx").unlink()
+    assert yunet_path() == path
+    assert list(cache.iterdir()) == [path]
+
+
+def test_a_damaged_cache_is_mended(cache: Path) -> None:
+    yunet_path().write_bytes(b"a mod")
+    assert yunet_path().read_bytes() == b"a model"
+
+
+@pytest.mark.parametrize("served", [b"another model", b""])
+def test_a_wrong_download_is_refused_and_leaves_nothing(cache: Path, served: bytes) -> None:
+    (cache.parent / "served.onnx").write_bytes(served)
+    with pytest.raises(FerVitError, match=f"but got {hashlib.sha256(served).hexdigest()}"):
+        yunet_path()
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+def test_an_endless_download_is_cut_off(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "MAX_BYTES", 3)
+    with pytest.raises(FerVitError, match=hashlib.sha256(b"a mo").hexdigest()):
+        yunet_path()
+
+
+def test_offline_names_both_ways_out(cache: Path) -> None:
+    (cache.parent / "served.onnx").unlink()
+    with pytest.raises(FerVitError, match=r"Fetch file:.* set FER_VIT_YUNET=path/to/file.*--detector none") as caught:
+        yunet_path()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
+    cache.write_text("a file where the folder should be")
+    with pytest.raises(FerVitError, match="Set FER_VIT_CACHE"):
+        yunet_path()
+
+
+def test_cache_folders_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
+    monkeypatch.delenv("FER_VIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert yunet_path() == tmp_path / "xdg/fer-vit/served.onnx"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    assert yunet_path() == tmp_path / "home/.cache/fer-vit/served.onnx"
+
+
+def test_a_named_file_is_used_and_checked(
+    yunet: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(detect, "YUNET_SHA256", YUNET_SHA256)
+    monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
+    assert yunet_path() == yunet
+    (tmp_path / "other.onnx").write_bytes(b"other")
+    monkeypatch.setenv("FER_VIT_YUNET", str(tmp_path / "other.onnx"))
+    with pytest.raises(FerVitError, match=f"{YUNET_SHA256}.*but got {hashlib.sha256(b'other').hexdigest()}"):
+        yunet_path()
+    monkeypatch.setenv("FER_VIT_YUNET", str(tmp_path / "missing.onnx"))
+    with pytest.raises(FerVitError, match=r"missing\.onnx, but there is no file"):
+        yunet_path()
+    assert not cache.exists()

@@ -1,0 +1,110 @@
+"""The image reader against Pillow, and against files that are none."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from fer_vit.face.image import ImageError, decode_image, encode_png, read_bytes, read_image
+
+
+def drawing(height: int = 24, width: int = 40) -> np.ndarray:
+    """A smooth picture without any symmetry, so that every turn shows and JPEG stays close."""
+    y, x = np.mgrid[0:height, 0:width]
+    return np.stack([x * 6, y * 10, 255 - 3 * x - 5 * y], -1).clip(0, 255).astype(np.uint8)
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def difference(data: bytes) -> int:
+    """Largest difference between the reader's pixels and Pillow's, upright and in RGB."""
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"), int)
+    image = decode_image(data)
+    assert image.dtype == np.uint8
+    assert image.shape == expected.shape
+    return int(np.abs(image - expected).max())
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_exif_orientation_is_turned_upright(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(Image.fromarray(drawing()), "jpeg", exif=exif, quality=95, subsampling=0)
+    assert decode_image(data).shape == ((24, 40, 3) if orientation <= 4 else (40, 24, 3))
+    assert difference(data) <= 3
+
+
+@pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "gif", "webp"])
+def test_channels_are_rgb(kind: str) -> None:
+    solid = np.broadcast_to(np.array([200, 100, 30], np.uint8), (16, 16, 3))
+    data = encoded(Image.fromarray(solid), kind, **({"lossless": True} if kind == "webp" else {}))
+    np.testing.assert_array_equal(decode_image(data), solid)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "LA", "P", "1"])
+def test_grey_alpha_palette_and_bits_become_rgb(mode: str) -> None:
+    picture = Image.fromarray(drawing())
+    if mode == "RGBA":
+        picture.putalpha(128)
+    assert difference(encoded(picture.convert(mode), "png")) == 0
+
+
+def test_sixteen_bits_become_eight() -> None:
+    grey = np.linspace(0, 65535, 24 * 40).astype(np.uint16).reshape(24, 40)
+    image = decode_image(encoded(Image.fromarray(grey), "png"))
+    assert np.abs(image.astype(int) - (grey[..., None] // 256)).max() <= 1
+
+
+def test_cmyk_jpeg_becomes_rgb() -> None:
+    data = encoded(Image.fromarray(drawing()).convert("CMYK"), "jpeg", quality=95, subsampling=0)
+    assert Image.open(io.BytesIO(data)).mode == "CMYK"
+    assert difference(data) <= 6
+
+
+@pytest.mark.parametrize("kind", ["gif", "webp"])
+def test_first_frame_of_an_animation(kind: str) -> None:
+    frames = [Image.new("RGB", (20, 12), colour) for colour in ((250, 0, 0), (0, 250, 0), (0, 0, 250))]
+    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], duration=50)
+    assert getattr(Image.open(io.BytesIO(data)), "n_frames", 1) == 3
+    assert difference(data) <= 4
+    assert decode_image(data)[6, 10].argmax() == 0
+
+
+def test_an_empty_file_says_so() -> None:
+    with pytest.raises(ImageError, match="empty"):
+        decode_image(b"")
+
+
+@pytest.mark.parametrize("data", [b"hello", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"\x00" * 1000])
+def test_what_is_no_image_is_an_image_error(data: bytes) -> None:
+    with pytest.raises(ImageError, match="not an image"):
+        decode_image(data)
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif", "bmp", "tiff"])
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
+def test_a_truncated_file_is_an_image_error(kind: str, share: float) -> None:
+    data = encoded(Image.fromarray(drawing(120, 200)), kind)
+    with pytest.raises(ImageError, match="not an image"):
+        decode_image(data[: int(len(data) * share)])
+
+
+def test_files_are_read_and_missing_ones_named_by_their_reason(tmp_path: Path) -> None:
+    path = tmp_path / "ä ö.png"
+    path.write_bytes(encode_png(drawing()))
+    np.testing.assert_array_equal(read_image(path), drawing())
+    with pytest.raises(ImageError, match="No such file"):
+        read_image(tmp_path / "missing.png")
+    with pytest.raises(ImageError, match="directory"):
+        read_bytes(tmp_path)
+
+
+@pytest.mark.parametrize("image", [drawing(), drawing()[..., 0]])
+def test_png_keeps_every_pixel(image: np.ndarray) -> None:
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encode_png(image)))), image)

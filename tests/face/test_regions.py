@@ -1,0 +1,120 @@
+"""Region boxes: in place on the standard face, and moving with the face."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import MIRRORED, TEMPLATE, apply
+from fer_vit.face.regions import DEFAULT_REGIONS, REGIONS, check_regions, region_boxes, visible
+
+SIZE = 100
+NAMES = tuple(REGIONS)
+FACE = np.asarray(TEMPLATE) * SIZE
+
+
+def centres(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+    return (boxes[:, :2] + boxes[:, 2:]) / np.float32(2)
+
+
+def sides(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+    return boxes[:, 2:] - boxes[:, :2]
+
+
+def twin(name: str) -> str:
+    """The region on the other side of the face."""
+    side, _, part = name.partition("_")
+    return {"right": f"left_{part}", "left": f"right_{part}"}.get(side, name)
+
+
+def test_regions_lie_where_the_template_has_them() -> None:
+    at = dict(zip(NAMES, centres(region_boxes(FACE, NAMES)), strict=True))
+    right_eye, left_eye, nose, right_mouth, left_mouth = FACE
+    np.testing.assert_allclose(at["right_eye"], right_eye, atol=1e-4)
+    np.testing.assert_allclose(at["left_eye"], left_eye, atol=1e-4)
+    for side, eye, mouth in (("right", right_eye, right_mouth), ("left", left_eye, left_mouth)):
+        assert at[f"{side}_brow"][0] == pytest.approx(eye[0], abs=1e-4)
+        assert at[f"{side}_brow"][1] < eye[1] - 5
+        assert eye[1] < at[f"{side}_cheek"][1] < mouth[1]
+        assert abs(at[f"{side}_cheek"][0] - 50) > abs(mouth[0] - 50)
+    assert right_eye[1] < at["nose"][1] < nose[1]
+    assert at["nose"][0] == pytest.approx(50, abs=1e-4)
+    down = [at[name][1] for name in ("forehead", "glabella", "nose", "mouth", "chin")]
+    assert down == sorted(down)
+    assert at["right_eye"][0] < at["left_eye"][0]
+
+
+def test_boxes_are_squares_that_hold_their_landmarks() -> None:
+    boxes = region_boxes(FACE, NAMES)
+    np.testing.assert_allclose(sides(boxes)[:, 0], sides(boxes)[:, 1], rtol=1e-5)
+    held = {"right_eye": (0,), "left_eye": (1,), "nose": (2,), "mouth": (3, 4)}
+    for name, rows in held.items():
+        box = boxes[NAMES.index(name)]
+        for point in FACE[list(rows)]:
+            assert (box[:2] < point).all()
+            assert (point < box[2:]).all()
+
+
+def test_a_mirrored_face_has_the_twins_boxes_mirrored() -> None:
+    face = FACE + np.random.default_rng(0).normal(size=(5, 2)) * 3
+    boxes = region_boxes(face, NAMES)
+    mirrored = region_boxes((face * (-1, 1) + (SIZE, 0))[list(MIRRORED)], [twin(name) for name in NAMES])
+    expected = np.stack([SIZE - boxes[:, 2], boxes[:, 1], SIZE - boxes[:, 0], boxes[:, 3]], 1)
+    np.testing.assert_allclose(mirrored, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("degrees", [-120, -30, 10, 90, 180])
+def test_centres_turn_scale_and_shift_with_the_face(degrees: float) -> None:
+    angle, scale = np.radians(degrees), 1.7
+    cos, sin = scale * np.cos(angle), scale * np.sin(angle)
+    matrix = np.array([[cos, -sin, 13.0], [sin, cos, -5.0]])
+    boxes, moved = region_boxes(FACE, NAMES), region_boxes(apply(matrix, FACE), NAMES)
+    np.testing.assert_allclose(centres(moved), apply(matrix, centres(boxes)), atol=1e-3)
+    np.testing.assert_allclose(sides(moved), scale * sides(boxes), rtol=1e-4)
+
+
+def test_a_turned_head_keeps_the_boxes_size() -> None:
+    """Half the distance between the eyes, as in a profile: the eyes-to-mouth distance holds the unit."""
+    profile = FACE * (0.5, 1) + (25, 0)
+    ratio = sides(region_boxes(profile)) / sides(region_boxes(FACE))
+    assert ((ratio > 0.9) & (ratio <= 1)).all()
+
+
+@pytest.mark.parametrize(
+    "face", [np.full((5, 2), 30.0), FACE * (0, 1) + (50, 0), FACE * (1, 0) + (0, 50)], ids=["point", "upright", "flat"]
+)
+def test_degenerate_landmarks_give_finite_boxes(face: NDArray[np.float64]) -> None:
+    assert np.isfinite(region_boxes(face, NAMES)).all()
+
+
+def test_missing_landmarks_are_not_visible() -> None:
+    assert not visible(region_boxes(np.full((5, 2), np.nan), NAMES), SIZE).any()
+    assert not visible(region_boxes(np.full((5, 2), 30.0), NAMES), SIZE).any()
+
+
+def test_visible_needs_two_pixels_and_the_centre_inside() -> None:
+    boxes = {
+        (10, 10, 20, 20): True,
+        (10, 10, 12, 12): True,
+        (10, 10, 11.9, 11.9): False,
+        (-9, 10, 11, 30): True,
+        (-11, 10, 9, 30): False,
+        (10, 90, 30, 109): True,
+        (10, 90, 30, 110): False,
+        (0, 0, np.inf, 10): False,
+        (np.nan, 0, 10, 10): False,
+    }
+    assert visible(np.array(list(boxes), np.float32), SIZE).tolist() == list(boxes.values())
+
+
+def test_standard_regions_of_the_standard_face_are_visible() -> None:
+    assert visible(region_boxes(FACE, NAMES), SIZE).all()
+    assert region_boxes(FACE).shape == (len(DEFAULT_REGIONS), 4)
+    np.testing.assert_array_equal(region_boxes(FACE, ["nose", "mouth"])[::-1], region_boxes(FACE, ["mouth", "nose"]))
+
+
+def test_unknown_and_repeated_names_are_refused() -> None:
+    with pytest.raises(FerVitError, match="but got `ear`"):
+        region_boxes(FACE, ["nose", "ear"])
+    with pytest.raises(FerVitError, match="every region once"):
+        check_regions(["nose", "nose"])
