@@ -1,0 +1,1 @@
+"""The manifest, samples, augmentation and loading."""

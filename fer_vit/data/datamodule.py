@@ -1,0 +1,118 @@
+"""The LightningDataModule over a manifest."""
+
+from pathlib import Path
+
+import lightning as L
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+from fer_vit.data.dataset import EvalSampler, FaceDataset
+from fer_vit.data.manifest import Manifest, Split
+from fer_vit.data.sample import Batch, CropSpec, Sample, collate
+from fer_vit.data.transforms import AugmentConfig, build_augment
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import TEMPLATE, Align
+from fer_vit.face.regions import DEFAULT_REGIONS
+
+
+class FaceDataModule(L.LightningDataModule):
+    """Faces for training and evaluation.
+
+    Args:
+        manifest: A Parquet table made by `fer-vit prepare`.
+        batch_size: Faces per batch and process.
+        num_workers: Processes that decode and augment; 0 does it in the training process.
+        augment: How training crops are changed.
+        balanced: Draw every class equally often in training.
+        size: Side of the crops in pixels (the command line takes it from model.network.img_size).
+        regions: Names of the regions (from model.network.regions).
+        align: How faces are cropped (from model.align).
+        template: Where the landmarks belong in the crop, as fractions of its side (from model.template).
+
+    Attributes:
+        labels: The manifest's labels in order.
+
+    Raises:
+        FerVitError: The manifest is missing or wrong.
+    """
+
+    def __init__(
+        self,
+        manifest: Path,
+        batch_size: int = 64,
+        num_workers: int = 2,
+        augment: AugmentConfig = AugmentConfig(),  # noqa: B008 - frozen
+        balanced: bool = False,
+        size: int = 224,
+        regions: tuple[str, ...] = DEFAULT_REGIONS,
+        align: Align = "landmarks",
+        template: tuple[tuple[float, float], ...] = TEMPLATE,
+    ) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.augment = augment
+        self.balanced = balanced
+        self.spec = CropSpec(size, tuple(regions), align, template)
+        self.manifest = Manifest.read(manifest)
+        self.labels = list(self.manifest.names)
+
+    def dataset(self, split: Split) -> FaceDataset:
+        """Returns a split; only `train` is augmented.
+
+        Raises:
+            FerVitError: The manifest has no such rows, or some of them have no label.
+        """
+        manifest = self.manifest.split(split)
+        path = self.manifest.path
+        if not len(manifest):
+            raise FerVitError(f"{path} has no rows with split {split}. Prepare the data set with that split.")
+        dataset = FaceDataset(manifest, self.spec, build_augment(self.augment) if split == "train" else None)
+        if dataset.targets is None:
+            raise FerVitError(f"{path} has {split} rows without a label. Give every row one, or predict instead.")
+        return dataset
+
+    def class_counts(self) -> torch.Tensor:
+        """Training images of every class (C,), votes counted by their share."""
+        targets = self.dataset("train").targets
+        return torch.from_numpy(targets).sum(0).float()
+
+    def train_dataloader(self) -> DataLoader[Sample]:
+        """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one."""
+        dataset = self.dataset("train")
+        sampler = None
+        if self.balanced:
+            labels = torch.from_numpy(dataset.targets).argmax(1)
+            weights = 1.0 / torch.bincount(labels).clamp(min=1)[labels]
+            sampler = WeightedRandomSampler(weights.tolist(), len(dataset))
+        drop_last = len(dataset) > self.batch_size
+        return self._loader(dataset, sampler=sampler, shuffle=sampler is None, drop_last=drop_last)
+
+    def val_dataloader(self) -> DataLoader[Sample]:
+        """Batches of the val split."""
+        return self._eval_loader("val")
+
+    def test_dataloader(self) -> DataLoader[Sample]:
+        """Batches of the test split."""
+        return self._eval_loader("test")
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Turns the image bytes into numbers in [0, 1], on the device."""
+        return batch._replace(image=batch.image.float() / 255)
+
+    def _eval_loader(self, split: Split) -> DataLoader[Sample]:
+        dataset = self.dataset(split)
+        spread = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        return self._loader(dataset, sampler=EvalSampler(dataset) if spread else None)
+
+    def _loader(self, dataset: FaceDataset, **how: object) -> DataLoader[Sample]:
+        return DataLoader(
+            dataset,
+            self.batch_size,
+            num_workers=self.num_workers,
+            collate_fn=collate,
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=self.num_workers > 0,
+            **how,  # type: ignore[arg-type]
+        )

@@ -1,0 +1,71 @@
+"""Faces of a manifest as samples."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, DistributedSampler
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.sample import CropSpec, Sample, place_regions
+from fer_vit.data.transforms import Augment
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import apply, crop_matrix, fit_matrix, warp
+from fer_vit.face.image import ImageError, decode_image
+
+
+class FaceDataset(Dataset[Sample]):
+    """The rows of a manifest, cropped and augmented.
+
+    Args:
+        manifest: The rows.
+        spec: How a face becomes a crop.
+        augment: Changes crop and landmarks (see `transforms`), or None.
+    """
+
+    def __init__(self, manifest: Manifest, spec: CropSpec, augment: Augment | None = None) -> None:
+        self.manifest = manifest
+        self.spec = spec
+        self.augment = augment
+        self.landmarks = manifest.landmarks()
+        self.targets = manifest.targets()
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Returns the sample of a row; a negative number -1 - row is that row as a repeat (see `EvalSampler`)."""
+        row = index if index >= 0 else -1 - index
+        name = self.manifest.name(row)
+        try:
+            image = decode_image(self.manifest.image_bytes(row))
+        except ImageError as error:
+            raise FerVitError(f"{self.manifest.path}, image {name}: {error}.") from error
+        landmarks = None if np.isnan(self.landmarks[row]).any() else self.landmarks[row]
+        size, spec = self.spec.size, self.spec
+        if landmarks is not None and spec.align == "landmarks":
+            to_crop = crop_matrix(landmarks, size, spec.template)
+        else:
+            to_crop = fit_matrix(image, size)
+        crop = warp(image, to_crop, size)
+        points = None if landmarks is None else apply(to_crop, landmarks)
+        if self.augment is not None:
+            crop, points = self.augment(crop, points, int(torch.randint(2**31, ())))
+        boxes, valid = place_regions(points, spec)
+        target = None if self.targets is None else self.targets[row]
+        return Sample(crop, boxes, valid, target, max(index, -1), name, to_crop)
+
+
+class EvalSampler(DistributedSampler[int]):
+    """Deals rows out to processes in order; rows that only fill up the last round are marked as repeats.
+
+    A plain `DistributedSampler` repeats rows so that every process gets as many, and they would count twice in the
+    figures. Here a repeat of a row comes as -1 - row.
+    """
+
+    def __init__(self, dataset: FaceDataset, num_replicas: int | None = None, rank: int | None = None) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle=False)
+
+    def __iter__(self) -> Iterator[int]:
+        for place, row in zip(range(self.rank, self.total_size, self.num_replicas), super().__iter__(), strict=True):
+            yield row if place < len(self.dataset) else -1 - row  # type: ignore[arg-type]

@@ -1,0 +1,146 @@
+"""Photos as faces: found or given, cropped as a model expects them, in worker processes."""
+
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import cv2
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from fer_vit.data.sample import Batch, CropSpec, Sample, collate, place_regions
+from fer_vit.errors import FerVitError
+from fer_vit.face.detect import Detector, Face, detect_in_crop
+from fer_vit.face.geometry import Image, apply, crop_matrix, fit_matrix, warp
+from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, read_image
+
+FaceMode = Literal["detect", "crop"]
+OK = "ok"
+NO_FACE = "no face"
+
+
+class Photo(NamedTuple):
+    """What became of an image.
+
+    Attributes:
+        path: The image.
+        status: `OK`, `NO_FACE`, or the reason why it could not be read.
+        faces: Its faces in the image's own pixels; None for a whole-image crop in which none was found.
+    """
+
+    path: str
+    status: str
+    faces: list[Face | None]
+
+
+class PhotoBatch(NamedTuple):
+    """Some photos, and all their faces in order.
+
+    Attributes:
+        photos: The photos.
+        batch: Their faces, photo by photo; None when there is none. `row` is the face's place in its photo.
+    """
+
+    photos: list[Photo]
+    batch: Batch | None
+
+
+class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
+    """Image files as faces. Nothing about a file raises: what went wrong becomes its status.
+
+    Args:
+        paths: The images.
+        spec: How a face becomes a crop.
+        face: "detect" finds every face; "crop" takes each image as one face crop.
+        detector: Finds the faces. None, for "crop" only, takes the images to be framed like the model's template.
+    """
+
+    def __init__(self, paths: Sequence[Path], spec: CropSpec, face: FaceMode, detector: Detector | None) -> None:
+        self.paths = paths
+        self.spec = spec
+        self.face = face
+        self.detector = detector
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Photo, list[Sample]]:
+        """Reads an image and crops its faces."""
+        path = self.paths[index]
+        try:
+            image = read_image(path)
+        except ImageError as error:
+            return Photo(str(path), str(error), []), []
+        faces = self._faces(image)
+        samples = [self._sample(image, face, place, path) for place, face in enumerate(faces)]
+        return Photo(str(path), OK if faces else NO_FACE, faces), samples
+
+    def _faces(self, image: Image) -> list[Face | None]:
+        if self.face == "detect":
+            return list(self.detector(image)) if self.detector else []
+        return [detect_in_crop(self.detector, image) if self.detector else None]
+
+    def _sample(self, image: Image, face: Face | None, place: int, path: Path) -> Sample:
+        spec = self.spec
+        if face is None or (self.face == "crop" and spec.align == "crop"):
+            to_crop = fit_matrix(image, spec.size)
+        else:
+            to_crop = crop_matrix(face.landmarks, spec.size, spec.template, spec.align)
+        points = None if face is None else apply(to_crop, face.landmarks)
+        if face is None and self.detector is None:
+            points = np.asarray(spec.template, float) * spec.size
+        boxes, valid = place_regions(points, spec)
+        return Sample(warp(image, to_crop, spec.size), boxes, valid, None, place, str(path), to_crop)
+
+
+def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
+    """Returns batches of `batch_size` photos in order, read by `num_workers` processes (0: in this one)."""
+    return DataLoader(
+        dataset,  # type: ignore[arg-type]
+        batch_size,
+        num_workers=num_workers,
+        collate_fn=_collate,
+        worker_init_fn=_start_worker,
+    )
+
+
+def _collate(items: list[tuple[Photo, list[Sample]]]) -> PhotoBatch:
+    samples = [sample for _, found in items for sample in found]
+    return PhotoBatch([photo for photo, _ in items], collate(samples) if samples else None)
+
+
+def _start_worker(_: int) -> None:
+    cv2.setNumThreads(1)  # the processes are the parallelism
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the status says what cannot be read
+
+
+def find_images(inputs: Sequence[str | Path]) -> list[Path]:
+    """Lists the images that files, folders (with all below them) and glob patterns name, each once, in order.
+
+    Hidden files and folders are left out of folders; a file that is named itself is taken whatever it is called.
+
+    Raises:
+        FerVitError: An input does not exist or holds no image.
+    """
+    found: dict[Path, None] = {}
+    for item in map(str, inputs):
+        paths = [Path(item)] if os.path.lexists(item) else sorted(map(Path, glob.glob(item, recursive=True)))
+        if not paths:
+            raise FerVitError(f"Expected an image, a folder or a pattern that matches some, but there is no {item}.")
+        images = [image for path in paths for image in (_images_below(path) if path.is_dir() else [path])]
+        if not images:
+            suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
+            raise FerVitError(f"Expected images ({suffixes}) in {item}, but found none. Name a folder with images.")
+        found.update(dict.fromkeys(images))
+    return list(found)
+
+
+def _images_below(folder: Path) -> list[Path]:
+    images: list[Path] = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        names = sorted(name for name in files if Path(name).suffix.lower() in IMAGE_SUFFIXES and name[0] != ".")
+        images += [Path(parent, name) for name in names]
+    return images

@@ -1,0 +1,85 @@
+"""AffectNet, the manually labelled part: 290,000 faces, 224 x 224 (Mollahosseini et al. 2017, arXiv:1708.03985).
+
+As distributed:
+
+    train_set/images/0.jpg
+    train_set/annotations/0_exp.npy    the expression's number, as a string or a number
+    val_set                            the same
+"""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from tqdm import tqdm
+
+from fer_vit.data.manifest import Reading, Row, Split
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import IMAGE_SUFFIXES
+from fer_vit.sources.common import hold_out, not_found
+
+NAMES = ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")
+"""The labels 0 to 7."""
+
+FOLDERS: dict[str, Split] = {"train_set": "train", "val_set": "test"}
+SUFFIX = "_exp.npy"
+
+
+def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
+    """Reads AffectNet.
+
+    Its own test split was never published and everyone reports on val_set: that is `test` here, and a fixed tenth of
+    train is held out as val.
+
+    Args:
+        root: The folder that holds train_set and val_set.
+        classes: 7 leaves contempt out.
+
+    Returns:
+        The images sorted by their file names.
+
+    Raises:
+        FerVitError: No split is there, or an annotation cannot be understood.
+    """
+    reading = Reading(NAMES[:classes], [])
+    for folder, split in FOLDERS.items():
+        if (root / folder / "images").is_dir() and (root / folder / "annotations").is_dir():
+            _read_split(root, folder, split, reading)
+        else:
+            reading.notes.append(f"No {split} split: {root / folder} does not hold the folders images and annotations.")
+    if not reading.rows:
+        raise not_found(root, "train_set and val_set, each with the folders images and annotations,")
+    reading.notes.append("AffectNet's val_set is the test split here.")
+    return hold_out(reading)
+
+
+def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None:
+    """Adds a split's images to a reading. Both folders are listed once: a look at every file would take minutes."""
+    images = {}
+    for name in os.listdir(root / folder / "images"):
+        stem, suffix = os.path.splitext(name)
+        if suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
+            images[stem] = name
+    annotations = root / folder / "annotations"
+    stems = {name.removesuffix(SUFFIX) for name in os.listdir(annotations) if name.endswith(SUFFIX)}
+    reading.dropped += {"image missing": len(stems - images.keys()), "annotation missing": len(images.keys() - stems)}
+    for stem in tqdm(sorted(stems & images.keys()), f"AffectNet {folder}", unit="face", disable=None):
+        label = _label(annotations / f"{stem}{SUFFIX}")
+        name = f"{folder}/images/{images[stem]}"
+        if label in reading.names:
+            reading.rows.append(Row(root / name, name, split, label))
+        else:
+            reading.dropped[f"{label}, not among the {len(reading.names)} classes"] += 1
+
+
+def _label(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            number = int(np.lib.format.read_array(file, allow_pickle=False).item())
+        return dict(enumerate(NAMES))[number]
+    except (ValueError, KeyError) as error:
+        raise FerVitError(
+            f"{path}: expected an array that holds one number from 0 to {len(NAMES) - 1}, but got `{error}`. "
+            "Restore the file as distributed."
+        ) from error

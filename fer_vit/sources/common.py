@@ -1,0 +1,74 @@
+"""What the sources share: the held-out split, tables of text, and the errors that name a place."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+from fer_vit.data.manifest import Reading, Split
+from fer_vit.errors import FerVitError
+
+
+def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
+    """Moves a tenth of every class of the training images into each of `splits`.
+
+    The choice hangs on the images' names alone (by their CRC-32), so it is the same on every machine and in every run.
+    A small class gives one image as long as train keeps one.
+
+    Args:
+        reading: Images with labels and different names.
+        splits: Where the tenths go.
+
+    Returns:
+        The reading with its rows in their old order, and a note when there were training images.
+    """
+    classes = defaultdict(list)
+    for row in reading.rows:
+        if row.split == "train":
+            classes[row.label].append(row.name)
+    moved: dict[str, Split] = {}
+    for names in classes.values():
+        names.sort(key=lambda name: (crc32(name.encode()), name))
+        tenth = min(max(1, round(len(names) / 10)), (len(names) - 1) // len(splits))
+        for i, split in enumerate(splits):
+            moved |= dict.fromkeys(names[i * tenth : (i + 1) * tenth], split)
+    if not classes:
+        return reading
+    rows = [replace(row, split=moved[row.name]) if row.name in moved else row for row in reading.rows]
+    held_out = f"A fixed tenth of every class of train is held out as {', another as '.join(splits)}"
+    return replace(reading, rows=rows, notes=[*reading.notes, f"{held_out}: val chooses the model, test is read once."])
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields line number (from 1) and cells of every line of a comma-separated file that is not blank.
+
+    Raises:
+        FerVitError: The file is not such a table, for example because a quote is never closed.
+    """
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        table = csv.reader(file)
+        try:
+            for cells in table:
+                if cells:
+                    yield table.line_num, cells
+        except csv.Error as error:
+            raise bad_line(path, table.line_num, "comma-separated values", str(error)) from error
+
+
+def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
+    """Returns the error for a line of a table that cannot be understood."""
+    came = came if len(came) <= 80 else f"{came[:77]}..."
+    return FerVitError(f"{path}, line {line}: expected {expected}, but got `{came}`. Restore the file as distributed.")
+
+
+def not_found(root: Path, expected: str) -> FerVitError:
+    """Returns the error for a root that does not hold the data set; it tells what is there instead."""
+    came = "no such folder"
+    if root.is_file():
+        came = "a file"
+    elif root.is_dir():
+        there = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))
+        came = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "") or "an empty folder"
+    return FerVitError(f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout.")

@@ -1,0 +1,88 @@
+"""FER2013: 35,887 faces of the ICML 2013 challenge, 48 x 48, grey (Goodfellow et al. 2013, arXiv:1307.0414).
+
+Either the challenge's table, whose pixels become PNG images here, or the folders that are distributed as well:
+
+    fer2013.csv or icml_face_data.csv    emotion, pixels, Usage
+    train/angry/*.jpg, test/angry/*.jpg  one folder for each class; no validation split
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from fer_vit.data.manifest import SPLITS, Reading, Row, Split
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import encode_png
+from fer_vit.sources import folder
+from fer_vit.sources.common import bad_line, not_found, read_csv
+
+NAMES = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")
+"""The labels 0 to 6 of the table."""
+
+TABLES = ("fer2013.csv", "icml_face_data.csv")
+USAGE: dict[str, Split] = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}
+SIDE = 48
+
+
+def read(root: Path) -> Reading:
+    """Reads FER2013.
+
+    Args:
+        root: The table, a folder that holds it, or a folder that holds the folders train and test. The table wins.
+
+    Returns:
+        The images in the table's order or sorted by their path. From the table, an image is named "file:line"; from the
+        folders, a fixed tenth of train is held out as val.
+
+    Raises:
+        FerVitError: Neither is there, or a line or a folder cannot be understood.
+    """
+    for path in (root, *(root / name for name in TABLES)):
+        if path.is_file():
+            return _read_table(path)
+    if not any((root / name).is_dir() for name in ("train", "test")):
+        raise not_found(root, f"{' or '.join(TABLES)}, or the folders train and test,")
+    reading = folder.read(root)
+    unknown = [name for name in reading.names if name not in NAMES]
+    if unknown:
+        raise FerVitError(
+            f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{unknown[0]}`. "
+            "Read another data set with `fer-vit prepare folder`."
+        )
+    reading.names = NAMES
+    return reading
+
+
+def _read_table(path: Path) -> Reading:
+    lines = read_csv(path)
+    line, header = next(lines, (1, []))
+    columns = [cell.strip().lower() for cell in header]
+    if not {"emotion", "pixels", "usage"} <= set(columns):
+        raise bad_line(path, line, "the columns emotion, pixels, Usage", ",".join(header))
+    rows = []
+    for line, cells in lines:
+        if len(cells) != len(columns):
+            raise bad_line(path, line, f"{len(columns)} columns", ",".join(cells))
+        cell = dict(zip(columns, map(str.strip, cells), strict=True))
+        if cell["emotion"] not in map(str, range(len(NAMES))):
+            raise bad_line(path, line, "an emotion from 0 to 6", cell["emotion"])
+        if cell["usage"] not in USAGE:
+            raise bad_line(path, line, f"a Usage out of {', '.join(USAGE)}", cell["usage"])
+        image = _png(cell["pixels"])
+        if image is None:
+            came = f"{len(cell['pixels'].split())} values: {cell['pixels']}"
+            raise bad_line(path, line, f"{SIDE * SIDE} pixels from 0 to 255", came)
+        rows.append(Row(image, f"{path.name}:{line}", USAGE[cell["usage"]], NAMES[int(cell["emotion"])]))
+    if not rows:
+        raise FerVitError(f"Expected faces in {path}, but got a header alone. Restore the file as distributed.")
+    splits = {row.split for row in rows}
+    return Reading(NAMES, rows, notes=[f"No {split} split in {path}." for split in SPLITS if split not in splits])
+
+
+def _png(text: str) -> bytes | None:
+    """Makes an image out of a line's pixels; None when they are not 48 x 48 values from 0 to 255."""
+    try:
+        pixels = bytes(map(int, text.split()))
+    except ValueError:
+        return None
+    return encode_png(np.frombuffer(pixels, np.uint8).reshape(SIDE, SIDE)) if len(pixels) == SIDE * SIDE else None

@@ -1,0 +1,124 @@
+"""FERPlus: FER2013's faces with the votes of ten people each (Barsoum et al. 2016, arXiv:1608.01041).
+
+As its owners' code writes it:
+
+    FER2013Train/label.csv       file name, box, ten vote counts; no header
+    FER2013Train/*.png           48 x 48, grey
+    FER2013Valid, FER2013Test    the same
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fer_vit.data.manifest import Reading, Row, Split
+from fer_vit.face.geometry import Array
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources.common import bad_line, not_found, read_csv
+
+NAMES = EXPRESSIONS
+"""The first eight vote columns; after them come unknown and NF (not a face)."""
+
+COLUMNS = len(NAMES) + 2
+FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FER2013Test": "test"}
+
+
+def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Reading:
+    """Reads FERPlus.
+
+    Args:
+        root: The folder that holds FER2013Train, FER2013Valid and FER2013Test, or one that holds it as `ferplus`.
+        labels: What training learns: the majority's expression alone, or the share of every expression as well.
+            Validation and test always go by the majority.
+
+    Returns:
+        The images in the tables' order.
+
+    Raises:
+        FerVitError: No split is there, or a line of a label.csv cannot be understood.
+    """
+    base = root / "ferplus" if (root / "ferplus").is_dir() else root
+    reading = Reading(NAMES, [])
+    for folder, split in FOLDERS.items():
+        table = base / folder / "label.csv"
+        if table.is_file():
+            _read_split(table, split, labels if split == "train" else "majority", reading)
+        else:
+            reading.notes.append(f"No {split} split: {table} is not there.")
+    if not reading.rows:
+        raise not_found(root, f"{', '.join(FOLDERS)}, each with its label.csv and its images,")
+    return reading
+
+
+def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> None:
+    """Adds a table's images to a reading. The folder is listed once, which is faster than a look at every file."""
+    there = set(os.listdir(table.parent))
+    for line, cells in read_csv(table):
+        name, counts, votes = cells[0], _counts(cells), None
+        if counts is None:
+            raise bad_line(table, line, "file name, box and ten vote counts", ",".join(cells))
+        if labels == "soft":
+            votes = soft(counts)
+            label = None if votes is None else int(votes.argmax())
+        else:
+            label = majority(counts)
+        if name not in there:
+            reading.dropped["image missing"] += 1
+        elif label is not None:
+            shares = None if votes is None else tuple(votes.tolist())
+            reading.rows.append(Row(table.parent / name, f"{table.parent.name}/{name}", split, NAMES[label], shares))
+        elif max(counts[len(NAMES) :]) > max(counts[: len(NAMES)]):
+            reading.dropped["unknown or not a face"] += 1
+        else:
+            reading.dropped["no soft label" if labels == "soft" else "no majority"] += 1
+
+
+def _counts(cells: Sequence[str]) -> list[int] | None:
+    try:
+        counts = [int(cell) for cell in cells[2:]]
+    except ValueError:
+        return None
+    return counts if len(counts) == COLUMNS and min(counts) >= 0 else None
+
+
+def majority(counts: Sequence[int]) -> int | None:
+    """Returns the position of the expression that more than half of the votes name.
+
+    None when there is no such expression, or when the winner is unknown or NF. Single votes do not count.
+
+    Args:
+        counts: Ten vote counts in the table's order.
+    """
+    votes = _without_single(counts)
+    winner = int(votes.argmax())
+    return winner if 2 * votes[winner] > votes.sum() and winner < len(NAMES) else None
+
+
+def soft(counts: Sequence[int]) -> Array | None:
+    """Returns the share of every expression (8,), summing to 1: FERPlus' "cross-entropy" labels.
+
+    The largest counts are gathered, equal ones together, until they hold 75 % of the votes or are three, or until
+    unknown or NF is among the largest, which never counts itself. None when no more than half of the votes was
+    gathered, or equal counts made them more than three. Single votes do not count.
+
+    Args:
+        counts: Ten vote counts in the table's order.
+    """
+    votes = _without_single(counts)
+    expressions, others = votes[: len(NAMES)], votes[len(NAMES) :]
+    gathered = np.zeros(len(NAMES))
+    for least in sorted(set(votes.tolist()), reverse=True):
+        gathered = np.where(expressions >= least, expressions, 0.0)
+        if least in others or gathered.sum() >= 0.75 * votes.sum() or np.count_nonzero(gathered) >= 3:
+            break
+    if gathered.sum() <= 0.5 * votes.sum() or np.count_nonzero(gathered) > 3:
+        return None
+    return np.asarray(gathered / gathered.sum())
+
+
+def _without_single(counts: Sequence[int]) -> Array:
+    votes = np.asarray(counts, float)
+    return np.where(votes > 1, votes, 0.0)

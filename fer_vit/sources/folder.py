@@ -1,0 +1,75 @@
+"""Any data set that lies in folders named after its classes.
+
+With splits or without:
+
+    train/happy/*.jpg, val/happy/*.jpg, test/happy/*.jpg   `valid` and `validation` are val as well
+    happy/*.jpg                                            without splits
+"""
+
+import os
+from pathlib import Path
+
+from fer_vit.data.manifest import SPLITS, Reading, Row, Split
+from fer_vit.face.image import IMAGE_SUFFIXES
+from fer_vit.labels import EXPRESSIONS, canonical
+from fer_vit.sources.common import hold_out, not_found
+
+SPLIT_FOLDERS: dict[str, Split] = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+
+
+def read(root: Path) -> Reading:
+    """Reads images out of class folders.
+
+    Hidden files are passed over; images below a class folder are found at any depth. Where there is no val, a fixed
+    tenth of train is held out for it; where there are no splits at all, another tenth becomes test.
+
+    Args:
+        root: The folder that holds the split folders or the class folders.
+
+    Returns:
+        The images sorted by their path; the labels in FERPlus' order, then others by the alphabet.
+
+    Raises:
+        FerVitError: There is no image in any class folder.
+    """
+    folders = _folders(root)
+    splits = {folder: SPLIT_FOLDERS[folder.name.lower()] for folder in folders if folder.name.lower() in SPLIT_FOLDERS}
+    reading = Reading((), [])
+    for folder, split in (splits or {root: "train"}).items():
+        _read_split(root, folder, split, reading)
+    if not reading.rows:
+        raise not_found(root, "images in class folders, for example train/happy/1.jpg or happy/1.jpg,")
+    reading.rows.sort(key=lambda row: row.name)
+    labels = {str(row.label) for row in reading.rows}
+    known = tuple(name for name in EXPRESSIONS if name in labels)
+    reading.names = known + tuple(sorted(labels - set(known)))
+    if not splits:
+        reading.notes.append(f"No split folders in {root}.")
+        return hold_out(reading, ("val", "test"))
+    found = {row.split for row in reading.rows}
+    reading.notes += [f"{folder} is not a split and was not read." for folder in folders if folder not in splits]
+    reading.notes += [f"No {split} split in {root}." for split in SPLITS if split not in found]
+    return reading if "val" in found else hold_out(reading)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Lists the folders inside a folder that are not hidden, sorted; none where the folder is missing."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _read_split(root: Path, split_folder: Path, split: Split, reading: Reading) -> None:
+    """Adds the images of a split's class folders to a reading, unsorted."""
+    for class_folder in _folders(split_folder):
+        label = canonical(class_folder.name)
+        for place, folders, files in os.walk(class_folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in files:
+                path = Path(place, name)
+                if name.startswith("."):
+                    continue
+                if path.suffix.lower() in IMAGE_SUFFIXES:
+                    reading.rows.append(Row(path, path.relative_to(root).as_posix(), split, label))
+                else:
+                    reading.dropped["not an image by its suffix"] += 1

@@ -1,0 +1,59 @@
+"""RAF-DB, basic set: 15,339 aligned faces, 100 x 100, colour (Li and Deng 2019).
+
+As distributed:
+
+    EmoLabel/list_patition_label.txt        lines `train_00001.jpg 5` (the data set's own spelling)
+    Image/aligned/train_00001_aligned.jpg
+"""
+
+import os
+from pathlib import Path
+
+from fer_vit.data.manifest import Reading, Row, Split
+from fer_vit.sources.common import bad_line, hold_out, not_found
+
+NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
+"""The labels 1 to 7."""
+
+SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
+
+
+def read(root: Path) -> Reading:
+    """Reads RAF-DB's basic set.
+
+    Args:
+        root: The folder that holds EmoLabel and Image, or one that holds it as `basic`.
+
+    Returns:
+        The images in the table's order. RAF-DB has no validation split: a fixed tenth of train is held out as val.
+
+    Raises:
+        FerVitError: The table or all images are missing, or a line cannot be understood.
+    """
+    base = root / "basic" if (root / "basic").is_dir() else root
+    table, images = base / "EmoLabel" / "list_patition_label.txt", base / "Image" / "aligned"
+    reading = Reading(NAMES, [])
+    if table.is_file() and images.is_dir():
+        there = set(os.listdir(images))
+        for line, text in enumerate(table.read_text("utf-8-sig", errors="replace").splitlines(), 1):
+            if not text.strip():
+                continue
+            stem, split, label = _parse(table, line, text)
+            name = f"{stem}_aligned.jpg"
+            if name in there:
+                reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label))
+            else:
+                reading.dropped["image missing"] += 1
+    if not reading.rows:
+        raise not_found(root, "EmoLabel/list_patition_label.txt and the unpacked images of Image/aligned")
+    reading.notes.append("RAF-DB has no validation split.")
+    return hold_out(reading)
+
+
+def _parse(table: Path, line: int, text: str) -> tuple[str, Split, str]:
+    """Returns a line's image without suffix, its split and its label."""
+    name, label = [*text.split(), "", ""][:2]
+    split = SPLITS.get(name.partition("_")[0])
+    if split is None or label not in map(str, range(1, len(NAMES) + 1)):
+        raise bad_line(table, line, "`train_00001.jpg 5` or `test_...`, with a label from 1 to 7", text)
+    return name.removesuffix(".jpg"), split, NAMES[int(label) - 1]

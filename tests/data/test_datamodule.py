@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fer_vit.data.datamodule import FaceDataModule
+from fer_vit.data.manifest import Reading, Row, write_manifest
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import encode_png
+from fer_vit.labels import EXPRESSIONS
+
+
+def test_splits_and_batches(drawn: Path) -> None:
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, size=48)
+    assert data.labels == list(EXPRESSIONS)
+    sizes = [len(data.dataset(split)) for split in ("train", "val", "test")]
+    assert sum(sizes) == 160
+    assert [len(batch.path) for batch in data.train_dataloader()] == [50] * (sizes[0] // 50)
+    assert sum(len(batch.path) for batch in data.test_dataloader()) == sizes[2]
+    batch = next(iter(data.val_dataloader()))
+    assert batch.image.dtype == torch.uint8
+    ready = data.on_after_batch_transfer(batch, 0)
+    assert torch.equal((ready.image * 255).round().byte(), batch.image)
+
+
+def test_class_counts_count_votes_by_their_share(tmp_path: Path) -> None:
+    image = encode_png(np.zeros((8, 8), np.uint8))
+    rows = [Row(image, "a", "train", "x", (3.0, 1.0)), Row(image, "b", "train", "y")]
+    write_manifest(tmp_path / "m.parquet", Reading(("x", "y"), rows), "made")
+    assert FaceDataModule(tmp_path / "m.parquet").class_counts().tolist() == [0.75, 1.25]
+
+
+def test_balanced_sampling_draws_every_class_equally_often(tmp_path: Path) -> None:
+    image = encode_png(np.zeros((8, 8), np.uint8))
+    rows = [Row(image, str(i), "train", "x" if i % 10 else "y") for i in range(400)]
+    write_manifest(tmp_path / "m.parquet", Reading(("x", "y"), rows), "made")
+    torch.manual_seed(0)
+    data = FaceDataModule(tmp_path / "m.parquet", batch_size=400, num_workers=0, balanced=True, size=8)
+    (batch,) = data.train_dataloader()
+    assert 0.4 < batch.target[:, 1].mean() < 0.6
+
+
+def test_a_split_that_is_missing_or_has_no_labels_is_said(tmp_path: Path) -> None:
+    image = encode_png(np.zeros((8, 8), np.uint8))
+    write_manifest(tmp_path / "m.parquet", Reading(("x",), [Row(image, "a", "train")]), "made")
+    data = FaceDataModule(tmp_path / "m.parquet")
+    with pytest.raises(FerVitError, match=r"m.parquet has train rows without a label"):
+        data.train_dataloader()
+    with pytest.raises(FerVitError, match=r"m.parquet has no rows with split val"):
+        data.val_dataloader()

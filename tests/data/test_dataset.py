@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fer_vit.data.dataset import EvalSampler, FaceDataset
+from fer_vit.data.manifest import Manifest, Reading, Row, write_manifest
+from fer_vit.data.sample import CropSpec, collate
+from fer_vit.data.transforms import AugmentConfig, build_augment
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import TEMPLATE, apply
+from fer_vit.face.image import encode_png
+from fer_vit.face.regions import region_boxes
+from fer_vit.sources.drawn import draw_face
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    rows = []
+    for seed in range(6):
+        image, landmarks = draw_face("anger", seed, 80)
+        rows.append(Row(encode_png(image), f"{seed}.png", "train", "anger", None, None if seed == 2 else landmarks))
+    write_manifest(tmp_path / "m.parquet", Reading(("anger", "fear"), rows), "drawn")
+    return Manifest.read(tmp_path / "m.parquet")
+
+
+def test_faces_are_aligned_and_regions_lie_on_them(manifest: Manifest) -> None:
+    dataset = FaceDataset(manifest, CropSpec(64))
+    for row in (0, 1, 3, 4, 5):
+        sample = dataset[row]
+        points = apply(sample.to_crop, dataset.landmarks[row])
+        assert np.abs(points / 64 - TEMPLATE).max() < 0.06
+        assert np.allclose(sample.boxes, region_boxes(points), atol=1e-4)
+        assert sample.valid.all()
+        assert sample.image.shape == (64, 64, 3)
+        assert sample.target.tolist() == [1, 0]
+
+
+def test_a_face_without_landmarks_is_taken_whole_without_regions(manifest: Manifest) -> None:
+    sample = FaceDataset(manifest, CropSpec(80))[2]
+    assert not sample.valid.any()
+    assert (sample.image == draw_face("anger", 2, 80)[0]).all()
+
+
+def test_unaligned_crops_keep_their_frame_and_have_regions(manifest: Manifest) -> None:
+    dataset = FaceDataset(manifest, CropSpec(80, align="crop"))
+    assert (dataset[0].image == draw_face("anger", 0, 80)[0]).all()
+    assert np.allclose(dataset[0].boxes, region_boxes(dataset.landmarks[0]), atol=1e-4)
+
+
+def test_augmentation_follows_torchs_seed(manifest: Manifest) -> None:
+    dataset = FaceDataset(manifest, CropSpec(48), build_augment(AugmentConfig()))
+    torch.manual_seed(3)
+    first, second = dataset[0], dataset[0]
+    torch.manual_seed(3)
+    again = dataset[0]
+    assert (first.image == again.image).all()
+    assert (first.boxes == again.boxes).all()
+    assert not (first.image == second.image).all()
+
+
+def test_collate(manifest: Manifest) -> None:
+    dataset = FaceDataset(manifest, CropSpec(48, regions=("mouth", "nose")))
+    batch = collate([dataset[0], dataset[-1 - 1]])
+    assert batch.image.shape == (2, 3, 48, 48)
+    assert (batch.image[0].permute(1, 2, 0).numpy() == dataset[0].image).all()
+    assert batch.boxes.shape == (2, 2, 4)
+    assert batch.row.tolist() == [0, -1]
+    assert batch.path == ["0.png", "1.png"]
+    assert torch.equal(batch.image[1], collate([dataset[1]]).image[0])
+
+
+def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    rows = [Row(b"not an image", "bad.png", "train", "anger")]
+    write_manifest(tmp_path / "m.parquet", Reading(("anger",), rows), "made")
+    with pytest.raises(FerVitError, match=r"m.parquet, image bad.png: not an image"):
+        FaceDataset(Manifest.read(tmp_path / "m.parquet"), CropSpec(48))[0]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 5, 7])
+def test_every_row_is_dealt_out_once_and_repeats_are_marked(manifest: Manifest, processes: int) -> None:
+    dataset = FaceDataset(manifest, CropSpec(48))
+    dealt = [list(EvalSampler(dataset, processes, rank)) for rank in range(processes)]
+    assert len({len(rows) for rows in dealt}) == 1  # every process takes as many steps
+    once = [row for rows in dealt for row in rows if row >= 0]
+    assert sorted(once) == list(range(6))
+    assert min(row for rows in dealt for row in rows) >= -6

@@ -1,0 +1,162 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fer_vit.data.manifest import SCHEMA, Manifest, Reading, Row, write_manifest
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import LANDMARKS
+from fer_vit.face.image import ImageError, encode_png
+
+NAMES = ("neutral", "anger")
+POINTS = np.array([[10.0, 12.0], [30.0, 12.0], [20.0, 20.0], [12.0, 30.0], [28.0, 30.0]])
+PNG = encode_png(np.zeros((4, 4), np.uint8))
+
+
+def rows() -> list[Row]:
+    return [
+        Row(PNG, "a", "train", "neutral", (3.0, 1.0), POINTS, 0.9),
+        Row(PNG, "b", "train", "anger"),
+        Row(PNG, "c", "val", "anger", None, POINTS + 1, 0.5),
+        Row(PNG, "d", "test"),
+    ]
+
+
+def write(path: Path, *changed: Row) -> Path:
+    write_manifest(path, Reading(NAMES, list(changed) or rows()), "made")
+    return path
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    manifest = Manifest.read(write(tmp_path / "m.parquet"))
+    assert manifest.names == NAMES
+    assert len(manifest) == 4
+    assert [len(manifest.split(name)) for name in ("train", "val", "test")] == [2, 1, 1]
+    assert manifest.targets() is None  # the last has no label
+    assert np.allclose(manifest.split("train").targets(), [[0.75, 0.25], [0, 1]])
+    landmarks = manifest.landmarks()
+    assert np.allclose(landmarks[[0, 2]], [POINTS, POINTS + 1])
+    assert np.isnan(landmarks[[1, 3]]).all()
+    assert manifest.split("val").image_bytes(0) == PNG
+    assert manifest.split("val").name(0) == "c"
+
+
+def test_hugging_faces_layout_and_metadata(tmp_path: Path) -> None:
+    table = pq.read_table(write(tmp_path / "m.parquet"))
+    assert table.column("image")[0].as_py() == {"bytes": PNG, "path": "a"}
+    meta = json.loads(table.schema.metadata[b"fer_vit"])
+    assert meta["labels"] == list(NAMES)
+    assert meta["landmarks"] == list(LANDMARKS)
+    assert table.column("source").to_pylist() == ["made"] * 4
+
+
+@pytest.mark.parametrize("embed, inside", [("auto", [True, False]), ("always", [True, True]), ("never", [False] * 2)])
+def test_small_images_go_inside_and_paths_are_relative(tmp_path: Path, embed: str, inside: list[bool]) -> None:
+    small, large = tmp_path / "images" / "small.png", tmp_path / "images" / "large.png"
+    small.parent.mkdir()
+    small.write_bytes(PNG)
+    noise = np.random.default_rng(0).integers(0, 255, (256, 256), np.uint8)
+    large.write_bytes(encode_png(noise))
+    reading = Reading(NAMES, [Row(path, path.name, "train", "anger") for path in (small, large)])
+    write_manifest(tmp_path / "out" / "m.parquet", reading, "made", embed)
+    table = pq.read_table(tmp_path / "out" / "m.parquet")
+    images = table.column("image").to_pylist()
+    assert [image["bytes"] is not None for image in images] == inside
+    assert [image["path"] for image in images] == [
+        path.name if embedded else f"../images/{path.name}"
+        for path, embedded in zip((small, large), inside, strict=True)
+    ]
+    manifest = Manifest.read(tmp_path / "out" / "m.parquet")
+    assert [manifest.image_bytes(row) for row in range(2)] == [small.read_bytes(), large.read_bytes()]
+
+
+def test_an_image_that_is_gone_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    path.write_bytes(PNG)
+    write_manifest(tmp_path / "m.parquet", Reading(NAMES, [Row(path, "image", "train")]), "made", "never")
+    path.unlink()
+    with pytest.raises(ImageError, match="No such file"):
+        Manifest.read(tmp_path / "m.parquet").image_bytes(0)
+
+
+def test_nothing_is_left_of_a_manifest_that_could_not_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ImageError):
+        write_manifest(tmp_path / "m.parquet", Reading(NAMES, [Row(Path("gone.png"), "x", "train")]), "made", "always")
+    with pytest.raises(FerVitError, match="no files to point to"):
+        write_manifest(tmp_path / "m.parquet", Reading(NAMES, rows()), "made", "never")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(FerVitError, match="Cannot write the manifest"):
+        write_manifest(tmp_path / "file" / "m.parquet", Reading(NAMES, rows()), "made")
+
+
+def broken(tmp_path: Path, **columns: list[object]) -> Path:
+    """Writes the four rows with some columns changed."""
+    table = pq.read_table(write(tmp_path / "m.parquet"))
+    for name, values in columns.items():
+        place = table.column_names.index(name)
+        table = table.set_column(place, SCHEMA.field(name), pa.array(values, SCHEMA.field(name).type))
+    pq.write_table(table, tmp_path / "m.parquet")
+    return tmp_path / "m.parquet"
+
+
+GOOD = POINTS.tolist()
+
+
+@pytest.mark.parametrize(
+    "column, values, row, words",
+    [
+        ("image", [{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": None}], 3, "image bytes or a path"),
+        ("split", ["train", "validation", "val", "test"], 1, "train, val, test, but got `validation`"),
+        ("split", ["train", None, "val", "test"], 1, "train, val, test, but got None"),
+        ("label", ["neutral", "anger", "joy", None], 2, "neutral, anger, but got `joy`"),
+        ("votes", [None, [1.0], None, None], 1, r"2 votes, but got \[1.0\]"),
+        ("votes", [None, None, [0.0, 0.0], None], 2, "not all 0"),
+        ("votes", [[1.0, 1.0], None, [2.0, -1.0], None], 2, "not negative"),
+        ("votes", [None, None, None, [1.0, float("nan")]], 3, "not negative"),
+        ("landmarks", [None, GOOD[:4], None, None], 1, "5 points"),
+        ("landmarks", [GOOD, None, [*GOOD[:4], [1.0]], None], 2, "5 points"),
+        ("landmarks", [None, None, None, [*GOOD[:4], [1.0, float("inf")]]], 3, "5 points"),
+        ("face", [0, 0, None, 0], 2, "a face index"),
+    ],
+)
+def test_a_wrong_row_is_named(tmp_path: Path, column: str, values: list[object], row: int, words: str) -> None:
+    path = broken(tmp_path, **{column: values})
+    with pytest.raises(FerVitError, match=rf"m.parquet, row {row}, column `{column}`: expected .*{words}") as error:
+        Manifest.read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrong_table_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    with pytest.raises(FerVitError, match=r"No manifest at .* fer-vit prepare"):
+        Manifest.read(path)
+    path.write_bytes(b"PAR1 not really")
+    with pytest.raises(FerVitError, match="not a whole Parquet table"):
+        Manifest.read(path)
+    table = pq.read_table(write(path))
+    pq.write_table(table.drop_columns("votes"), path)
+    with pytest.raises(FerVitError, match="column `votes`: the column is missing"):
+        Manifest.read(path)
+    pq.write_table(table.set_column(1, "split", pa.array([1, 2, 3, 4])), path)
+    with pytest.raises(FerVitError, match="column `split`: expected type string, but got int64"):
+        Manifest.read(path)
+
+
+@pytest.mark.parametrize(
+    "meta, words",
+    [
+        (None, "metadata `fer_vit` is missing"),
+        (b"{", "metadata `fer_vit` is missing or broken"),
+        (json.dumps({"labels": ["a", "a"], "landmarks": LANDMARKS}), "different label names"),
+        (json.dumps({"labels": ["a"], "landmarks": ["eye"]}), "expected the landmarks right_eye"),
+    ],
+)
+def test_wrong_metadata_is_named(tmp_path: Path, meta: str | None, words: str) -> None:
+    table = pq.read_table(write(tmp_path / "m.parquet"))
+    pq.write_table(table.replace_schema_metadata(meta and {"fer_vit": meta}), tmp_path / "m.parquet")
+    with pytest.raises(FerVitError, match=words):
+        Manifest.read(tmp_path / "m.parquet")

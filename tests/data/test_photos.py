@@ -1,0 +1,104 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from skimage.data import astronaut
+
+from fer_vit.data.photos import NO_FACE, OK, PhotoDataset, find_images, photo_loader
+from fer_vit.data.sample import CropSpec
+from fer_vit.errors import FerVitError
+from fer_vit.face.detect import Face, YuNet
+from fer_vit.face.geometry import TEMPLATE, Image, apply
+from fer_vit.face.image import encode_png
+
+SPEC = CropSpec(size=48)
+
+
+class Bright:
+    """A detector that takes every bright square of 32 pixels for a face."""
+
+    def __call__(self, image: Image) -> list[Face]:
+        corners = np.argwhere(image[::32, ::32, 0] > 200)[:, ::-1] * 32.0
+        return [Face(np.hstack([c, c + 32]), c + np.array(TEMPLATE) * 32, 0.9) for c in corners]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    image = np.zeros((96, 128, 3), np.uint8)
+    (tmp_path / "none.png").write_bytes(encode_png(image))
+    image[32:64, 64:96] = 255
+    (tmp_path / "one.png").write_bytes(encode_png(image))
+    image[64:96, :32] = 255
+    (tmp_path / "two.png").write_bytes(encode_png(image))
+    (tmp_path / "text.jpg").write_text("this is not an image")
+    (tmp_path / "empty.png").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("batch_size, workers", [(1, 0), (2, 0), (5, 2)])
+def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
+    loader = photo_loader(PhotoDataset(find_images([photos]), SPEC, "detect", Bright()), batch_size, workers)
+    batches = list(loader)
+    seen = [(Path(p.path).name, p.status, len(p.faces)) for batch in batches for p in batch.photos]
+    assert seen == [
+        ("empty.png", "the file is empty", 0),
+        ("none.png", NO_FACE, 0),
+        ("one.png", OK, 1),
+        ("text.jpg", "not an image that can be decoded", 0),
+        ("two.png", OK, 2),
+    ]
+    faces = [batch.batch for batch in batches if batch.batch is not None]
+    assert [Path(path).name for batch in faces for path in batch.path] == ["one.png", "two.png", "two.png"]
+    assert [row for batch in faces for row in batch.row.tolist()] == [0, 0, 1]
+    for batch in faces:
+        assert batch.image.float().mean() > 200  # the bright square fills the crop
+        assert batch.valid.all()
+
+
+def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
+    path = Path("astronaut.png")
+    dataset = PhotoDataset([path], SPEC, "detect", YuNet(yunet))
+    image = astronaut()
+    (face,) = dataset._faces(image)
+    assert face is not None
+    sample = dataset._sample(image, face, 0, path)
+    assert np.abs(apply(sample.to_crop, face.landmarks) / 48 - TEMPLATE).max() < 0.08
+    assert sample.valid.all()
+
+
+def test_crops(photos: Path) -> None:
+    paths = [photos / "one.png", photos / "none.png"]
+    found = PhotoDataset(paths, SPEC, "crop", Bright())
+    (photo, (sample,)), (empty, (whole,)) = found[0], found[1]
+    assert photo.status == empty.status == OK
+    assert sample.image.mean() > 200
+    assert empty.faces == [None]
+    assert not whole.valid.any()  # as in training: a face without landmarks has no regions
+    # Without a detector the crop is taken to be framed like the template.
+    framed = PhotoDataset(paths, SPEC, "crop", None)[0][1][0]
+    assert framed.valid.all()
+    assert framed.image.mean() < 100
+    # A model of crops as they are framed gets the whole image and the regions of the face that is found.
+    kept = PhotoDataset(paths, CropSpec(48, align="crop"), "crop", Bright())[0][1][0]
+    assert (kept.image == framed.image).all()
+    assert not np.allclose(kept.boxes, framed.boxes)
+
+
+def test_find_images(tmp_path: Path) -> None:
+    for name in ("b.png", "a.JPG", "deep/er/c.webp", "notes.txt", ".hidden.png", ".cache/d.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "empty").mkdir()
+    os.symlink(tmp_path, tmp_path / "deep" / "loop")
+
+    def names(*inputs: str) -> list[str]:
+        return [str(path.relative_to(tmp_path)) for path in find_images([tmp_path / item for item in inputs])]
+
+    assert names(".") == ["a.JPG", "b.png", "deep/er/c.webp"]
+    assert names("b.png", ".") == ["b.png", "a.JPG", "deep/er/c.webp"]
+    assert names("*.png", "notes.txt") == ["b.png", "notes.txt"]
+    assert names("**/*.webp") == ["deep/er/c.webp"]
+    for missing, words in (("gone.png", "there is no"), ("*.gif", "there is no"), ("empty", "found none")):
+        with pytest.raises(FerVitError, match=words):
+            names(missing)

@@ -1,0 +1,216 @@
+"""FERPlus: the label rules by hand, against their text step by step, and against the real tables' counts."""
+
+import os
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit.data.manifest import Reading
+from fer_vit.errors import FerVitError
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources import ferplus
+from fer_vit.sources.ferplus import majority, soft
+
+ARCHIVE = Path(os.environ.get("FER_VIT_FERPLUS", Path(__file__).parents[2] / "../shared/data/ferplus.zip"))
+
+# The columns: neutral happiness surprise sadness anger disgust fear contempt | unknown NF
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ((6, 0, 0, 4, 0, 0, 0, 0, 0, 0), 0),
+        ((5, 0, 0, 5, 0, 0, 0, 0, 0, 0), None),  # half is not more than half
+        ((4, 0, 0, 1, 1, 1, 1, 1, 1, 0), 0),  # single votes do not count: 4 of 4
+        ((1, 1, 1, 1, 1, 1, 1, 1, 1, 1), None),  # nothing is left
+        ((2, 0, 0, 0, 0, 0, 0, 0, 8, 0), None),  # unknown wins
+        ((2, 0, 0, 0, 0, 0, 0, 0, 0, 8), None),  # not a face wins
+        ((0, 0, 0, 0, 0, 0, 0, 6, 4, 0), 7),
+    ],
+)
+def test_majority_by_hand(counts: tuple[int, ...], expected: int | None) -> None:
+    assert majority(counts) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ((8, 2, 0, 0, 0, 0, 0, 0, 0, 0), {0: 1}),  # 80 % are gathered at once
+        ((5, 3, 2, 0, 0, 0, 0, 0, 0, 0), {0: 5 / 8, 1: 3 / 8}),  # 8 of 10 end it
+        ((4, 0, 0, 1, 3, 2, 0, 0, 0, 0), {0: 4 / 7, 4: 3 / 7}),  # the single vote is gone: 7 of 9
+        ((4, 2, 2, 2, 0, 0, 0, 0, 0, 0), None),  # equal ones come in together: four
+        ((3, 3, 2, 2, 0, 0, 0, 0, 0, 0), None),
+        ((4, 3, 3, 0, 0, 0, 0, 0, 0, 0), {0: 0.4, 1: 0.3, 2: 0.3}),
+        ((0, 6, 0, 0, 0, 0, 0, 0, 4, 0), {1: 1}),  # unknown is met after 6 of 10
+        ((0, 4, 0, 0, 0, 0, 0, 0, 6, 0), None),  # unknown is ahead
+        ((0, 5, 0, 0, 0, 0, 0, 0, 5, 0), None),  # as many: half is not more than half
+        ((3, 3, 0, 0, 0, 0, 0, 0, 3, 0), {0: 0.5, 1: 0.5}),  # as many, but 6 of 9 are expressions
+        ((1, 1, 1, 1, 1, 1, 1, 1, 1, 1), None),
+    ],
+)
+def test_soft_by_hand(counts: tuple[int, ...], expected: dict[int, float] | None) -> None:
+    shares = soft(counts)
+    if expected is None:
+        assert shares is None
+    else:
+        assert shares is not None
+        assert shares == pytest.approx([expected.get(i, 0.0) for i in range(8)])
+
+
+def by_the_text(counts: list[int], kind: str) -> list[float] | None:
+    """The data set's rules one step after the other, with all ten columns and nothing made shorter."""
+    remaining = [0 if count <= 1 else count for count in counts]
+    total = sum(remaining)
+    taken = [0] * 10
+    rejected = [0] * 8 + [1, 0]
+    if kind == "majority":
+        largest = max(remaining)
+        if largest > 0.5 * total:
+            taken[remaining.index(largest)] = largest
+        else:
+            taken = rejected
+    else:
+        gathered, number, stop = 0, 0, False
+        while gathered < 0.75 * total and number < 3 and not stop:
+            largest = max(remaining)
+            for column in range(10):
+                if remaining[column] != largest:
+                    continue
+                taken[column], remaining[column] = largest, 0
+                gathered += largest
+                number += 1
+                if column >= 8:
+                    stop = True
+                    if sum(taken) > largest:
+                        taken[column] = 0
+                        number -= 1
+                    break
+        if sum(taken) <= 0.5 * total or number > 3:
+            taken = rejected
+    if taken.index(max(taken)) >= 8:
+        return None
+    return [value / sum(taken[:8]) for value in taken[:8]]
+
+
+def test_rules_agree_with_their_text() -> None:
+    rng = np.random.default_rng(0)
+    kept = Counter[str]()
+    for _ in range(4000):
+        # Ten people; concentrations from nearly unanimous to nearly even, so that ties and rejections are common.
+        counts = rng.multinomial(10, rng.dirichlet(np.full(10, rng.choice([0.1, 0.3, 1.0])))).tolist()
+        expected, label = by_the_text(counts, "majority"), majority(counts)
+        assert (label is None) == (expected is None), counts
+        if label is not None and expected is not None:
+            assert expected[label] == 1, counts
+        expected, shares = by_the_text(counts, "soft"), soft(counts)
+        assert (shares is None) == (expected is None), counts
+        if shares is not None:
+            assert shares == pytest.approx(expected), counts
+        kept.update(majority=label is not None, soft=shares is not None)
+    assert 500 < kept["majority"] < kept["soft"] < 3500
+
+
+def draw(folder: Path, *lines: str, images: int | None = None) -> None:
+    """Writes a label.csv and touches its first images, all unless told."""
+    folder.mkdir(parents=True)
+    (folder / "label.csv").write_text("".join(f"{line}\n" for line in lines))
+    for line in lines[:images]:
+        (folder / line.partition(",")[0]).touch()
+
+
+BOX = '"(0, 0, 48, 48)"'
+CLEAR = f"a.png,{BOX},0,8,0,0,0,0,0,0,0,2"
+MIXED = f"b.png,{BOX},5,0,0,0,5,0,0,0,0,0"
+NO_FACE = f"c.png,{BOX},0,0,0,0,0,0,0,0,0,10"
+
+
+def test_read_majority(tmp_path: Path) -> None:
+    draw(tmp_path / "FER2013Train", MIXED, CLEAR, NO_FACE, CLEAR.replace("a.png", "gone.png"), images=3)
+    draw(tmp_path / "FER2013Valid", CLEAR)
+    found = ferplus.read(tmp_path)
+    assert found.names == EXPRESSIONS
+    assert [(row.name, row.split, row.label, row.votes) for row in found.rows] == [
+        ("FER2013Train/a.png", "train", "happiness", None),
+        ("FER2013Valid/a.png", "val", "happiness", None),
+    ]
+    assert found.rows[0].image == tmp_path / "FER2013Train" / "a.png"
+    assert found.dropped == {"no majority": 1, "unknown or not a face": 1, "image missing": 1}
+    assert len(found.notes) == 1
+    assert "No test split" in found.notes[0]
+
+
+def test_read_soft_keeps_the_majority_outside_of_train(tmp_path: Path) -> None:
+    for folder in ("FER2013Train", "FER2013Valid", "FER2013Test"):
+        draw(tmp_path / "ferplus" / folder, CLEAR, MIXED)
+    found = ferplus.read(tmp_path, "soft")
+    assert [(row.split, row.label, row.votes) for row in found.rows] == [
+        ("train", "happiness", (0, 1, 0, 0, 0, 0, 0, 0)),
+        ("train", "neutral", (0.5, 0, 0, 0, 0.5, 0, 0, 0)),
+        ("val", "happiness", None),
+        ("test", "happiness", None),
+    ]
+    assert found.dropped == {"no majority": 2}
+    assert not found.notes
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a.png",
+        f"a.png,{BOX},1,2,3",
+        f"a.png,{BOX},x,8,0,0,0,0,0,0,0,2",
+        f"a.png,{BOX},-1,8,0,0,0,0,0,0,0,2",
+        f"a.png,{BOX},0,8,0,0,0,0,0,0,0,2,0",
+    ],
+)
+def test_malformed_line(tmp_path: Path, line: str) -> None:
+    draw(tmp_path / "FER2013Train", CLEAR, line)
+    with pytest.raises(
+        FerVitError, match=r"label\.csv, line 2: expected file name, box and ten vote counts, but got `a"
+    ):
+        ferplus.read(tmp_path)
+
+
+def test_nothing_found(tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=r"FER2013Train.* but got an empty folder"):
+        ferplus.read(tmp_path)
+    draw(tmp_path / "FER2013Train", CLEAR, images=0)  # the tables alone, as the labels' repository has them
+    with pytest.raises(FerVitError, match=r"its label\.csv and its images"):
+        ferplus.read(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Path]:
+    """The real tables beside empty images: the reader opens none."""
+    if not ARCHIVE.is_file():
+        pytest.skip(f"the data set is not here: {ARCHIVE} (or name its archive in FER_VIT_FERPLUS)")
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(ARCHIVE) as archive:
+        for name in sorted(archive.namelist()):
+            path = Path(folder, name)
+            if path.name == "label.csv":
+                archive.extract(name, folder)
+            elif path.suffix == ".png":
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(("labels", "train"), [("majority", 25_045), ("soft", 27_947)])
+def test_real_counts(real: Path, labels: str, train: int) -> None:
+    found: Reading = ferplus.read(real, "soft" if labels == "soft" else "majority")
+    splits = Counter(row.split for row in found.rows)
+    assert splits == {"train": train, "val": 3_191}
+    assert len(found.rows) + found.dropped.total() == 28_558 + 3_579
+    for row in found.rows:
+        if labels == "soft" and row.split == "train":
+            assert row.votes is not None
+            assert len(row.votes) == 8
+            assert sum(row.votes) == pytest.approx(1)
+            assert row.label == EXPRESSIONS[int(np.argmax(row.votes))]
+        else:
+            assert row.votes is None

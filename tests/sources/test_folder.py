@@ -1,0 +1,84 @@
+"""Class folders with splits and without, drawn."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.sources import folder
+
+
+def draw(root: Path, *names: str) -> None:
+    """Touches files."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def test_splits_and_labels(tmp_path: Path) -> None:
+    draw(
+        tmp_path,
+        "Train/Happy/2.jpg",
+        "Train/Happy/deep/er/1.JPEG",
+        "Train/zen/1.png",
+        "Train/awe/1.png",
+        "Train/sad/1.webp",
+        "Train/sad/notes.txt",
+        "Train/sad/.hidden.png",
+        "Train/sad/.cache/1.png",
+        "Train/.git/1.png",
+        "valid/neutrality/1.png",
+        "test/neutral/1.png",
+    )
+    found = folder.read(tmp_path)
+    assert found.names == ("neutral", "happiness", "sadness", "awe", "zen")
+    assert [(row.name, row.split, row.label) for row in found.rows] == [
+        ("Train/Happy/2.jpg", "train", "happiness"),
+        ("Train/Happy/deep/er/1.JPEG", "train", "happiness"),
+        ("Train/awe/1.png", "train", "awe"),
+        ("Train/sad/1.webp", "train", "sadness"),
+        ("Train/zen/1.png", "train", "zen"),
+        ("test/neutral/1.png", "test", "neutral"),
+        ("valid/neutrality/1.png", "val", "neutral"),
+    ]
+    assert found.rows[0].image == tmp_path / "Train" / "Happy" / "2.jpg"
+    assert found.dropped == {"not an image by its suffix": 1}
+    assert not found.notes
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "VALIDATION"])
+def test_names_of_val(tmp_path: Path, name: str) -> None:
+    draw(tmp_path, f"{name}/happy/1.jpg")
+    assert [row.split for row in folder.read(tmp_path).rows] == ["val"]
+
+
+def test_missing_splits_are_noted(tmp_path: Path) -> None:
+    draw(tmp_path, *(f"train/happy/{i}.jpg" for i in range(20)), "holiday/beach/1.jpg")
+    found = folder.read(tmp_path)
+    assert Counter(row.split for row in found.rows) == {"train": 18, "val": 2}
+    assert [note.partition(" in ")[0] for note in found.notes[1:3]] == ["No val split", "No test split"]
+    assert "holiday is not a split and was not read" in found.notes[0]
+    assert "held out as val" in found.notes[3]
+
+
+def test_without_splits(tmp_path: Path) -> None:
+    draw(tmp_path, *(f"{name}/{i}.jpg" for name in ("happy", "sad") for i in range(20)), "readme.jpg")
+    found = folder.read(tmp_path)
+    assert Counter((row.split, row.label) for row in found.rows) == {
+        (split, label): count
+        for label in ("happiness", "sadness")
+        for split, count in (("train", 16), ("val", 2), ("test", 2))
+    }
+    assert "held out as val, another as test" in found.notes[1]
+
+
+def test_nothing_found(tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=r"Expected images in class folders.* but got an empty folder"):
+        folder.read(tmp_path)
+    with pytest.raises(FerVitError, match="but got no such folder"):
+        folder.read(tmp_path / "none")
+    draw(tmp_path, "1.jpg", "happy/notes.txt")
+    with pytest.raises(FerVitError, match=r"but got 1\.jpg, happy"):
+        folder.read(tmp_path)
