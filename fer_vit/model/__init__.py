@@ -1,0 +1,1 @@
+"""The region vision transformer: torch and timm, no Lightning."""

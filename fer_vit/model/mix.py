@@ -1,0 +1,71 @@
+"""Mixup and CutMix on tokens.
+
+Two faces have their landmarks in different places. Mixed as pixels, a region of one would be cut at the other's
+landmarks; mixed as tokens, the mouth of one meets the mouth of the other.
+
+B images, R regions, T tokens, D width, C classes.
+"""
+
+import torch
+from torch import Tensor
+
+from fer_vit.model.tokens import TokenLayout, Tokens, patch_centres
+
+
+def mixup(tokens: Tokens, target: Tensor, alpha: float) -> tuple[Tokens, Tensor]:
+    """Blends every face's tokens and target with those of the next one in the batch (Zhang et al. 2018).
+
+    A region token counts as there only when both faces have the region.
+
+    Args:
+        tokens: Tokens of the batch.
+        target: Share of every class (B, C).
+        alpha: Parameter of the symmetric Beta distribution of the weight, one draw a face.
+
+    Returns:
+        Mixed tokens and target.
+    """
+    share = torch.distributions.Beta(alpha, alpha).sample((len(target),)).to(target)  # (B,)
+    x = torch.lerp(tokens.x.roll(1, 0), tokens.x, share[:, None, None].to(tokens.x.dtype))
+    valid = None if tokens.valid is None else tokens.valid & tokens.valid.roll(1, 0)
+    return Tokens(x, valid), torch.lerp(target.roll(1, 0), target, share[:, None])
+
+
+def cutmix(
+    tokens: Tokens, target: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: float
+) -> tuple[Tokens, Tensor]:
+    """Replaces the tokens inside a rectangle by those of the next face in the batch (Yun et al. 2019).
+
+    The rectangle covers whole patches; a region comes whole from the other face when its centre lies inside. The target
+    is shared by the tokens each face has.
+
+    Args:
+        tokens: Tokens of the batch.
+        target: Share of every class (B, C).
+        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
+        layout: Which token is which.
+        patch_size: Side of a patch in pixels.
+
+    Returns:
+        Mixed tokens and target.
+    """
+    batch = len(target)
+    share = torch.rand(batch, 1, device=target.device)  # of the area; Beta(1, 1), as in the paper
+    grid = torch.tensor(layout.grid[::-1], device=target.device)  # columns, rows
+    half = grid * share.sqrt() / 2  # (B, 2)
+    centre = torch.rand(batch, 2, device=target.device) * grid
+
+    def inside(points: Tensor) -> Tensor:  # (B, M, 2) in units of a patch -> (B, M)
+        return ((points - centre[:, None]).abs() < half[:, None]).all(-1)
+
+    prefix = torch.zeros(batch, layout.num_prefix, dtype=torch.bool, device=target.device)
+    patches = inside(patch_centres(layout.grid).to(target.device).expand(batch, -1, -1))
+    parts = [prefix, patches]
+    if layout.num_regions:
+        regions = inside((boxes[..., :2] + boxes[..., 2:]) / 2 / patch_size)
+        parts.append(regions.repeat_interleave(layout.tokens_per_region, dim=1))
+    other = torch.cat(parts, dim=1)  # (B, T): which tokens come from the next face
+    x = torch.where(other[..., None], tokens.x.roll(1, 0), tokens.x)
+    valid = None if tokens.valid is None else torch.where(other, tokens.valid.roll(1, 0), tokens.valid)
+    taken = other[:, layout.num_prefix :].float().mean(1, keepdim=True)
+    return Tokens(x, valid), torch.lerp(target, target.roll(1, 0), taken)

@@ -1,0 +1,202 @@
+"""From an image to tokens: embeddings, positions, and the one place that knows which token is which.
+
+B images, S crop size, P patch size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torchvision.ops import roi_align
+
+
+class Tokens(NamedTuple):
+    """What enters the encoder.
+
+    Attributes:
+        x: Token embeddings with their positions (B, T, D).
+        valid: False for the tokens of missing regions (B, T); None when the model has no region tokens.
+    """
+
+    x: Tensor
+    valid: Tensor | None
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """Which token is which: prefix tokens first, then patches row by row, then regions with k x k tokens each.
+
+    Attributes:
+        num_prefix: Class and register tokens; the class token, where there is one, comes first.
+        grid: Rows and columns of patches; (0, 0) without patch tokens.
+        num_regions: Number of regions; 0 without region tokens.
+        region_grid: k, the tokens along each side of a region.
+    """
+
+    num_prefix: int
+    grid: tuple[int, int]
+    num_regions: int
+    region_grid: int
+
+    @property
+    def num_patches(self) -> int:
+        """Number of patch tokens."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def tokens_per_region(self) -> int:
+        """k^2."""
+        return self.region_grid * self.region_grid
+
+    @property
+    def patches(self) -> slice:
+        """Where the patch tokens are."""
+        return slice(self.num_prefix, self.num_prefix + self.num_patches)
+
+    @property
+    def regions(self) -> slice:
+        """Where the region tokens are."""
+        return slice(self.patches.stop, self.num_tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.num_prefix + self.num_patches + self.num_regions * self.tokens_per_region
+
+    def patch_map(self, scores: Tensor) -> Tensor:
+        """Cuts the patches out of scores per token and lays them out: (..., T) -> (..., rows, columns)."""
+        return scores[..., self.patches].reshape(*scores.shape[:-1], *self.grid)
+
+    def region_scores(self, scores: Tensor) -> Tensor:
+        """Adds up the scores of each region's tokens: (..., T) -> (..., R)."""
+        shape = (*scores.shape[:-1], self.num_regions, self.tokens_per_region)
+        return scores[..., self.regions].reshape(shape).sum(-1)
+
+
+class ConvStem(nn.Module):
+    """Patch embedding by strided 3x3 convolutions, for small images trained from scratch.
+
+    Takes the place of timm's `PatchEmbed` (an `embed_layer`). Xiao et al., "Early Convolutions Help Transformers See
+    Better" (NeurIPS 2021).
+
+    Args:
+        img_size: Side of the image, a multiple of `patch_size`.
+        patch_size: Side of a patch, a power of two.
+        in_chans: Channels of the image.
+        embed_dim: Width D.
+        bias: Whether the last projection has a bias.
+    """
+
+    def __init__(
+        self, img_size: int, patch_size: int, in_chans: int = 3, embed_dim: int = 192, bias: bool = True, **_: object
+    ) -> None:
+        super().__init__()
+        self.patch_size = (patch_size, patch_size)
+        self.grid_size = (img_size // patch_size, img_size // patch_size)
+        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        steps = int(math.log2(patch_size))
+        widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
+        self.convs = nn.Sequential(*layers)
+        self.proj = nn.Conv2d(embed_dim, embed_dim, 1, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, S, S) -> (B, N, D)."""
+        x = self.proj(self.convs(x))  # (B, D, rows, columns)
+        return x.flatten(2).transpose(1, 2)
+
+
+class RegionEmbed(nn.Module):
+    """Region tokens: crops every region's box from the image and embeds it as k x k patches.
+
+    Each token gets the sinusoidal code of its real centre in the image and an embedding that its region has by name, so
+    that the order in which regions are listed means nothing.
+
+    Args:
+        patch_embed: Embeds (B R, C, k P, k P) as (B R, k^2, D).
+        names: The regions.
+        patch_size: P in pixels.
+        region_grid: k.
+        embed_dim: D.
+        position: Whether tokens are told where they are.
+    """
+
+    def __init__(
+        self,
+        patch_embed: nn.Module,
+        names: tuple[str, ...],
+        patch_size: int,
+        region_grid: int,
+        embed_dim: int,
+        position: bool,
+    ) -> None:
+        super().__init__()
+        self.patch_embed = patch_embed
+        self.names = names
+        self.patch_size = patch_size
+        self.region_grid = region_grid
+        self.position = position
+        self.name_embed = nn.ParameterDict({name: torch.zeros(region_grid**2, embed_dim) for name in names})
+        for parameter in self.name_embed.values():
+            nn.init.trunc_normal_(parameter, std=0.02)
+
+    def forward(self, image: Tensor, boxes: Tensor) -> Tensor:
+        """Embeds the regions.
+
+        Args:
+            image: Normalised image (B, C, S, S).
+            boxes: Region boxes (B, R, 4), xyxy in pixels; finite.
+
+        Returns:
+            Tokens (B, R k^2, D).
+        """
+        batch, regions = boxes.shape[:2]
+        side = self.region_grid * self.patch_size
+        index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)
+        rois = torch.cat([index[:, None], boxes.flatten(0, 1)], dim=1)  # (B R, 5)
+        with torch.autocast(image.device.type, enabled=False):
+            crops = roi_align(image.float(), rois.float(), (side, side), sampling_ratio=2, aligned=True)
+        x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1)  # (B, R, k^2, D)
+        x = x + torch.stack([self.name_embed[name] for name in self.names])
+        if self.position:
+            x = x + sincos_2d(token_centres(boxes, self.region_grid) / self.patch_size, x.shape[-1])
+        return x.flatten(1, 2)
+
+
+def token_centres(boxes: Tensor, grid: int) -> Tensor:
+    """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row: (..., grid^2, 2)."""
+    steps = (torch.arange(grid, device=boxes.device, dtype=boxes.dtype) + 0.5) / grid
+    y, x = torch.meshgrid(steps, steps, indexing="ij")
+    fractions = torch.stack([x.flatten(), y.flatten()], dim=-1)  # (grid^2, 2)
+    corner, side = boxes[..., None, :2], boxes[..., None, 2:] - boxes[..., None, :2]
+    centres: Tensor = corner + side * fractions
+    return centres
+
+
+def sincos_2d(centres: Tensor, dim: int, temperature: float = 10000.0) -> Tensor:
+    """Sinusoidal code of positions in two dimensions: Vaswani et al. (2017) for x and for y, half the width each.
+
+    Args:
+        centres: Positions (..., 2), (x, y), in units of a patch.
+        dim: Width D of the code, a multiple of 4.
+        temperature: Ratio of the longest to the shortest wavelength.
+
+    Returns:
+        Codes (..., D): sin x, cos x, sin y, cos y, a quarter each.
+    """
+    frequencies: Tensor = temperature ** -(
+        torch.arange(dim // 4, device=centres.device, dtype=torch.float32) / (dim // 4)
+    )
+    angles = centres.float()[..., None] * frequencies  # (..., 2, D/4)
+    return torch.stack([angles.sin(), angles.cos()], dim=-2).flatten(-3)
+
+
+def patch_centres(grid: tuple[int, int]) -> Tensor:
+    """Returns the centres of a patch grid's cells in units of a patch, row by row: (N, 2)."""
+    y, x = torch.meshgrid(torch.arange(grid[0]) + 0.5, torch.arange(grid[1]) + 0.5, indexing="ij")
+    return torch.stack([x.flatten(), y.flatten()], dim=-1)

@@ -1,0 +1,192 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import Tensor
+
+from fer_vit.errors import FerVitError
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.region_vit import RegionViT, RegionViTConfig
+
+NAMES = ("right_eye", "left_eye", "mouth")
+SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=NAMES)
+
+
+def build(config: RegionViTConfig, seed: int = 0) -> RegionViT:
+    torch.manual_seed(seed)
+    return RegionViT(config, num_classes=5).eval()
+
+
+def faces(batch: int = 3, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    image = torch.rand(batch, 3, size, size, generator=generator)
+    corner = torch.rand(batch, len(NAMES), 2, generator=generator) * size / 2
+    boxes = torch.cat([corner, corner + size / 3], dim=-1)
+    return image, boxes, torch.ones(batch, len(NAMES), dtype=torch.bool)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_base_patch16_clip_224", "vit_small_patch14_reg4_dinov2"])
+def test_without_regions_the_logits_are_timms_to_the_last_bit(name: str, fused: bool) -> None:
+    small = {"img_size": 56, "embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 14}
+    reg_tokens = 4 if "reg4" in name else 0
+    net = build(RegionViTConfig(name, tokens="patch", reg_tokens=reg_tokens, **small))
+    reference = timm.create_model(name, num_classes=5, global_pool="token", **small).eval()
+    reference.load_state_dict(net.vit.state_dict())
+    use_fused_attention(net, fused)
+    use_fused_attention(reference, fused)
+    image = torch.rand(3, 3, 56, 56)
+    assert torch.equal(net(image), reference(net.normalize(image)))
+
+
+def test_normalisation_is_the_backbones() -> None:
+    image = torch.rand(2, 3, 32, 32)
+    net = build(replace(SMALL, backbone="vit_base_patch16_clip_224", embed_dim=32))
+    cfg = timm.get_pretrained_cfg("vit_base_patch16_clip_224")
+    for channel in range(3):
+        expected = (image[:, channel] - cfg.mean[channel]) / cfg.std[channel]
+        assert torch.allclose(net.normalize(image)[:, channel], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["token", "avg"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_missing_region_cannot_change_the_logits(head: str, fused: bool) -> None:
+    net = build(replace(SMALL, tokens="region", head=head))
+    use_fused_attention(net, fused)
+    image, boxes, valid = faces()
+    boxes[:, 2] = torch.tensor([16.0, 16.0, 32.0, 32.0])
+    boxes[:, :2, :2] = 0.0
+    boxes[:, :2, 2:] = 15.0  # they do not touch the pixels of the third
+    valid[:, 2] = False
+    before = net(image, boxes, valid)
+    for value in (0.0, 7.0, -1e6, torch.nan, torch.inf):
+        boxes[:, 2] = value
+        image[:, :, 17:, 17:] = 0.5 if value != value else value
+        assert torch.equal(net(image, boxes, valid), before)
+    valid[:, 2] = True
+    boxes[:, 2] = torch.tensor([16.0, 16.0, 32.0, 32.0])
+    image[:, :, 17:, 17:] = torch.rand(3, 3, 15, 15)
+    assert not torch.allclose(net(image, boxes, valid), before)
+
+
+@pytest.mark.parametrize("tokens", ["region", "both"])
+@pytest.mark.parametrize("head", ["token", "avg"])
+def test_all_regions_missing_still_works(tokens: str, head: str) -> None:
+    net = build(replace(SMALL, tokens=tokens, head=head)).train()
+    image, boxes, valid = faces()
+    logits = net(image, boxes * torch.nan, valid & False)
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
+    assert torch.equal(net.eval()(image), net(image, boxes, valid & False))
+
+
+def test_missing_regions_leave_the_patches_as_if_there_were_none() -> None:
+    net = build(SMALL)
+    alone = build(replace(SMALL, tokens="patch"))
+    alone.load_state_dict({name: value for name, value in net.state_dict().items() if "region_embed" not in name})
+    image, boxes, valid = faces()
+    assert torch.allclose(net(image, boxes, valid & False), alone(image), atol=1e-6)
+
+
+def test_the_order_of_regions_means_nothing() -> None:
+    net = build(SMALL)
+    order = [2, 0, 1]
+    other = build(replace(SMALL, regions=tuple(NAMES[i] for i in order)), seed=9)
+    other.load_state_dict(net.state_dict())
+    image, boxes, valid = faces()
+    valid[0, 1] = False
+    assert torch.allclose(other(image, boxes[:, order], valid[:, order]), net(image, boxes, valid), atol=1e-6)
+    assert not torch.allclose(other(image, boxes, valid), net(image, boxes, valid), atol=1e-4)
+
+
+@pytest.mark.parametrize("position, same", [("none", True), ("learn", False), ("sincos", False)])
+def test_positions_are_what_tells_patches_apart(position: str, same: bool) -> None:
+    net = build(replace(SMALL, tokens="patch", pos_embed=position))
+    image = torch.rand(2, 3, 32, 32)
+    patches = image.unfold(2, 8, 8).unfold(3, 8, 8).flatten(2, 3)  # (2, 3, 16, 8, 8)
+    shuffled = patches[:, :, torch.randperm(16)].unflatten(2, (4, 4)).permute(0, 1, 2, 4, 3, 5).reshape(2, 3, 32, 32)
+    assert torch.allclose(net(image), net(shuffled), atol=1e-6) is same
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"in_chans": 1},
+        {"stem": "conv"},
+        {"stem": "conv", "tokens": "region", "in_chans": 1},
+        {"region_grid": 1},
+        {"region_grid": 3, "head": "avg"},
+        {"reg_tokens": 3},
+        {"pos_embed": "sincos", "tokens": "region"},
+        {"pos_embed": "none"},
+        {"patch_size": None, "img_size": 32},
+    ],
+)
+def test_every_choice_trains(change: dict[str, object]) -> None:
+    net = build(replace(SMALL, **change)).train()
+    image, boxes, valid = faces()
+    net(image, boxes, valid).square().sum().backward()
+    unused = [name for name, p in net.named_parameters() if p.requires_grad and p.grad is None]
+    assert unused == []  # DDP would stop at a parameter without a gradient
+    assert net.layout.num_tokens == net.tokenize(image, boxes, valid).x.shape[1]
+
+
+def test_grey_models_read_luma() -> None:
+    net = build(replace(SMALL, in_chans=1))
+    image, boxes, valid = faces()
+    luma = (0.299 * image[:, 0] + 0.587 * image[:, 1] + 0.114 * image[:, 2])[:, None].expand(-1, 3, -1, -1)
+    assert torch.allclose(net(image, boxes, valid), net(luma, boxes, valid), atol=1e-6)
+
+
+def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> None:
+    own = timm.create_model("vit_tiny_patch16_224", depth=2)
+    torch.save(own.state_dict(), tmp_path / "weights.pth")
+    config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), img_size=224, depth=2, regions=NAMES)
+    net = build(config)
+    assert torch.equal(net.vit.blocks[1].mlp.fc1.weight, own.blocks[1].mlp.fc1.weight)
+    assert torch.equal(net.vit.pos_embed, own.pos_embed)
+    assert torch.equal(net.region_embed.patch_embed.proj.weight, own.patch_embed.proj.weight)
+    smaller = build(replace(config, img_size=96, patch_size=8))
+    assert smaller.vit.pos_embed.shape == (1, 1 + 12 * 12, 192)
+    assert torch.equal(smaller.vit.blocks[0].attn.qkv.weight, own.blocks[0].attn.qkv.weight)
+    grid = own.pos_embed[:, 1:].reshape(1, 14, 14, 192).permute(0, 3, 1, 2)
+    resampled = torch.nn.functional.interpolate(grid, (12, 12), mode="bicubic", antialias=True)
+    assert torch.allclose(smaller.vit.pos_embed[:, 1:], resampled.flatten(2).transpose(1, 2), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"backbone": "vit_nothing"}, "vit_nothing"),
+        ({"backbone": "resnet18", "patch_size": None, "embed_dim": None, "depth": None, "num_heads": None}, "resnet18"),
+        ({"tokens": "region", "regions": ()}, "at least one region"),
+        ({"stem": "conv", "pretrained": True}, "no convolutional stem"),
+        ({"stem": "conv", "patch_size": 12}, "power of two"),
+        ({"img_size": 30}, "multiple of the patch size 8"),
+        ({"num_heads": 5}, "divisible"),
+        ({"pretrained": "nowhere.pth"}, "nowhere.pth"),
+    ],
+)
+def test_what_does_not_fit_together_is_said_in_one_line(change: dict[str, object], words: str) -> None:
+    with pytest.raises(FerVitError, match=words) as error:
+        build(replace(SMALL, **change))
+    assert "\n" not in str(error.value)
+
+
+def test_layer_decay_knows_every_parameter() -> None:
+    from timm.optim import param_groups_layer_decay
+
+    net = build(replace(SMALL, reg_tokens=1))
+    groups = param_groups_layer_decay(net, 0.05, net.no_weight_decay(), layer_decay=0.5)
+    scale = {id(p): (group["lr_scale"], group["weight_decay"]) for group in groups for p in group["params"]}
+    named = dict(net.named_parameters())
+    assert scale[id(named["vit.head.weight"])] == (1.0, 0.05)
+    assert scale[id(named["vit.blocks.1.mlp.fc1.weight"])] == (0.5, 0.05)
+    assert scale[id(named["vit.blocks.0.mlp.fc1.weight"])] == (0.25, 0.05)
+    assert scale[id(named["region_embed.patch_embed.proj.weight"])] == (0.125, 0.05)
+    for name in ("vit.cls_token", "vit.pos_embed", "vit.reg_token", "region_embed.name_embed.mouth"):
+        assert scale[id(named[name])] == (0.125, 0.0), name
+    assert len(scale) == len(named)

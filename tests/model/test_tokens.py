@@ -1,0 +1,70 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fer_vit.model.tokens import ConvStem, RegionEmbed, TokenLayout, patch_centres, sincos_2d, token_centres
+
+
+def test_layout_knows_which_token_is_which() -> None:
+    layout = TokenLayout(num_prefix=2, grid=(2, 3), num_regions=2, region_grid=2)
+    tokens = torch.arange(float(layout.num_tokens))[None]
+    assert layout.num_tokens == 2 + 6 + 8
+    assert layout.patch_map(tokens).tolist() == [[[2, 3, 4], [5, 6, 7]]]
+    assert layout.region_scores(tokens).tolist() == [[8 + 9 + 10 + 11, 12 + 13 + 14 + 15]]
+
+
+@pytest.mark.parametrize("grid, regions", [((0, 0), 3), ((2, 2), 0)])
+def test_layout_without_patches_or_regions(grid: tuple[int, int], regions: int) -> None:
+    layout = TokenLayout(1, grid, regions, 1)
+    scores = torch.rand(4, layout.num_tokens)
+    assert layout.patch_map(scores).shape == (4, *grid)
+    assert layout.region_scores(scores).shape == (4, regions)
+
+
+def test_sincos_is_the_formula_of_the_paper() -> None:
+    code = sincos_2d(torch.tensor([[1.5, 7.25]]), dim=16)[0]
+    for place, position in enumerate((1.5, 7.25)):
+        for i in range(4):
+            angle = position / 10000 ** (2 * i / 8)  # Vaswani et al. 2017, with half the width for each axis
+            assert code[place * 8 + i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert code[place * 8 + 4 + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_token_centres_of_a_box_that_is_a_patch_grid() -> None:
+    centres = token_centres(torch.tensor([[0.0, 0.0, 24.0, 24.0]]), 3)[0]
+    assert torch.allclose(centres / 8, patch_centres((3, 3)))
+
+
+def test_conv_stem_sees_only_neighbours() -> None:
+    stem = ConvStem(32, 8, 1, 16).eval()
+    image = torch.rand(1, 1, 32, 32)
+    changed = image.clone()
+    changed[..., 24:, 24:] += 1
+    difference = (stem(image) - stem(changed)).abs().sum(-1).view(4, 4)
+    assert stem(image).shape == (1, 16, 16)
+    assert difference[3, 3] > 0
+    assert (difference[:2] == 0).all()
+
+
+class Mean(nn.Module):
+    """Embeds each of the k x k cells of a crop as its mean colour."""
+
+    def forward(self, crops: torch.Tensor) -> torch.Tensor:
+        cells = nn.functional.adaptive_avg_pool2d(crops, 2)
+        return cells.flatten(2).transpose(1, 2).repeat(1, 1, 8)
+
+
+def test_region_tokens_come_from_their_boxes() -> None:
+    image = torch.from_numpy(np.random.default_rng(0).random((2, 1, 32, 32), np.float32))
+    embed = RegionEmbed(Mean(), ("mouth", "nose"), patch_size=4, region_grid=2, embed_dim=8, position=False)
+    for parameter in embed.name_embed.values():
+        nn.init.zeros_(parameter)
+    boxes = torch.tensor([[4.0, 8.0, 12.0, 16.0], [16.0, 0.0, 32.0, 16.0]]).expand(2, 2, 4)
+    tokens = embed(image, boxes).view(2, 2, 2, 2, 8)
+    for i in range(2):
+        # Whole pixels: the mean over a cell is the plain mean of the pixels under it.
+        assert tokens[i, 0, 0, 1, 0].item() == pytest.approx(image[i, 0, 8:12, 8:12].mean().item(), abs=1e-5)
+        assert tokens[i, 1, 1, 0, 0].item() == pytest.approx(image[i, 0, 8:16, 16:24].mean().item(), abs=1e-5)

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, recall_score
+
+from fer_vit.metrics import class_recall, expression_metrics, metrics_table
+
+
+def figures(classes: int = 4) -> tuple[np.ndarray, np.ndarray, dict[str, torch.Tensor]]:
+    rng = np.random.default_rng(0)
+    preds = rng.dirichlet(np.ones(classes), 200)
+    target = rng.integers(0, classes, 200)
+    metrics = expression_metrics(classes, "val/")
+    for part in np.array_split(np.arange(200), 7):
+        metrics.update(torch.from_numpy(preds[part]), torch.from_numpy(target[part]))
+    return preds, target, metrics.compute()
+
+
+def test_figures_are_scikit_learns() -> None:
+    preds, target, values = figures()
+    label = preds.argmax(1)
+    assert values["val/accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
+    assert values["val/f1"].item() == pytest.approx(f1_score(target, label, average="macro"), abs=1e-6)
+    assert values["val/uar"].item() == pytest.approx(recall_score(target, label, average="macro"), abs=1e-6)
+    assert (values["val/confusion"].numpy() == confusion_matrix(target, label)).all()
+    recall = class_recall(values["val/confusion"]).numpy()
+    assert recall == pytest.approx(recall_score(target, label, average=None), abs=1e-6)
+
+
+def test_calibration_error_against_its_definition() -> None:
+    preds, target, values = figures()
+    confidence, right = preds.max(1), preds.argmax(1) == target
+    error = 0.0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            error += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
+    assert values["val/ece"].item() == pytest.approx(error, abs=1e-6)
+
+
+def test_a_class_without_samples_does_not_pull_the_mean_recall_down() -> None:
+    metrics = expression_metrics(3, "")
+    metrics.update(torch.eye(3)[[0, 1, 1]], torch.tensor([0, 1, 0]))
+    values = metrics.compute()
+    assert values["uar"].item() == pytest.approx((0.5 + 1) / 2)
+    assert torch.isnan(class_recall(values["confusion"])[2])
+
+
+def test_table() -> None:
+    table = metrics_table({"accuracy": 0.75}, torch.tensor([[3, 1], [0, 0]]), ["anger", "fear"])
+    assert "| accuracy | 0.7500 |" in table
+    assert "| anger | 4 | 0.7500 |" in table
+    assert "| fear | 0 | nan |" in table
