@@ -1,0 +1,1 @@
+"""Recording and reading what the model attended to."""

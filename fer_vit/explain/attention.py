@@ -1,0 +1,106 @@
+"""What the encoder attended to: attention recorded from outside, and its flow to the prediction.
+
+B images, H heads, T tokens, R regions, C classes.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.region_vit import RegionViT
+
+Method = Literal["rollout", "raw"]
+
+
+class Explanation(NamedTuple):
+    """Where a prediction came from. Patches and regions of a face together have 1.
+
+    Attributes:
+        probabilities: (B, C).
+        heat: Share of every patch (B, rows, columns); (B, 0, 0) without patch tokens.
+        shares: Share of every region (B, R); 0 for a missing one.
+    """
+
+    probabilities: Tensor
+    heat: Tensor
+    shares: Tensor
+
+
+@contextmanager
+def record_attention(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1.
+
+    timm's attention computes its weights only when it is not fused, and then passes them through `attn_drop`: that is
+    where they are seen. The model is left as it was found.
+
+    Raises:
+        RuntimeError: A forward pass ran, or none did, and nothing was recorded.
+    """
+    recorded: list[Tensor] = []
+
+    def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
+        recorded.append(inputs[0])
+
+    before = use_fused_attention(model, fused=False)
+    hooks = [model.get_submodule(f"{name}.attn_drop").register_forward_hook(keep) for name in before]
+    try:
+        yield recorded
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name, fused in before.items():
+            model.get_submodule(name).fused_attn = fused  # type: ignore[assignment]
+    if not recorded:
+        raise RuntimeError("No attention was recorded: run the model's forward pass inside `record_attention`.")
+
+
+def raw(attention: Sequence[Tensor], queries: slice) -> Tensor:
+    """Attention of the last block, averaged over heads and over the tokens that are classified: (B, T).
+
+    Args:
+        attention: Weights (B, H, T, T) of every block.
+        queries: The tokens whose features are classified.
+    """
+    return attention[-1].mean(1)[:, queries].mean(1)
+
+
+def rollout(attention: Sequence[Tensor], queries: slice) -> Tensor:
+    """Attention rollout: attention as a flow through all blocks and their residual paths: (B, T).
+
+    Abnar & Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020): each block's mean over heads, half of it
+    the identity for the residual path, multiplied from the last block to the first.
+
+    Args:
+        attention: Weights (B, H, T, T) of every block.
+        queries: The tokens whose features are classified.
+    """
+    identity = torch.eye(attention[0].shape[-1], device=attention[0].device, dtype=torch.float32)
+    flow = identity.expand(len(attention[0]), -1, -1)[:, queries]
+    for weights in reversed(attention):
+        flow = flow @ (weights.float().mean(1) + identity) / 2
+    return flow.mean(1)
+
+
+@torch.inference_mode()
+def explain(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method = "rollout") -> Explanation:
+    """Classifies faces and says which patches and regions the prediction came from.
+
+    Args:
+        net: The model, in evaluation mode.
+        image: Face crops (B, 3, S, S), RGB in [0, 1].
+        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
+        valid: Which regions are there (B, R).
+        method: "rollout" through all blocks, or the "raw" attention of the last one.
+    """
+    layout = net.layout
+    queries = slice(0, 1) if net.config.head == "token" else slice(layout.num_prefix, None)
+    with record_attention(net) as attention:
+        probabilities = net(image, boxes, valid).float().softmax(-1)
+    scores = (rollout if method == "rollout" else raw)(attention, queries).float()
+    scores[:, : layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
+    scores = scores / scores.sum(1, keepdim=True).clamp(min=1e-12)
+    return Explanation(probabilities, layout.patch_map(scores), layout.region_scores(scores))

@@ -1,0 +1,1 @@
+"""Arrays in, pictures and pages out. No torch."""

@@ -1,0 +1,310 @@
+"""One face as a picture: where it is, which patches and which regions the model attended to, and what it predicted.
+
+Coordinates are those of the face package: (x, y) in pixels, a pixel's centre at +0.5, boxes xyxy, images RGB uint8 HWC.
+`zoom` carries a face to display resolution first; everything after draws there, so lines and words stay crisp on a
+48-pixel face and cheap on a 24-megapixel photo. numpy and Pillow, no torch, no OpenCV.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pil
+from PIL import ImageDraw, ImageFont
+
+Image = NDArray[np.uint8]
+Array = NDArray[np.float64]
+
+PATCHES = "patches"
+"""Name of the share that all patches have together."""
+
+REGION_COLOURS = {
+    "right_eye": "#2f7de1",
+    "left_eye": "#7db9ff",
+    "right_brow": "#d9560b",
+    "left_brow": "#ffa25c",
+    "nose": "#1fa653",
+    "mouth": "#e5254f",
+    "right_cheek": "#8e3fe0",
+    "left_cheek": "#c99bff",
+    "glabella": "#12a3a3",
+    "forehead": "#e3b505",
+    "chin": "#9a6640",
+}
+"""Line colour of each region; the person's right is the darker of a pair."""
+
+OTHER_COLOUR = "#8a8a90"
+"""Line colour of a region that has none of its own."""
+
+# matplotlib's magma, every 16th colour; linear in between it is within 3/255 of the original.
+_MAGMA = (
+    "000004 0a0822 1d1147 36106b 51127c 6a1c81 832681 9c2e7f b73779 "
+    "cf4070 e55064 f4695c fb8761 fea571 fec287 fde0a1 fcfdbf"
+)
+_ANCHORS = np.array([list(bytes.fromhex(colour)) for colour in _MAGMA.split()], float)  # (17, 3)
+COLOURMAP = np.stack([np.interp(np.linspace(0, 16, 256), range(17), channel) for channel in _ANCHORS.T], axis=1)
+"""Colours (256, 3) in [0, 255] from no attention to most: perceptually uniform, dark to light."""
+
+SIDE = 320
+"""Side of a panel in a figure, in pixels."""
+
+_PAD, _HEAD, _FOOT, _GAP, _BAR = 18, 56, 34, 14, 200
+PANELS = tuple((x, _HEAD, x + SIDE, _HEAD + SIDE) for x in (_PAD, _PAD + SIDE + _GAP))
+"""Where the two pictures are in a figure, xyxy: the photo with its boxes, the heat map."""
+
+_PAPER, _INK, _MUTED, _TRACK, _EMPTY = "#ffffff", "#1c1c1e", "#6e6e73", "#ececef", "#d8d8dc"
+_ACCENT, _FAINT = "#3a3a3c", "#b4b4ba"
+
+
+@dataclass(frozen=True)
+class FaceView:
+    """One explained face.
+
+    Attributes:
+        name: Path of the photo as the user should see it. Untrusted text.
+        face: Index of the face in the photo.
+        photo: The photo (H, W, 3), RGB uint8, of any size.
+        box: Detected face (4,), xyxy in photo pixels; None for a whole-image crop.
+        to_crop: Matrix (2, 3) from photo to crop pixels.
+        crop_size: Side of the square crop in pixels.
+        heat: Attention of each patch (h, w), not negative; (0, 0) when the model has region tokens only.
+        regions: Box (4,) of each region that was present, xyxy in crop pixels.
+        shares: Share of the attention of each region, same keys; patches and regions together have 1.
+        probabilities: Probability of each label.
+    """
+
+    name: str
+    face: int
+    photo: Image
+    box: Array | None
+    to_crop: Array
+    crop_size: int
+    heat: Array
+    regions: dict[str, Array]
+    shares: dict[str, float]
+    probabilities: dict[str, float]
+
+
+class Bar(NamedTuple):
+    """One line of a bar chart; `length` in [0, 1], None for a line without a bar."""
+
+    name: str
+    value: float
+    length: float | None
+    colour: str
+    strong: bool = False
+
+
+def face_figure(view: FaceView) -> Pil.Image:
+    """Draws one face as a panel: its photo with boxes, its heat map, its shares and its prediction.
+
+    Returns:
+        RGB image; the two pictures lie at `PANELS`.
+    """
+    figure = Pil.new("RGB", (PANELS[1][2] + 2 * (2 * _GAP + _BAR) + _PAD - _GAP, _HEAD + SIDE + _FOOT), _PAPER)
+    draw = ImageDraw.Draw(figure)
+    (label, confidence), *_ = ranked(view.probabilities)
+    title = fitted(f"{label}  {confidence:.0%}", 24, SIDE)
+    draw.text((_PAD, 40), title, _INK, font(24), "ls")
+    start = _PAD + max(font(24).getlength(title) + 16, SIDE + _GAP)
+    where = f"face {view.face}"
+    name = fitted(view.name, 14, figure.width - _PAD - start - font(14).getlength(where) - 12)
+    draw.text((start, 40), name, _INK, font(14), "ls")
+    draw.text((start + font(14).getlength(name) + 12, 40), where, _MUTED, font(14), "ls")
+
+    # Drawn at twice the size and reduced: Pillow's lines have no smooth edges of their own.
+    close = zoom(view, 2 * SIDE)
+    heat = close.heat if close.heat.size else region_heat(close)
+    pictures = (draw_boxes(close), overlay_heat(close.photo, heat, close.to_crop, close.crop_size))
+    for panel, picture in zip(PANELS, pictures, strict=True):
+        draw.rectangle((panel[0], panel[1], panel[2] - 1, panel[3] - 1), _EMPTY)
+        small = Pil.fromarray(picture).reduce(2)
+        figure.paste(small, (panel[0] + (SIDE - small.width) // 2, panel[1] + (SIDE - small.height) // 2))
+
+    foot = _HEAD + SIDE + 20
+    draw.text((PANELS[0][0], foot), "face and regions" if view.regions else "face", _MUTED, font(12), "ls")
+    tokens = "patch" if view.heat.size else "region"
+    draw.text((PANELS[1][0], foot), f"attention per {tokens}", _MUTED, font(12), "ls")
+    scale = Pil.fromarray(COLOURMAP.round().astype(np.uint8)[None]).resize((72, 8))
+    figure.paste(scale, (PANELS[1][2] - 34 - 72, foot - 8))
+    draw.text((PANELS[1][2] - 34 - 72 - 6, foot), "0", _MUTED, font(12), "rs")
+    draw.text((PANELS[1][2], foot), "most", _MUTED, font(12), "rs")
+
+    left = PANELS[1][2] + 2 * _GAP
+    _draw_bars(draw, left, "share of the attention", share_bars(token_shares(view)))
+    _draw_bars(draw, left + _BAR + 2 * _GAP, "probability", probability_bars(view.probabilities))
+    return figure
+
+
+def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
+    """Cuts the photo around a face and scales the cut to a display size.
+
+    Args:
+        view: The face.
+        size: Longer side of the cut afterwards, in pixels.
+        margin: Room on each side, as a fraction of what the face box and the crop span together.
+
+    Returns:
+        The same face with the cut as its photo; `box` and `to_crop` belong to the cut.
+    """
+    corners = turned_back(view, np.array([0.0, 0.0, view.crop_size, view.crop_size]))
+    if view.box is not None:
+        corners = np.vstack([corners, view.box.reshape(2, 2)])
+    low, high = corners.min(0), corners.max(0)
+    extent = np.array(view.photo.shape[1::-1])  # (W, H)
+    # No more than the photo's longer side, and shifted into the photo as far as that goes.
+    side = np.clip((high - low).max() * (1 + 2 * margin), 2, extent.max())
+    start = np.clip((low + high - side) / 2, 0, np.maximum(extent - side, 0))
+    left, top = np.floor(start).astype(int)
+    right, bottom = np.minimum(np.ceil(start + side).astype(int), extent)
+    cut = Pil.fromarray(view.photo[top:bottom, left:right])
+    width, height = (max(1, round(length * size / max(cut.size))) for length in cut.size)
+    scale = np.array([width / cut.width, height / cut.height])
+    matrix = np.hstack([np.diag(scale), -(scale * (left, top))[:, None]])  # photo to cut
+    return replace(
+        view,
+        photo=np.asarray(cut.resize((width, height), Pil.Resampling.BICUBIC, reducing_gap=2.0)),
+        box=None if view.box is None else _apply(matrix, view.box.reshape(2, 2)).ravel(),
+        to_crop=view.to_crop @ np.vstack([_invert(matrix), [0.0, 0.0, 1.0]]),
+    )
+
+
+def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> Image:
+    """Lays the attention of the patches over a photo.
+
+    Args:
+        photo: RGB uint8 (H, W, 3).
+        heat: Attention of each patch (h, w), not negative. Colours run from 0 to its largest value.
+        to_crop: Matrix (2, 3) from photo to crop pixels.
+        crop_size: Side of the crop in pixels.
+
+    Returns:
+        RGB uint8 (H, W, 3): grey under colour where the crop reaches, smooth between patches; the photo elsewhere.
+    """
+    rows, columns = heat.shape
+    to_grid = np.diag([columns / crop_size, rows / crop_size]) @ to_crop  # one unit is one patch
+    grid = Pil.fromarray((heat / max(heat.max(), 1e-12)).astype(np.float32))
+    # Pillow asks for the matrix from output to input, in the same coordinates as ours.
+    placed = grid.transform(
+        photo.shape[1::-1], Pil.Transform.AFFINE, to_grid.ravel().tolist(), Pil.Resampling.BICUBIC, fillcolor=np.nan
+    )
+    values = np.asarray(placed)  # (H, W)
+    inside = Pil.fromarray(~np.isnan(values))
+    level = Pil.fromarray((np.nan_to_num(values).clip(0, 1) * 255).astype(np.uint8))
+    colour = level.copy()
+    colour.putpalette(COLOURMAP.round().astype(np.uint8).tobytes())
+    below = Pil.fromarray(photo)
+    opacity = level.point([round(0.45 * 255 + 0.25 * value) for value in range(256)])
+    blend = Pil.composite(colour.convert("RGB"), below.convert("L").convert("RGB"), opacity)
+    return np.asarray(Pil.composite(blend, below, inside))
+
+
+def region_heat(view: FaceView) -> Array:
+    """Draws the regions' shares into the crop, for a model without patches.
+
+    Returns:
+        Heat (crop_size, crop_size): at each pixel the largest share of the regions that cover it.
+    """
+    heat = np.zeros((view.crop_size, view.crop_size))
+    for name, box in view.regions.items():
+        left, top, right, bottom = np.clip(box, 0, view.crop_size).round().astype(int)
+        heat[top:bottom, left:right] = np.maximum(heat[top:bottom, left:right], view.shares[name])
+    return heat
+
+
+def draw_boxes(view: FaceView) -> Image:
+    """Returns the photo (H, W, 3) with the face box in white and the regions, turned back, each in its own colour."""
+    image = Pil.fromarray(view.photo)
+    draw = ImageDraw.Draw(image, "RGBA")
+    width = max(1, round(max(image.size) / 160))
+    outlines = [(turned_back(view, box), REGION_COLOURS.get(name, OTHER_COLOUR)) for name, box in view.regions.items()]
+    if view.box is not None:
+        left, top, right, bottom = view.box
+        outlines.insert(0, (np.array([[left, top], [right, top], [right, bottom], [left, bottom]]), "#ffffff"))
+    for corners, colour in outlines:
+        # The last side is drawn twice so that the join at the first corner is closed.
+        path = [tuple(corner) for corner in np.vstack([corners, corners[:2]])]
+        draw.line(path, "#00000055", width + 2, "curve")
+        draw.line(path, colour, width, "curve")
+    return np.asarray(image)
+
+
+def turned_back(view: FaceView, box: Array) -> Array:
+    """Carries a box in crop pixels back onto the photo: its corners (4, 2), clockwise from the upper left."""
+    left, top, right, bottom = box
+    return _apply(_invert(view.to_crop), np.array([[left, top], [right, top], [right, bottom], [left, bottom]]))
+
+
+def token_shares(view: FaceView) -> dict[str, float]:
+    """Returns the shares of the regions and, where the model has patches, what is left for these under `PATCHES`."""
+    rest = {PATCHES: max(0.0, 1.0 - sum(view.shares.values()))} if view.heat.size else {}
+    return view.shares | rest
+
+
+def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
+    """Returns labels and probabilities, the most probable first."""
+    return sorted(probabilities.items(), key=lambda item: -item[1])
+
+
+def share_bars(shares: dict[str, float]) -> list[Bar]:
+    """Returns the bars of `token_shares`: the longest belongs to the largest region; all patches together have none."""
+    largest = max((share for name, share in shares.items() if name != PATCHES), default=0.0)
+    return [
+        Bar("all patches", share, None, _FAINT)
+        if name == PATCHES
+        else Bar(name.replace("_", " "), share, share / max(largest, 1e-12), REGION_COLOURS.get(name, OTHER_COLOUR))
+        for name, share in shares.items()
+    ]
+
+
+def probability_bars(probabilities: dict[str, float]) -> list[Bar]:
+    """Returns the bars of at most the 12 most probable labels, the top one strong."""
+    return [
+        Bar(name, value, value, _FAINT if place else _ACCENT, not place)
+        for place, (name, value) in enumerate(ranked(probabilities)[:12])
+    ]
+
+
+def printable(text: str) -> str:
+    """Returns untrusted text on one line; what cannot be shown (control characters, broken encodings) becomes `?`."""
+    return "".join(" " if char.isspace() else char if char.isprintable() else "?" for char in text)
+
+
+def fitted(text: str, size: int, width: float) -> str:
+    """Returns printable text cut to a width in pixels; the end of a path says most, so the start gives way."""
+    text = printable(text)
+    kept = text[-160:]
+    while kept and font(size).getlength("…" + kept if kept != text else kept) > width:
+        kept = kept[1:]
+    return kept if kept == text else "…" + kept
+
+
+@cache
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Returns Pillow's own font, so that figures look the same everywhere."""
+    return ImageFont.load_default(size)
+
+
+def _draw_bars(draw: ImageDraw.ImageDraw, left: int, title: str, bars: Iterable[Bar]) -> None:
+    draw.text((left, _HEAD + 11), title, _MUTED, font(12), "ls")
+    for row, bar in enumerate(bars):
+        y = _HEAD + 24 + 24 * row
+        ink = _INK if bar.strong or bar.length is None else _MUTED
+        draw.text((left, y + 12), fitted(bar.name, 13, 84), ink, font(13), "ls")
+        draw.text((left + _BAR, y + 12), f"{bar.value:.0%}", ink, font(13), "rs")
+        if bar.length is not None:
+            start, full = left + 90, _BAR - 90 - 40
+            draw.rectangle((start, y + 3, start + full, y + 11), _TRACK)
+            draw.rectangle((start, y + 3, start + round(bar.length * full), y + 11), bar.colour)
+
+
+def _apply(matrix: Array, points: Array) -> Array:
+    return points @ matrix[:, :2].T + matrix[:, 2]
+
+
+def _invert(matrix: Array) -> Array:
+    linear = np.linalg.inv(matrix[:, :2])
+    return np.hstack([linear, -linear @ matrix[:, 2:]])

@@ -1,0 +1,97 @@
+"""Prediction tables, written row by row: .csv, .parquet or .jsonl."""
+
+import csv
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fer_vit.errors import FerVitError
+
+SUFFIXES = (".csv", ".parquet", ".jsonl")
+Cell = str | int | float | None
+ROW_GROUP = 10_000
+"""Rows of a Parquet file that are held in memory before they are written."""
+
+
+class TableWriter:
+    """Writes a table beside its final place and renames it when whole; after an error nothing is left.
+
+    Args:
+        path: Ends in one of `SUFFIXES`.
+        columns: Name and type (str, int or float) of every column; any cell may be None.
+
+    Raises:
+        FerVitError: The suffix is another one, or the folder cannot be written.
+    """
+
+    def __init__(self, path: Path, columns: dict[str, type]) -> None:
+        if path.suffix not in SUFFIXES:
+            raise FerVitError(f"Expected a table that ends in {', '.join(SUFFIXES)}, but got {path}.")
+        self.path = path
+        self.columns = columns
+        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._rows: list[dict[str, Cell]] = []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._open()
+        except OSError as error:
+            raise FerVitError(f"Cannot write {path}: {error.strerror}. Choose a folder you may write.") from error
+
+    def _open(self) -> None:
+        self._parquet: pq.ParquetWriter | None = None
+        self._text: TextIO | None = None
+        if self.path.suffix == ".parquet":
+            types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+            schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
+            self._parquet = pq.ParquetWriter(self._part, schema)
+            return
+        # Names of files need not be valid Unicode; what is not is written as an escape.
+        self._text = self._part.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        if self.path.suffix == ".csv":
+            csv.writer(self._text).writerow(self.columns)
+
+    def write(self, rows: Sequence[dict[str, Cell]]) -> None:
+        """Adds rows; a missing cell is None."""
+        if self._text is None:
+            self._rows += rows
+            if len(self._rows) >= ROW_GROUP:
+                self._flush()
+        elif self.path.suffix == ".csv":
+            csv.DictWriter(self._text, self.columns).writerows(rows)
+        else:
+            for row in rows:
+                whole = {name: row.get(name) for name in self.columns}
+                self._text.write(json.dumps(whole, ensure_ascii=False) + "\n")
+
+    def _flush(self) -> None:
+        if self._parquet is not None and self._rows:
+            rows = [{name: _valid(row.get(name)) for name in self.columns} for row in self._rows]
+            self._parquet.write_table(pa.Table.from_pylist(rows, self._parquet.schema))
+            self._rows = []
+
+    def __enter__(self) -> "TableWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._flush()
+        finally:
+            for file in (self._parquet, self._text):
+                if file is not None:
+                    file.close()
+            if kind is None:
+                self._part.replace(self.path)
+            self._part.unlink(missing_ok=True)
+
+
+def _valid(cell: Cell) -> Any:
+    return cell.encode("utf-8", "backslashreplace").decode() if isinstance(cell, str) else cell

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+
+from fer_vit.explain.attention import explain, raw, record_attention, rollout
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.region_vit import RegionViT, RegionViTConfig
+
+NAMES = ("right_eye", "mouth")
+
+
+def build(**change: object) -> RegionViT:
+    torch.manual_seed(0)
+    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, regions=NAMES, **change)
+    return RegionViT(config, num_classes=4).eval()
+
+
+def faces() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    boxes = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]]).expand(3, 2, 4).clone()
+    return (
+        torch.rand(3, 3, 32, 32, generator=generator),
+        boxes,
+        torch.tensor([[True, True], [True, False], [False] * 2]),
+    )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_recording_sees_the_weights_and_leaves_the_model_as_it_was(fused: bool) -> None:
+    net = build()
+    use_fused_attention(net, fused)
+    image, boxes, valid = faces()
+    before = net(image, boxes, valid)
+    with record_attention(net) as attention:
+        recorded = net(image, boxes, valid)
+    assert torch.allclose(recorded, before, atol=1e-5)
+    assert [a.shape for a in attention] == [(3, 2, 25, 25)] * 3
+    assert torch.allclose(torch.stack(attention).sum(-1), torch.ones(3, 3, 2, 25), atol=1e-5)
+    assert all(block.attn.fused_attn is fused for block in net.vit.blocks)
+    assert not any(block.attn.attn_drop._forward_hooks for block in net.vit.blocks)
+    assert torch.equal(net(image, boxes, valid), before)
+
+
+def test_the_first_blocks_weights_are_softmax_of_queries_and_keys() -> None:
+    net = build()
+    image, boxes, valid = faces()
+    with record_attention(net) as attention:
+        net(image, boxes, valid)
+    tokens = net.tokenize(image, boxes, valid)
+    block = net.vit.blocks[0]
+    q, k, _ = block.attn.qkv(block.norm1(tokens.x)).double().view(3, 25, 3, 2, 16).permute(2, 0, 3, 1, 4)
+    scores = q @ k.transpose(-1, -2) / 4
+    expected = scores.masked_fill(~tokens.valid[:, None, None], -torch.inf).softmax(-1)
+    assert torch.allclose(attention[0].double(), expected, atol=1e-6)
+
+
+def test_recording_nothing_is_loud_and_an_error_inside_still_restores() -> None:
+    net = build()
+    with pytest.raises(RuntimeError, match="No attention was recorded"), record_attention(net):
+        pass
+    with pytest.raises(ZeroDivisionError), record_attention(net):
+        _ = 1 / 0
+    assert all(block.attn.fused_attn for block in net.vit.blocks)
+    assert not any(block.attn.attn_drop._forward_hooks for block in net.vit.blocks)
+
+
+def test_rollout_and_raw_against_loops_in_float64() -> None:
+    attention = [torch.rand(2, 3, 6, 6).softmax(-1) for _ in range(4)]
+    for queries in (slice(0, 1), slice(1, None)):
+        for face in range(2):
+            flow = np.eye(6)
+            for weights in attention:
+                mean = weights[face].double().numpy().mean(0)
+                block = 0.5 * mean + 0.5 * np.eye(6)
+                flow = block / block.sum(1, keepdims=True) @ flow
+            assert np.allclose(rollout(attention, queries)[face], flow[queries].mean(0), atol=1e-6)
+            last = attention[-1][face].double().numpy().mean(0)
+            assert np.allclose(raw(attention, queries)[face], last[queries].mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["rollout", "raw"])
+@pytest.mark.parametrize("head", ["token", "avg"])
+@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
+def test_shares_add_up_and_missing_regions_have_none(tokens: str, head: str, method: str) -> None:
+    net = build(tokens=tokens, head=head)
+    image, boxes, valid = faces()
+    result = explain(net, image, boxes, valid, method)
+    assert torch.allclose(result.probabilities, net(image, boxes, valid).softmax(-1), atol=1e-5)
+    assert result.heat.shape == ((3, 0, 0) if tokens == "region" else (3, 4, 4))
+    total = result.heat.flatten(1).sum(1) + result.shares.sum(1)
+    something = torch.tensor([True, True, tokens != "region"])
+    assert torch.allclose(total, something.float(), atol=1e-5)
+    assert (result.heat >= 0).all()
+    assert (result.shares >= 0).all()
+    if tokens != "patch":
+        assert (result.shares[~valid] == 0).all()
+        assert (result.shares[valid] > 0).all()

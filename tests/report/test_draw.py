@@ -1,0 +1,193 @@
+"""Drawing: the right pixels light up, boxes are where they belong, and every size of photo becomes one panel."""
+
+from dataclasses import replace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+
+from fer_vit.face.geometry import apply, invert
+from fer_vit.face.regions import REGIONS
+from fer_vit.report import draw
+
+CROP, GRID = 64, 8
+
+
+def rotation(degrees: float, scale: float, shift: tuple[float, float]) -> draw.Array:
+    cos, sin = scale * np.cos(np.deg2rad(degrees)), scale * np.sin(np.deg2rad(degrees))
+    return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
+
+
+TURNED = rotation(25, 0.7, (0, 0))
+TURNED[:, 2] = CROP / 2 - TURNED[:, :2] @ (100, 80)  # the crop's centre is the photo's, all of it lies inside
+
+
+def make_view(**changes: Any) -> draw.FaceView:
+    """A grey photo (160, 200) with a turned face of two regions."""
+    view = draw.FaceView(
+        name="folder/photo.png",
+        face=1,
+        photo=np.full((160, 200, 3), 128, np.uint8),
+        box=np.array([70.0, 60.0, 150.0, 140.0]),
+        to_crop=TURNED,
+        crop_size=CROP,
+        heat=np.random.default_rng(0).random((GRID, GRID)),
+        regions={"mouth": np.array([20.0, 40.0, 44.0, 56.0]), "nose": np.array([26.0, 24.0, 38.0, 36.0])},
+        shares={"mouth": 0.3, "nose": 0.1},
+        probabilities={"neutral": 0.2, "happiness": 0.7, "fear": 0.1},
+    )
+    return replace(view, **changes)
+
+
+def crop_coordinates(height: int, width: int, to_crop: draw.Array) -> draw.Array:
+    """Where every pixel's centre of a photo lies in the crop: (H, W, 2)."""
+    y, x = np.mgrid[:height, :width] + 0.5
+    return apply(to_crop, np.stack([x, y], -1))
+
+
+@pytest.mark.parametrize("patch", [(0, 0), (2, 5), (6, 3), (7, 7)])
+def test_hot_patch_lights_up_its_place_on_the_photo(patch: tuple[int, int]) -> None:
+    photo = np.full((160, 200, 3), 128, np.uint8)
+    heat = np.zeros((GRID, GRID))
+    cold = draw.overlay_heat(photo, heat, TURNED, CROP)
+    heat[patch] = 7.0
+    hot = draw.overlay_heat(photo, heat, TURNED, CROP)
+
+    row, column = patch
+    in_crop = crop_coordinates(160, 200, TURNED)
+    from_patch = in_crop / (CROP / GRID) - [column + 0.5, row + 0.5]  # in patches
+    from_patch = np.abs(from_patch).max(-1)
+    change = np.abs(hot.astype(float) - cold).sum(-1)
+    assert change[from_patch < 0.25].min() > 0.4 * change.max()  # the middle of the patch
+    assert from_patch[change > 0.8 * change.max()].max() < 0.5  # the brightest is within it
+    assert not change[from_patch > 2].any()  # and there is nothing beyond the smoothing's reach
+    y, x = (apply(invert(TURNED), np.array([column + 0.5, row + 0.5]) * CROP / GRID))[::-1]
+    assert np.abs(hot[int(y), int(x)] - (0.3 * 128 + 0.7 * draw.COLOURMAP[255])).max() < 12
+
+
+def test_overlay_leaves_the_photo_alone_where_the_crop_does_not_reach() -> None:
+    photo = np.random.default_rng(1).integers(0, 256, (160, 200, 3), np.uint8)
+    result = draw.overlay_heat(photo, np.ones((GRID, GRID)), TURNED, CROP)
+    inside = ((crop_coordinates(160, 200, TURNED) >= 0) & (crop_coordinates(160, 200, TURNED) < CROP)).all(-1)
+    assert 0 < inside.sum() < inside.size
+    np.testing.assert_array_equal((result != photo).any(-1) & ~inside, False)
+    assert (result != photo).any(-1)[inside].mean() > 0.99
+    assert (photo == np.random.default_rng(1).integers(0, 256, (160, 200, 3), np.uint8)).all()  # not in place
+
+
+def test_overlay_follows_a_grid_that_is_not_square() -> None:
+    photo = np.full((64, 64, 3), 128, np.uint8)
+    heat = np.zeros((2, 4))
+    heat[1, 0] = 1
+    result = draw.overlay_heat(photo, heat, np.eye(2, 3), 64).astype(int)
+    bright = result.sum(-1)
+    assert np.unravel_index(bright.argmax(), bright.shape)[0] >= 32
+    assert np.unravel_index(bright.argmax(), bright.shape)[1] < 16
+
+
+def test_colours_are_magma() -> None:
+    magma = matplotlib.colormaps["magma"](np.arange(256))[:, :3] * 255
+    assert np.abs(draw.COLOURMAP - magma).max() < 4
+
+
+def test_every_region_has_a_colour_of_its_own() -> None:
+    assert set(REGIONS) <= set(draw.REGION_COLOURS)
+    assert len(set(draw.REGION_COLOURS.values())) == len(draw.REGION_COLOURS)
+
+
+def test_zoom_keeps_every_point_in_its_place() -> None:
+    view = make_view()
+    close = draw.zoom(view, 320)
+    assert max(close.photo.shape[:2]) == 320
+    # The face box, seen from the crop, is the same before and after.
+    before, after = (apply(each.to_crop, np.array(each.box).reshape(2, 2)) for each in (view, close))
+    np.testing.assert_allclose(after, before, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "to_crop"),
+    [
+        (48, 48, np.eye(2, 3) * CROP / 48),
+        (3000, 2000, rotation(-10, 0.05, (-20, -60))),
+        (90, 30, np.array([[0.7, 0, 21], [0, 0.7, 0]])),
+        (100, 100, rotation(0, 1, (60, 60))),  # the crop reaches far over the upper left corner
+    ],
+)
+def test_zoom_shows_the_photo_where_the_matrix_says(height: int, width: int, to_crop: draw.Array) -> None:
+    y, x = np.mgrid[:height, :width] + 0.5
+    photo = np.stack([255 * x / width, 255 * y / height, np.zeros_like(x)], -1).round().astype(np.uint8)
+    close = draw.zoom(make_view(photo=photo, box=None, to_crop=to_crop), 160)
+    assert max(close.photo.shape[:2]) == 160
+    rows, columns = close.photo.shape[:2]
+    pixels = np.array([[columns // 2, rows // 2], [columns // 4, rows // 4], [3 * columns // 4, rows // 3]])
+    on_photo = apply(invert(to_crop), apply(close.to_crop, pixels + 0.5))
+    expected = 255 * on_photo / [width, height]
+    np.testing.assert_allclose(close.photo[pixels[:, 1], pixels[:, 0], :2], expected, atol=4)
+
+
+def test_box_corners_are_drawn_where_they_belong() -> None:
+    view = make_view()
+    picture = draw.draw_boxes(view)
+    red = np.array([0xE5, 0x25, 0x4F])
+    left, top, right, bottom = view.regions["mouth"]
+    linear = np.vstack([view.to_crop, [0, 0, 1]])
+    for corner in ((left, top), (right, top), (right, bottom), (left, bottom)):
+        x, y, _ = np.linalg.solve(linear, [*corner, 1.0])
+        near = picture[int(y) - 2 : int(y) + 3, int(x) - 2 : int(x) + 3].astype(int)
+        assert (np.abs(near - red).sum(-1) < 20).any()
+    x, y, _ = np.linalg.solve(linear, [(left + right) / 2, (top + bottom) / 2, 1.0])
+    assert (picture[int(y), int(x)] == 128).all()  # not filled
+    assert (picture[60, 70:150] == 255).all(-1).mean() > 0.9  # the face box
+
+
+def test_shares_of_regions_and_patches_make_one() -> None:
+    assert draw.token_shares(make_view()) == pytest.approx({"mouth": 0.3, "nose": 0.1, "patches": 0.6})
+    regions_only = make_view(heat=np.zeros((0, 0)), shares={"mouth": 0.75, "nose": 0.25})
+    assert draw.token_shares(regions_only) == {"mouth": 0.75, "nose": 0.25}
+
+
+def test_region_heat_shows_the_larger_share_where_regions_overlap() -> None:
+    regions = {"mouth": np.array([-8.0, 0.0, 20.0, 20.0]), "nose": np.array([10.0, 10.0, 30.0, 30.0])}
+    heat = draw.region_heat(make_view(regions=regions, shares={"mouth": 0.7, "nose": 0.3}))
+    assert [heat[5, 0], heat[15, 15], heat[25, 25], heat[5, 25], heat[40, 40]] == [0.7, 0.7, 0.3, 0.0, 0.0]
+
+
+def test_bars() -> None:
+    mouth, nose, patches = draw.share_bars({"mouth": 0.1, "nose": 0.05, "patches": 0.85})
+    assert (mouth.length, nose.length, patches.length) == (1.0, 0.5, None)
+    first, second, _ = draw.probability_bars({"neutral": 0.2, "happiness": 0.7, "fear": 0.1})
+    assert (first.name, first.strong, second.name, second.strong) == ("happiness", True, "neutral", False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"photo": np.zeros((48, 48, 3), np.uint8), "box": None, "to_crop": np.eye(2, 3) * CROP / 48},
+        {"photo": np.zeros((4000, 6000, 3), np.uint8), "to_crop": rotation(5, 0.02, (-30, -20))},
+        {"heat": np.zeros((0, 0)), "shares": {"mouth": 0.75, "nose": 0.25}},
+        {"heat": np.zeros((GRID, GRID))},
+        {"regions": {}, "shares": {}},
+        {"name": "line\nbreak \udcff \x00" + "x" * 5000, "probabilities": {"a very long label of one's own " * 9: 1.0}},
+    ],
+)
+def test_every_face_becomes_a_panel_of_the_same_size(changes: dict[str, Any]) -> None:
+    figure = draw.face_figure(make_view(**changes))
+    assert (figure.mode, figure.size) == ("RGB", (1132, 410))
+    for panel in draw.PANELS:
+        assert figure.crop(panel).size == (draw.SIDE, draw.SIDE)
+
+
+def test_figure_shows_both_pictures_in_their_panels() -> None:
+    view = make_view(photo=np.full((160, 200, 3), (10, 200, 30), np.uint8), regions={}, shares={}, box=None)
+    photo, heat = (np.asarray(draw.face_figure(view).crop(panel)) for panel in draw.PANELS)
+    assert (photo == (10, 200, 30)).all()
+    assert (photo != heat).any(-1).mean() > 0.3
+
+
+def test_fitted_keeps_the_end_of_a_path() -> None:
+    assert draw.fitted("short.png", 14, 500) == "short.png"
+    cut = draw.fitted("folder/" * 50 + "name.png", 14, 200)
+    assert cut.startswith("…") and cut.endswith("name.png")
+    assert draw.font(14).getlength(cut) <= 200

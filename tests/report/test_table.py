@@ -1,0 +1,72 @@
+import csv
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.report.table import TableWriter
+
+COLUMNS = {"path": str, "face": int, "score": float}
+ROWS = [
+    {"path": 'a, "b"\nc.png', "face": 0, "score": 0.25},
+    {"path": "é/漢.png"},
+    {"path": "bad\udcff.png", "face": 2, "score": 1e-9},
+]
+
+
+def write(path: Path) -> Path:
+    with TableWriter(path, COLUMNS) as table:
+        table.write(ROWS[:2])
+        table.write(ROWS[2:])
+    return path
+
+
+def test_csv(tmp_path: Path) -> None:
+    with write(tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert rows == [
+        ["path", "face", "score"],
+        ['a, "b"\nc.png', "0", "0.25"],
+        ["é/漢.png", "", ""],
+        ["bad\\udcff.png", "2", "1e-09"],
+    ]
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    lines = write(tmp_path / "t.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows[:2] == [ROWS[0], {"path": "é/漢.png", "face": None, "score": None}]
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize("group", [1, 2, 10_000])
+def test_parquet(tmp_path: Path, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fer_vit.report.table.ROW_GROUP", group)
+    table = pq.read_table(write(tmp_path / "t.parquet"))
+    assert table.column_names == list(COLUMNS)
+    assert table.to_pylist()[:2] == [ROWS[0], {"path": "é/漢.png", "face": None, "score": None}]
+    assert table.num_rows == 3
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_after_an_error_nothing_is_left(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"t{suffix}"
+    with pytest.raises(ZeroDivisionError), TableWriter(path, COLUMNS) as table:
+        table.write(ROWS)
+        _ = 1 / 0
+    assert list(tmp_path.iterdir()) == []
+    write(path)
+    with pytest.raises(ZeroDivisionError), TableWriter(path, COLUMNS) as table:
+        _ = 1 / 0
+    assert list(tmp_path.iterdir()) == [path]  # the older table stays
+    assert path.stat().st_size > 0
+
+
+def test_where_it_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=r"ends in .csv, .parquet, .jsonl, but got"):
+        TableWriter(tmp_path / "t.xlsx", COLUMNS)
+    (tmp_path / "file").touch()
+    with pytest.raises(FerVitError, match="Cannot write"):
+        TableWriter(tmp_path / "file" / "t.csv", COLUMNS)
