@@ -1,0 +1,220 @@
+"""The verb `prepare`: a data set as its owners distribute it becomes a manifest."""
+
+import importlib
+import inspect
+import multiprocessing
+import os
+import signal
+import tempfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import cv2
+from tqdm import tqdm
+
+from fer_vit.data.manifest import SPLITS, Reading, Row, write_manifest
+from fer_vit.errors import FerVitError
+from fer_vit.face.detect import CROP_SCORE, Detector, YuNet, detect_in_crop
+from fer_vit.face.image import ImageError, decode_image, read_image
+
+OPTION_OF = {
+    "labels": "ferplus",
+    "classes": "affectnet",
+    "count": "drawn",
+    "size": "drawn",
+    "colour": "drawn",
+    "seed": "drawn",
+}
+"""The source that each source's option belongs to."""
+
+CHUNK = 100
+"""Images that a worker is handed at once."""
+
+
+def prepare(
+    source: Literal["ferplus", "fer2013", "rafdb", "affectnet", "folder", "drawn"],
+    root: Path,
+    out: Path,
+    *,
+    detector: Literal["yunet", "none"] = "yunet",
+    labels: Literal["majority", "soft"] | None = None,
+    classes: Literal[7, 8] | None = None,
+    count: int | None = None,
+    size: int | None = None,
+    colour: bool | None = None,
+    seed: int | None = None,
+    embed: Literal["auto", "always", "never"] = "auto",
+    workers: int | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Makes a manifest (one Parquet table) of a data set as its owners distribute it, with landmarks for every face.
+
+    Examples:
+        fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
+
+        fer-vit prepare folder photos.zip data/photos.parquet
+
+        fer-vit prepare drawn data/drawn data/drawn.parquet --count 2000
+
+    Args:
+        source: The data set.
+        root: Its folder, or a zip of it. For drawn: the new folder to draw into.
+        out: The manifest to write, `*.parquet`.
+        detector: Finds the landmarks of images that come without; `none` leaves them out.
+        labels: For ferplus: one winner per training image (`majority`) or shares of votes (`soft`).
+        classes: For affectnet: 8, or 7 without contempt.
+        count: For drawn: how many faces.
+        size: For drawn: the images' side in pixels.
+        colour: For drawn: in colour rather than grey.
+        seed: For drawn: the same seed draws the same faces.
+        embed: Whether images are kept inside the manifest: small ones (`auto`), all, or none.
+        workers: Processes that read images; all cores when left out.
+        overwrite: Whether an existing manifest may be replaced.
+
+    Raises:
+        FerVitError: The data set is not there or not as expected, or the manifest cannot be written.
+    """
+    given = {"labels": labels, "classes": classes, "count": count, "size": size, "colour": colour, "seed": seed}
+    options = {name: value for name, value in given.items() if value is not None}
+    read = importlib.import_module(f"fer_vit.sources.{source}").read
+    for name in options.keys() - inspect.signature(read).parameters.keys():
+        raise FerVitError(f"`--{name}` belongs to the source {OPTION_OF[name]}, not to {source}. Leave it out.")
+    zipped = root.suffix.lower() == ".zip"
+    if source != "drawn" and not (root.is_file() if zipped else root.is_dir()):
+        raise FerVitError(f"Expected the data set {source} in a folder or zip, but there is none at {root}.")
+    if zipped and embed == "never":
+        raise FerVitError(
+            "Expected `--embed auto` or `always` for a zip, but got `never`. Unpack the zip to point to it."
+        )
+    _check_out(out, overwrite)
+    with _unpacked(root, out.parent) if zipped else nullcontext(root) as folder:
+        reading = read(folder, **options)
+        reading.notes = [note.replace(str(folder), str(root)) for note in reading.notes]
+        missing = detector == "yunet" and any(row.landmarks is None for row in reading.rows)
+        reading = add_landmarks(reading, YuNet(min_score=CROP_SCORE) if missing else None, workers)
+        write_manifest(out, reading, source, "always" if zipped else embed)
+    print(summary(reading, out))
+
+
+def add_landmarks(reading: Reading, detector: Detector | None, workers: int | None = None) -> Reading:
+    """Reads every image once: the unreadable ones are dropped, and landmarks are found where a row has none.
+
+    Args:
+        reading: What a source found; stays as it is.
+        detector: Finds the faces, or None to read the images only.
+        workers: Processes; all cores when left out.
+
+    Returns:
+        The rows in their order. Where no face was found, landmarks stay None.
+    """
+    chunks = [reading.rows[start : start + CHUNK] for start in range(0, len(reading.rows), CHUNK)]
+    processes = min(workers or os.cpu_count() or 1, len(chunks))
+    rows: list[Row] = []
+    dropped = Counter(reading.dropped)
+    with (
+        _parallel(processes) as mapped,
+        tqdm(total=len(reading.rows), desc="reading images", unit="images", disable=None) as bar,
+    ):
+        for looked in mapped(partial(_look, detector), chunks):
+            rows += [row for row in looked if isinstance(row, Row)]
+            dropped.update(reason for reason in looked if isinstance(reason, str))
+            bar.update(len(looked))
+    return replace(reading, rows=rows, dropped=dropped)
+
+
+@contextmanager
+def _parallel(processes: int) -> Iterator[Callable[..., Iterator[list[Row | str]]]]:
+    """Yields a `map` that keeps the order and computes in worker processes where there is more than one to do."""
+    if processes <= 1:
+        yield map
+        return
+    # A forked process may inherit locks that other threads hold, so the workers start clean.
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start_worker)
+    try:
+        yield pool.map
+    except BrokenProcessPool as error:
+        raise FerVitError("A worker process died, perhaps for lack of memory. Try fewer `--workers`.") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends the workers
+    cv2.setNumThreads(1)
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the summary counts what cannot be read
+
+
+def _look(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
+    """Returns each row with its landmarks, or the reason why its image cannot be read."""
+    looked: list[Row | str] = []
+    for row in rows:
+        try:
+            image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
+        except ImageError as error:
+            looked.append(str(error))
+            continue
+        face = detect_in_crop(detector, image) if detector and row.landmarks is None else None
+        looked.append(replace(row, landmarks=face.landmarks, score=face.score) if face else row)
+    return looked
+
+
+def summary(reading: Reading, out: Path) -> str:
+    """Returns what a manifest holds in lines of text: images by split and class, faces found, what was left out."""
+    counts = Counter((row.split, row.label) for row in reading.rows)
+    names = [*reading.names, *([None] if any(row.label is None for row in reading.rows) else [])]
+    splits = [split for split in SPLITS if any(row.split == split for row in reading.rows)]
+    table = [["", *splits, "total"]]
+    for name in names:
+        row = [counts[split, name] for split in splits]
+        table.append([name or "(no label)", *(f"{n:,}" for n in (*row, sum(row)))])
+    totals = [sum(counts[split, name] for name in names) for split in splits]
+    table.append(["total", *(f"{n:,}" for n in (*totals, sum(totals)))])
+    width = max(len(line[0]) for line in table)
+    lines = [f"{line[0]:<{width}}" + "".join(f"{cell:>10}" for cell in line[1:]) for line in table]
+    found = sum(row.landmarks is not None for row in reading.rows)
+    lines.append(f"faces found: {found:,} of {len(reading.rows):,} ({found / max(len(reading.rows), 1):.2%})")
+    lines += [f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()]
+    lines += [f"note: {note}" for note in reading.notes]
+    lines.append(f"{out}: {len(reading.rows):,} rows, {out.stat().st_size / 1e6:.1f} MB")
+    return "\n".join(lines)
+
+
+def _check_out(out: Path, overwrite: bool) -> None:
+    """Raises FerVitError when the manifest could not be written, before hours of work rather than after."""
+    if out.suffix != ".parquet":
+        raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
+    if out.exists() and not overwrite:
+        raise FerVitError(f"{out} exists already. Choose another name or add `--overwrite`.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise FerVitError(f"Cannot write to {out.parent} ({error.strerror}). Choose a folder you may write.") from error
+
+
+@contextmanager
+def _unpacked(archive: Path, beside: Path) -> Iterator[Path]:
+    """Unpacks a zip into a folder that is gone afterwards; messages name the zip in its place."""
+    with tempfile.TemporaryDirectory(dir=beside, prefix=".unpacked-") as folder:
+        try:
+            with zipfile.ZipFile(archive) as file:
+                file.extractall(folder)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+            raise FerVitError(
+                f"Expected a whole zip at {archive}, but got an error: {error}. Fetch it again."
+            ) from error
+        # A zip of the folder `photos` mostly holds `photos/...` rather than what lies in it.
+        inner = Path(folder, archive.stem)
+        try:
+            yield inner if inner.is_dir() else Path(folder)
+        except FerVitError as error:
+            raise FerVitError(str(error).replace(folder, str(archive))) from error

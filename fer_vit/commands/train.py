@@ -1,0 +1,102 @@
+"""The verbs fit, validate and test: LightningCLI over FERTask and FaceDataModule."""
+
+import tempfile
+from argparse import ArgumentError
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from fer_vit.callbacks import FigureWriter
+from fer_vit.data.datamodule import FaceDataModule
+from fer_vit.errors import FerVitError
+from fer_vit.task import FERTask, load_checkpoint
+
+
+class TrainCLI(LightningCLI):
+    """LightningCLI whose model and data agree on sizes, regions and labels."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The verbs, and the arguments of the Trainer's methods that the command line fills in itself."""
+        given = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "weights_only"}
+        return dict.fromkeys(("fit", "validate", "test"), given)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Links what the model says to the data, and adds the checkpoint's options."""
+        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.set_defaults(
+            {
+                "checkpoint.filename": "best",
+                "checkpoint.monitor": "val/accuracy",
+                "checkpoint.mode": "max",
+                "checkpoint.save_last": True,
+            }
+        )
+        parser.link_arguments("model.network.img_size", "data.size")
+        parser.link_arguments("model.network.regions", "data.regions")
+        parser.link_arguments("model.align", "data.align")
+        parser.link_arguments("model.template", "data.template")
+        parser.link_arguments("data.labels", "model.labels", apply_on="instantiate")
+
+    def _parse_ckpt_path(self) -> None:
+        """Lightning would let a checkpoint's hyper-parameters win over the user's words; see `checkpoint_config`."""
+
+
+def train(args: list[str]) -> None:
+    """Runs fit, validate or test.
+
+    Args:
+        args: The verb and its options. With `--ckpt_path` the checkpoint's own settings come first, and whatever the
+            user says wins over them.
+
+    Raises:
+        FerVitError: The options are wrong.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        base = checkpoint_config(args, Path(folder) / "checkpoint.yaml")
+        try:
+            TrainCLI(
+                FERTask,
+                FaceDataModule,
+                args=[args[0], *base, *args[1:]],
+                seed_everything_default=0,
+                auto_configure_optimizers=False,
+                save_config_kwargs={"overwrite": False},
+                trainer_defaults={
+                    "callbacks": [FigureWriter(), LearningRateMonitor("step")],
+                    "logger": {
+                        "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+                        "init_args": {"save_dir": "runs", "name": "default"},
+                    },
+                },
+                parser_kwargs={verb: {"exit_on_error": False} for verb in TrainCLI.subcommands()}
+                | {"exit_on_error": False, "prog": "fer-vit"},
+            )
+        except ArgumentError as error:
+            raise FerVitError(" ".join(str(error).split())) from error
+
+
+def checkpoint_config(args: list[str], path: Path) -> list[str]:
+    """Writes the settings inside the checkpoint that `--ckpt_path` names as a config; returns the words to add.
+
+    Raises:
+        FerVitError: The checkpoint is missing or is not fer-vit's.
+    """
+    checkpoint = None
+    for word, following in zip(args, [*args[1:], ""], strict=True):
+        if word.startswith("--ckpt_path"):
+            checkpoint = word.partition("=")[2] or following
+    if checkpoint is None or checkpoint in ("best", "last", "hpc", "registry", "null"):
+        return []
+    hyper = load_checkpoint(Path(checkpoint))["hyper_parameters"]
+    path.write_text(yaml.safe_dump({"model": {key: _plain(value) for key, value in hyper.items() if key != "labels"}}))
+    return ["--config", str(path)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,123 @@
+"""The verb `visualize`: what the model attended to, as pictures and one page."""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fer_vit.commands.faces import DetectorName, best_device, face_batches
+from fer_vit.data.photos import OK, FaceMode, PhotoBatch
+from fer_vit.errors import FerVitError
+from fer_vit.explain.attention import Explanation, Method, explain
+from fer_vit.face.image import read_image
+from fer_vit.report.draw import FaceView
+from fer_vit.report.html import FaceRecord, save_face, write_page
+from fer_vit.task import FERTask, load_task
+
+
+def visualize(
+    images: list[Path],
+    *,
+    checkpoint: Path,
+    output: Path,
+    method: Method = "rollout",
+    face: FaceMode = "detect",
+    detector: DetectorName = "yunet",
+    batch_size: int = 32,
+    workers: int | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Shows which patches and which facial regions the model attended to, for every face in photos.
+
+    Writes a picture per face to OUTPUT/faces, and OUTPUT/index.html with all of them and the mean share of every region
+    by predicted expression; the page opens from disk and needs nothing else.
+
+    Examples:
+        fer-vit visualize photos --checkpoint best.ckpt --output report
+
+        fer-vit visualize crops --face crop --method raw --checkpoint best.ckpt --output report
+
+    Args:
+        images: Image files, folders (with all below them) and glob patterns.
+        checkpoint: The model, as `fer-vit fit` wrote it.
+        output: The folder to write.
+        method: "rollout" follows attention through all blocks; "raw" is the last block's.
+        face: "detect" finds every face; "crop" takes each image as the crop of one face.
+        detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
+        batch_size: Photos per batch.
+        workers: Processes that read photos; all cores when left out.
+        overwrite: Whether an existing report may be replaced.
+
+    Raises:
+        FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())) and not overwrite:
+        raise FerVitError(f"{output} exists already. Choose another folder or add `--overwrite`.")
+    task = load_task(checkpoint).to(best_device())
+    status: Counter[str] = Counter()
+    records: list[FaceRecord] = []
+    with _new_folder(output) as folder:
+        for photos in face_batches(task, images, face, detector, batch_size, workers):
+            status.update(photo.status for photo in photos.photos)
+            if photos.batch is not None:
+                result = explain(task.net, photos.batch.image, photos.batch.boxes, photos.batch.valid, method)
+                for view in face_views(photos, result, task):
+                    records.append(save_face(folder, len(records), view))
+        facts = {
+            "Method": f"attention {method}",
+            "Checkpoint": str(checkpoint),
+            "Photos": ", ".join(f"{number:,} {what}" for what, number in status.most_common()),
+        }
+        write_page(folder / "index.html", records, "What the model attended to", facts)
+    print(f"{len(records):,} faces in {sum(status.values()):,} images: open {output / 'index.html'}")
+
+
+def face_views(photos: PhotoBatch, result: Explanation, task: FERTask) -> Iterator[FaceView]:
+    """Yields what the report shows of every face in a batch of photos, whose explanations are in `result`."""
+    batch = photos.batch
+    assert batch is not None
+    row = 0
+    for photo in photos.photos:
+        # Read again rather than carried along: the workers hand over crops, and photos can be large.
+        pixels = read_image(Path(photo.path)) if photo.status == OK else None
+        for number, face in enumerate(photo.faces):
+            assert pixels is not None
+            present = [i for i in range(result.shares.shape[1]) if batch.valid[row, i]]
+            names = task.crop_spec.regions
+            yield FaceView(
+                name=photo.path,
+                face=number,
+                photo=pixels,
+                box=None if face is None else face.box,
+                to_crop=batch.to_crop[row].double().numpy(),
+                crop_size=task.crop_spec.size,
+                heat=result.heat[row].double().cpu().numpy(),
+                regions={names[i]: batch.boxes[row, i].double().cpu().numpy() for i in present},
+                shares={names[i]: float(result.shares[row, i]) for i in present},
+                probabilities=dict(zip(task.labels, result.probabilities[row].tolist(), strict=True)),
+            )
+            row += 1
+
+
+@contextmanager
+def _new_folder(output: Path) -> Iterator[Path]:
+    """Yields a folder beside `output` that takes its place when all went well, and is gone when not.
+
+    Of an older report there, only what this verb writes is replaced.
+    """
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.")
+    except OSError as error:
+        raise FerVitError(f"Cannot write {output}: {error.strerror}. Choose a folder you may write.") from error
+    with temporary as folder:
+        yield Path(folder)
+        output.mkdir(exist_ok=True)
+        for name in ("index.html", "faces"):
+            old, new = output / name, Path(folder, name)
+            if old.is_dir():
+                shutil.rmtree(old)
+            if new.exists():
+                new.replace(old)

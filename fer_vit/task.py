@@ -1,0 +1,242 @@
+"""Training and evaluation of a RegionViT: one shared step, loss, metrics, optimiser; nothing else.
+
+B images, R regions, C classes.
+"""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from timm.optim import param_groups_layer_decay
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torchmetrics import MeanMetric
+
+from fer_vit.data.sample import Batch, CropSpec
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import TEMPLATE, Align
+from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
+from fer_vit.losses import balanced_weights, expression_loss
+from fer_vit.metrics import expression_metrics
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.mix import cutmix, mixup
+from fer_vit.model.region_vit import RegionViT, RegionViTConfig
+
+
+class FERTask(L.LightningModule):
+    """Facial expression recognition with a RegionViT.
+
+    Args:
+        network: The model.
+        labels: Expressions in the order of the model's outputs (the command line takes them from the manifest).
+        align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
+        template: Where the five landmarks belong in the crop, as fractions of its side.
+        lr: Peak learning rate of AdamW.
+        weight_decay: Decay of weight matrices; biases, norms, positions and tokens have none.
+        layer_decay: Factor of the learning rate from block to block towards the input; 1 is off, 0.65 to 0.8 suits
+            pretrained backbones.
+        warmup: Part of all steps in which the learning rate rises from 0; then it falls along a cosine.
+        min_lr: Learning rate at the end as a part of `lr`.
+        label_smoothing: Part of the target that is spread evenly over the classes.
+        class_weight: "balanced" weighs the loss by inverse class frequency.
+        region_dropout: Probability that a region is hidden from a training step's face.
+        mixup: Beta parameter of mixup on tokens; 0 is off.
+        cutmix: Probability that CutMix on tokens takes the place of mixup for a batch; 0 is off.
+        mix: Probability that a batch is mixed at all.
+        compile: Compile the encoder with `torch.compile`.
+
+    Raises:
+        FerVitError: The configuration contradicts itself.
+    """
+
+    def __init__(
+        self,
+        network: RegionViTConfig = RegionViTConfig(regions=DEFAULT_REGIONS),  # noqa: B008 - frozen
+        labels: list[str] | None = None,
+        align: Align = "landmarks",
+        template: tuple[tuple[float, float], ...] = TEMPLATE,
+        lr: float = 1e-3,
+        weight_decay: float = 0.05,
+        layer_decay: float = 1.0,
+        warmup: float = 0.1,
+        min_lr: float = 0.01,
+        label_smoothing: float = 0.0,
+        class_weight: Literal["none", "balanced"] = "none",
+        region_dropout: float = 0.0,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        mix: float = 1.0,
+        compile: bool = False,
+    ) -> None:
+        super().__init__()
+        if isinstance(network, dict):  # as it comes out of a checkpoint
+            network = RegionViTConfig(**network)
+        if not labels:
+            raise FerVitError("Expected the labels in order, but got none.")
+        check_regions(network.regions)
+        if cutmix and network.tokens == "region":
+            raise FerVitError("CutMix cuts out a rectangle of patches: use tokens: patch or both, or cutmix: 0.")
+        hyper = {name: value for name, value in locals().items() if name not in ("self", "__class__", "network")}
+        # Plain values only, so that a checkpoint can be loaded without unpickling anything.
+        self.save_hyperparameters({**hyper, "network": asdict(network)})
+        self.net = RegionViT(network, len(labels))
+        self.labels = labels
+        self.crop_spec = CropSpec(network.img_size, tuple(network.regions), align, tuple((x, y) for x, y in template))
+        self.metrics = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
+        self.losses = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
+        self.class_weight: Tensor | None = None
+
+    def setup(self, stage: str) -> None:
+        """Chooses the attention kernel for the device; compiles the encoder if asked to."""
+        on_cpu = self.trainer.strategy.root_device.type == "cpu"
+        use_fused_attention(self.net, fused=not on_cpu)  # fused is slower on CPUs at these lengths
+        if self.hparams["compile"] and stage == "fit":
+            self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
+
+    def on_fit_start(self) -> None:
+        """Computes the class weights from the training split."""
+        if self.hparams["class_weight"] == "balanced":
+            counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
+            self.class_weight = balanced_weights(counts).to(self.device)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Returns the probabilities (B, C) of a batch whose images are floats in [0, 1]."""
+        return self.net(batch.image, batch.boxes, batch.valid).float().softmax(-1)  # type: ignore[no-any-return]
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """One step: hide some regions, embed, mix, encode, compare with the votes."""
+        assert batch.target is not None  # the data module checks it
+        h, target, valid = self.hparams, batch.target, batch.valid
+        if h["region_dropout"]:
+            valid = valid & (torch.rand(valid.shape, device=valid.device) >= h["region_dropout"])
+        tokens = self.net.tokenize(batch.image, batch.boxes, valid)
+        if (h["mixup"] or h["cutmix"]) and torch.rand(()) < h["mix"]:
+            if torch.rand(()) < h["cutmix"]:
+                tokens, target = cutmix(tokens, target, batch.boxes, self.net.layout, self.net.patch_size)
+            elif h["mixup"]:
+                tokens, target = mixup(tokens, target, h["mixup"])
+        logits = self.net.forward_head(self.net.forward_features(tokens), tokens.valid)
+        loss = expression_loss(logits, target, h["label_smoothing"], self.class_weight)
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Adds a batch to the figures of the val split."""
+        self._evaluate(batch, "val")
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Adds a batch to the figures of the test split."""
+        self._evaluate(batch, "test")
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the figures of the val split."""
+        self._log_metrics("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Logs the figures of the test split."""
+        self._log_metrics("test")
+
+    def _evaluate(self, batch: Batch, stage: Literal["val", "test"]) -> None:
+        assert batch.target is not None  # the data module checks it
+        logits = self.net(batch.image, batch.boxes, batch.valid).float()
+        once = batch.row >= 0  # a repeat only evens out the processes
+        if once.any():
+            logits, target = logits[once], batch.target[once]
+            self.metrics[stage].update(logits.softmax(-1), target.argmax(-1))
+            self.losses[stage].update(expression_loss(logits, target), weight=len(target))
+
+    def _log_metrics(self, stage: Literal["val", "test"]) -> None:
+        metrics: Any = self.metrics[stage]
+        loss: Any = self.losses[stage]
+        figures = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
+        self.confusion: Tensor = figures.pop(f"{stage}/confusion")
+        self.log(f"{stage}/accuracy", figures.pop(f"{stage}/accuracy"), prog_bar=True)
+        self.log_dict(figures)
+        metrics.reset()
+        loss.reset()
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW with a warm-up and a cosine over all steps."""
+        h = self.hparams
+        groups = param_groups_layer_decay(
+            self.net, h["weight_decay"], tuple(self.net.no_weight_decay()), layer_decay=h["layer_decay"]
+        )
+        for group in groups:  # timm only notes the factor; torch's optimisers do not read it
+            group["lr"] = h["lr"] * group["lr_scale"]
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), steps, round(h["warmup"] * steps), h["min_lr"])
+        return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Compares a checkpoint with this model before it is loaded.
+
+        Raises:
+            FerVitError: Its labels or its architecture differ.
+        """
+        labels = checkpoint.get("hyper_parameters", {}).get("labels")
+        if labels is not None and labels != self.labels:
+            raise FerVitError(
+                f"The checkpoint's classes are {', '.join(labels)}, but the manifest's are {', '.join(self.labels)}. "
+                "Use the manifest it was trained on, or one with the same classes in the same order."
+            )
+        mine, theirs = self.state_dict(), checkpoint["state_dict"]
+        for name in sorted(mine.keys() | theirs.keys()):
+            here, there = (tuple(state[name].shape) if name in state else "nothing" for state in (mine, theirs))
+            if here != there:
+                raise FerVitError(
+                    f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
+                    "Leave out the config that changes the network, or choose another checkpoint."
+                )
+
+
+def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
+    """Learning rate by step: linear to its peak, then half a cosine to `floor` of it (Loshchilov & Hutter 2017)."""
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
+        return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
+
+    return LambdaLR(optimizer, factor)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Loads a checkpoint without running any code in it.
+
+    Raises:
+        FerVitError: The file is missing, cannot be read or is not a checkpoint of fer-vit.
+    """
+    if not path.is_file():
+        raise FerVitError(f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints.")
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for files that are not checkpoints
+        raise FerVitError(
+            f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
+        ) from error
+    if not isinstance(checkpoint, dict) or "network" not in checkpoint.get("hyper_parameters", {}):
+        raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
+    return checkpoint
+
+
+def load_task(path: Path) -> FERTask:
+    """Loads the model in a checkpoint, ready to predict on the CPU.
+
+    Raises:
+        FerVitError: The file is missing or is not a whole checkpoint of fer-vit.
+    """
+    checkpoint = load_checkpoint(path)
+    try:
+        task = FERTask(**checkpoint["hyper_parameters"])
+        task.load_state_dict(checkpoint["state_dict"])
+    except (TypeError, KeyError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise FerVitError(f"{path} does not fit this version of fer-vit ({reason}). Train again or upgrade.") from error
+    use_fused_attention(task.net, fused=False)
+    return task.eval()

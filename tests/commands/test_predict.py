@@ -1,0 +1,125 @@
+import csv
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from matplotlib import cbook
+from skimage.data import astronaut
+
+from fer_vit.cli import main
+from fer_vit.face.image import encode_png, read_image
+from fer_vit.labels import EXPRESSIONS
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two real faces, both in one photo, a photo without a face, and two files that are no images."""
+    folder = tmp_path_factory.mktemp("photos")
+    woman = astronaut()
+    man = read_image(Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)))
+    (folder / "woman.png").write_bytes(encode_png(woman))
+    (folder / "man.png").write_bytes(encode_png(man))
+    both = np.zeros((700, 1100, 3), np.uint8)
+    both[:512, :512], both[: man.shape[0], 550 : 550 + man.shape[1]] = woman, man
+    (folder / "both.png").write_bytes(encode_png(both))
+    (folder / "noise.png").write_bytes(encode_png(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8)))
+    (folder / "empty.jpg").touch()
+    (folder / "truncated.jpg").write_bytes(cv2.imencode(".jpg", man)[1].tobytes()[:200])
+    return folder
+
+
+def predict(images: Path, checkpoint: Path, output: Path, *more: object) -> list[dict[str, object]]:
+    main(["predict", str(images), "--checkpoint", str(checkpoint), "--output", str(output), *map(str, more)])
+    if output.suffix == ".parquet":
+        return pq.read_table(output).to_pylist()
+    lines = output.read_text(encoding="utf-8").splitlines()
+    return list(csv.DictReader(lines)) if output.suffix == ".csv" else [json.loads(line) for line in lines]
+
+
+def test_every_photo_has_its_rows(photos: Path, checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
+    rows = predict(photos, checkpoint, tmp_path / "t.jsonl")
+    seen = [(Path(str(row["path"])).name, row["status"], row["face"]) for row in rows]
+    assert seen == [
+        ("both.png", "ok", 0),
+        ("both.png", "ok", 1),
+        ("empty.jpg", "the file is empty", None),
+        ("man.png", "ok", 0),
+        ("noise.png", "no face", None),
+        ("truncated.jpg", "not an image that can be decoded", None),
+        ("woman.png", "ok", 0),
+    ]
+    for row in rows:
+        shares = [row[name] for name in EXPRESSIONS]
+        if row["status"] == "ok":
+            assert sum(shares) == pytest.approx(1, abs=1e-5)
+            assert row["confidence"] == max(shares) == row[str(row["label"])]
+            assert row["box_left"] < row["nose_x"] < row["box_right"]
+        else:
+            assert shares == [None] * 8
+            assert row["label"] is row["score"] is None
+    woman = rows[-1]
+    assert abs(woman["right_eye_x"] - 203) < 8  # read off the picture
+    assert abs(woman["left_eye_x"] - 247) < 8
+    assert abs(woman["right_eye_y"] - 115) < 12
+
+
+def test_formats_agree(photos: Path, checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
+    lines = predict(photos, checkpoint, tmp_path / "t.jsonl")
+    assert predict(photos, checkpoint, tmp_path / "t.parquet") == lines
+    table = predict(photos, checkpoint, tmp_path / "t.csv")
+    assert [{key: "" if value is None else str(value) for key, value in row.items()} for row in lines] == table
+
+
+@pytest.mark.parametrize("options", [("--batch_size", 1), ("--batch_size", 2, "--workers", 2), ("--workers", 0)])
+def test_batch_size_and_workers_do_not_matter(
+    options: tuple[object, ...], photos: Path, checkpoint: Path, tmp_path: Path, yunet_named: None
+) -> None:
+    expected = predict(photos, checkpoint, tmp_path / "a.jsonl")
+    rows = predict(photos, checkpoint, tmp_path / "b.jsonl", *options)
+    assert [row.keys() for row in rows] == [row.keys() for row in expected]
+    for row, other in zip(rows, expected, strict=True):
+        for name, value in row.items():
+            assert value == (pytest.approx(other[name], abs=1e-5) if isinstance(value, float) else other[name])
+
+
+def test_crops_without_a_detector(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    rows = predict(drawn / "faces", checkpoint, tmp_path / "t.csv", "--face", "crop", "--detector", "none")
+    assert len(rows) == 160
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {row["score"] for row in rows} == {""}
+
+
+def test_crops_with_a_detector(drawn: Path, checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
+    rows = predict(drawn / "faces" / "val", checkpoint, tmp_path / "t.jsonl", "--face", "crop")
+    assert len(rows) == len(list((drawn / "faces" / "val").rglob("*.png")))
+    assert sum(row["score"] is not None for row in rows) > 0.9 * len(rows)
+
+
+def test_wrong_words(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "t.csv"
+    out.write_text("mine")
+    good = ["--checkpoint", str(checkpoint), "--face", "crop", "--detector", "none", "--output"]
+    for args, words in (
+        ([str(drawn), *good, str(out)], "exists already"),
+        ([str(drawn), *good, str(tmp_path / "t.txt")], "ends in .csv"),
+        ([str(drawn), *good, str(out / "t.csv")], "Cannot write"),
+        ([str(tmp_path / "gone"), *good, str(tmp_path / "u.csv")], "there is no"),
+        ([str(drawn), *good, str(tmp_path / "u.csv"), "--face", "detect"], "needs a detector"),
+        ([str(drawn), *good, str(tmp_path / "u.csv"), "--batch_size", "0"], "positive batch size"),
+        ([str(drawn), *good, str(tmp_path / "u.csv"), "--checkpoint", str(tmp_path / "no.ckpt")], "No checkpoint"),
+        ([str(drawn), *good, str(tmp_path / "u.csv"), "--face", "front"], "front"),
+        ([str(drawn), "--output", str(tmp_path / "u.csv")], "checkpoint"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["predict", *args])
+        assert end.value.code == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("fer-vit: error: ")
+        assert words in line
+    assert list(tmp_path.iterdir()) == [out]
+    assert out.read_text() == "mine"
+    rows = predict(drawn / "faces" / "val", checkpoint, out, *good[2:-1], "--overwrite")
+    assert rows[0]["status"] == "ok"

@@ -1,0 +1,268 @@
+"""The verb `prepare` from a small data set to a manifest that reads back, and every way it can be refused."""
+
+import importlib
+import inspect
+import zipfile
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fer_vit.commands import prepare as module
+from fer_vit.commands.prepare import add_landmarks, prepare, summary
+from fer_vit.data.manifest import Manifest, Reading, Row
+from fer_vit.errors import FerVitError
+from fer_vit.face.detect import Face
+from fer_vit.face.geometry import TEMPLATE, Array, Image
+from fer_vit.face.image import encode_png
+
+POINTS = np.asarray(TEMPLATE)
+
+
+class BrightFaces:
+    """Finds one face, filling the image, where the image is bright."""
+
+    def __init__(self, min_score: float = 0.0) -> None:
+        self.min_score = min_score
+
+    def __call__(self, image: Image) -> list[Face]:
+        height, width = image.shape[:2]
+        face = Face(np.array([0.0, 0.0, width, height]), POINTS * (width, height), 0.75)
+        return [face] if image.mean() > 100 else []
+
+
+def no_detector(min_score: float = 0.0) -> Any:
+    raise AssertionError("the detector is not needed")
+
+
+def picture(brightness: int, side: int = 48) -> bytes:
+    return encode_png(np.full((side, side), brightness, np.uint8))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Class folders: two bright faces, a dark image and three files that cannot be read."""
+    files = {
+        "train/happy/1.png": picture(200),
+        "train/happy/2.png": picture(10),
+        "train/happy/empty.jpg": b"",
+        "val/sad/3.png": picture(220, side=96),
+        "val/sad/broken.png": picture(220)[:40],
+        "val/sad/text.png": b"no image",
+    }
+    for name, data in files.items():
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def bright(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "YuNet", BrightFaces)
+
+
+def zipped(folder: Path, inside: str = "") -> Path:
+    path = folder.with_suffix(".zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.rglob("*.*")):
+            archive.write(file, Path(inside, file.relative_to(folder)))
+    return path
+
+
+def landmarks_by_name(manifest: Manifest) -> dict[str, Array]:
+    names = [Path(image["path"]).name for image in manifest.table["image"].to_pylist()]
+    return dict(zip(names, manifest.landmarks(), strict=True))
+
+
+@pytest.mark.usefixtures("bright")
+def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "photos.parquet"
+    prepare("folder", photos, out)
+    manifest = Manifest.read(out)
+    assert manifest.names == ("happiness", "sadness")
+    assert manifest.table["split"].to_pylist() == ["train", "train", "val"]
+    assert manifest.table["score"].to_pylist() == [0.75, None, 0.75]
+    found = landmarks_by_name(manifest)
+    np.testing.assert_allclose(found["1.png"], POINTS * 48, rtol=1e-6)
+    np.testing.assert_allclose(found["3.png"], POINTS * 96, rtol=1e-6)
+    assert np.isnan(found["2.png"]).all()
+    printed = capsys.readouterr().out
+    assert "faces found: 2 of 3 (66.67%)" in printed
+    assert "left out: 2 (not an image that can be decoded)" in printed
+    assert "left out: 1 (the file is empty)" in printed
+    assert f"{out}: 3 rows" in printed
+    assert [path.name for path in out.parent.iterdir()] == ["photos.parquet"]
+
+
+def test_without_a_detector(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "YuNet", no_detector)
+    prepare("folder", photos, tmp_path / "photos.parquet", detector="none")
+    manifest = Manifest.read(tmp_path / "photos.parquet")
+    assert len(manifest) == 3
+    assert np.isnan(manifest.landmarks()).all()
+
+
+def test_drawn_faces_need_no_detector_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "YuNet", no_detector)
+    prepare("drawn", tmp_path / "faces", tmp_path / "faces.parquet", count=16, size=32, colour=True, seed=3)
+    manifest = Manifest.read(tmp_path / "faces.parquet")
+    assert len(manifest) == 16
+    assert np.isfinite(manifest.landmarks()).all()
+
+
+@pytest.mark.usefixtures("bright")
+@pytest.mark.parametrize("inside", ["", "photos"], ids=["contents", "folder"])
+def test_a_zip_gives_the_same_rows_with_the_images_inside(
+    photos: Path, tmp_path: Path, inside: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare("folder", photos, tmp_path / "plain.parquet")
+    plain = Manifest.read(tmp_path / "plain.parquet")
+    (tmp_path / "out").mkdir()
+    prepare("folder", zipped(photos, inside), tmp_path / "out" / "zip.parquet")
+    packed = Manifest.read(tmp_path / "out" / "zip.parquet")
+    for column in ("split", "label", "landmarks", "score"):
+        assert packed.table[column].to_pylist() == plain.table[column].to_pylist()
+    assert [packed.image_bytes(row) for row in range(3)] == [plain.image_bytes(row) for row in range(3)]
+    assert all(image["bytes"] for image in packed.table["image"].to_pylist())
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["zip.parquet"]
+    assert "note: No test split" in (printed := capsys.readouterr().out)
+    assert ".unpacked" not in printed
+
+
+@pytest.mark.usefixtures("bright")
+def test_messages_about_a_zip_name_the_zip(photos: Path, tmp_path: Path) -> None:
+    archive = zipped(photos)
+    with pytest.raises(FerVitError) as caught:
+        prepare("rafdb", archive, tmp_path / "out.parquet")
+    assert str(archive) in str(caught.value)
+    assert ".unpacked" not in str(caught.value)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_damaged_zip(tmp_path: Path) -> None:
+    (tmp_path / "photos.zip").write_bytes(b"PK\x03\x04 and nothing more")
+    with pytest.raises(FerVitError, match="Expected a whole zip"):
+        prepare("folder", tmp_path / "photos.zip", tmp_path / "out.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["photos.zip"]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("rafdb", {"labels": "soft"}, "`--labels` belongs to the source ferplus, not to rafdb"),
+        ("ferplus", {"classes": 7}, "`--classes` belongs to the source affectnet, not to ferplus"),
+        ("folder", {"seed": 0}, "`--seed` belongs to the source drawn, not to folder"),
+        ("folder", {"colour": False}, "`--colour` belongs to the source drawn"),
+    ],
+)
+def test_an_option_of_another_source(source: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=message):
+        prepare(source, tmp_path, tmp_path / "out.parquet", **options)
+
+
+def test_every_option_has_the_source_that_takes_it() -> None:
+    for option, source in module.OPTION_OF.items():
+        read = importlib.import_module(f"fer_vit.sources.{source}").read
+        assert option in inspect.signature(read).parameters
+
+
+def test_a_missing_data_set(tmp_path: Path) -> None:
+    for root in (tmp_path / "missing", tmp_path / "missing.zip"):
+        with pytest.raises(FerVitError, match=f"there is none at {root}"):
+            prepare("ferplus", root, tmp_path / "new" / "out.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bad_output_is_refused_before_anything_is_read(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = SimpleNamespace(read=lambda root: pytest.fail("nothing may be read"))
+    monkeypatch.setattr(importlib, "import_module", lambda name: fake)
+    existing = tmp_path / "there.parquet"
+    existing.write_bytes(b"precious")
+    for out, message in (
+        (tmp_path / "out.csv", r"ends in \.parquet"),
+        (existing, "exists already"),
+        (existing / "out.parquet", "Cannot write to"),
+    ):
+        with pytest.raises(FerVitError, match=message):
+            prepare("folder", photos, out)
+    with pytest.raises(FerVitError, match="but got `never`"):
+        prepare("folder", zipped(photos), tmp_path / "out.parquet", embed="never")
+    assert existing.read_bytes() == b"precious"
+
+
+@pytest.mark.usefixtures("bright")
+def test_overwrite(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    out.write_bytes(b"old")
+    prepare("folder", photos, out, overwrite=True)
+    assert len(Manifest.read(out)) == 3
+
+
+def test_an_interrupt_leaves_no_file(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(image: Image) -> list[Face]:
+        raise KeyboardInterrupt
+
+    archive = zipped(photos)
+    monkeypatch.setattr(module, "YuNet", lambda min_score: interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare("folder", archive, tmp_path / "out" / "out.parquet")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_worker_processes_keep_the_order_and_count_what_they_drop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", 4)
+    rows = [Row(b"broken" if i % 5 == 0 else picture(i), f"{i}.png", "train", "fear") for i in range(22)]
+    reading = add_landmarks(Reading(("fear",), rows, Counter({"earlier": 1})), None, workers=2)
+    assert [row.name for row in reading.rows] == [f"{i}.png" for i in range(22) if i % 5]
+    assert reading.dropped == {"earlier": 1, "not an image that can be decoded": 5}
+
+
+def test_landmarks_that_are_there_stay() -> None:
+    known = Row(picture(200), "a.png", "train", "fear", landmarks=POINTS)
+    (row,) = add_landmarks(Reading(("fear",), [known]), BrightFaces()).rows
+    assert row is known
+
+
+def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One photo as a crop and in full, found by two processes of their own."""
+    monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
+    monkeypatch.setattr(module, "CHUNK", 1)
+    photo = np.asarray(pytest.importorskip("skimage.data").astronaut())
+    images = {"train/happy/crop.png": photo[50:180, 160:290], "val/happy/full.png": photo}
+    for name, image in images.items():
+        (tmp_path / "data" / name).parent.mkdir(parents=True)
+        (tmp_path / "data" / name).write_bytes(encode_png(image))
+    prepare("folder", tmp_path / "data", tmp_path / "out.parquet", workers=2)
+    found = landmarks_by_name(Manifest.read(tmp_path / "out.parquet"))
+    # The same face on both ways, within a tenth of the distance between the eyes (44 pixels).
+    assert np.linalg.norm(found["crop.png"] + (160, 50) - found["full.png"], axis=1).mean() < 4.4
+
+
+def test_summary_is_a_table_with_totals(tmp_path: Path) -> None:
+    (tmp_path / "m.parquet").write_bytes(b"x" * 2_500_000)
+    rows = [Row(b"", "", "train", "fear", landmarks=POINTS)] * 1200
+    rows += [Row(b"", "", "test", "anger"), Row(b"", "", "test", None)]
+    lines = summary(
+        Reading(("anger", "fear"), rows, Counter(a=1, b=2), ["look out"]), tmp_path / "m.parquet"
+    ).splitlines()
+    assert [line.split() for line in lines[:5]] == [
+        ["train", "test", "total"],
+        ["anger", "0", "1", "1"],
+        ["fear", "1,200", "0", "1,200"],
+        ["(no", "label)", "0", "1", "1"],
+        ["total", "1,200", "2", "1,202"],
+    ]
+    assert len({len(line) for line in lines[:5]}) == 1
+    assert lines[5:] == [
+        "faces found: 1,200 of 1,202 (99.83%)",
+        "left out: 2 (b)",
+        "left out: 1 (a)",
+        "note: look out",
+        f"{tmp_path / 'm.parquet'}: 1,202 rows, 2.5 MB",
+    ]

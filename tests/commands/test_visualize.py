@@ -1,0 +1,57 @@
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from skimage.data import astronaut
+
+from fer_vit.cli import main
+from fer_vit.face.image import encode_png
+
+
+def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
+    main(["visualize", str(images), "--checkpoint", str(checkpoint), "--output", str(output), *more])
+    return (output / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("method", ["rollout", "raw"])
+def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    images = drawn / "faces" / "test"
+    page = visualize(images, checkpoint, tmp_path / "r", "--method", method, "--face", "crop", "--detector", "none")
+    count = len(list(images.rglob("*.png")))
+    pictures = sorted((tmp_path / "r" / "faces").iterdir())
+    assert len(pictures) == count
+    assert all(Image.open(path).width > 640 for path in pictures)
+    assert page.count("<article") == count
+    assert f"attention {method}" in page
+    assert re.search(r"""(src|href)=["'](?!data:|#)""", page) is None  # nothing from anywhere else
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
+
+
+def test_a_report_of_a_photo(checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "woman.png").write_bytes(encode_png(astronaut()))
+    (tmp_path / "photos" / "broken.png").write_bytes(b"no")
+    page = visualize(tmp_path / "photos", checkpoint, tmp_path / "r")
+    assert page.count("<article") == 1
+    assert "1 ok, 1 not an image that can be decoded" in page
+
+
+def test_an_older_report_stays_unless_asked(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r" / "faces").mkdir(parents=True)
+    (tmp_path / "r" / "mine.txt").write_text("mine")
+    (tmp_path / "r" / "faces" / "old.jpg").write_text("old")
+    words = (drawn / "faces" / "test" / "anger", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
+    with pytest.raises(SystemExit) as end:
+        visualize(*words)
+    assert end.value.code == 2
+    assert "exists already" in capsys.readouterr().err
+    assert (tmp_path / "r" / "faces" / "old.jpg").exists()
+    visualize(*words, "--overwrite")
+    assert not (tmp_path / "r" / "faces" / "old.jpg").exists()
+    assert (tmp_path / "r" / "mine.txt").read_text() == "mine"
+    with pytest.raises(SystemExit):
+        visualize(drawn / "gone", *words[1:], "--overwrite")
+    assert (tmp_path / "r" / "index.html").exists()

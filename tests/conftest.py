@@ -1,0 +1,75 @@
+"""Fixtures that several tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fer_vit.cli import main
+from fer_vit.data.manifest import Reading, Row, write_manifest
+from fer_vit.face.image import encode_png
+from fer_vit.sources.drawn import draw_face, read
+
+TINY = [
+    "--model.network.img_size=32",
+    "--model.network.patch_size=8",
+    "--model.network.embed_dim=32",
+    "--model.network.depth=2",
+    "--model.network.num_heads=2",
+    "--data.batch_size=16",
+    "--data.num_workers=0",
+    "--trainer.accelerator=cpu",
+    "--trainer.max_steps=2",
+    "--trainer.limit_val_batches=2",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+]
+"""Options that make a run of fit last about a second."""
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def yunet() -> Path:
+    """The YuNet model, which is not part of the project."""
+    path = Path(os.environ.get("FER_VIT_YUNET") or SHARED / "models" / "face_detection_yunet_2026may.onnx")
+    if not path.is_file():
+        pytest.skip("the YuNet model is not here: set FER_VIT_YUNET to its path")
+    return path
+
+
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the manifest `faces.parquet` of 160 drawn faces, whose pictures are in `faces`."""
+    folder = tmp_path_factory.mktemp("drawn")
+    reading = read(folder / "faces", count=160, size=64)
+    write_manifest(folder / "faces.parquet", reading, "drawn")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(drawn: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of a tiny model, trained for two steps on the drawn faces through the command line."""
+    folder = tmp_path_factory.mktemp("runs")
+    main(["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={folder}"])
+    return folder / "default" / "version_0" / "checkpoints" / "best.ckpt"
+
+
+@pytest.fixture(scope="session")
+def seven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A manifest with the seven classes of RAF-DB in its order, two faces each in every split."""
+    names = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
+    rows = [
+        Row(encode_png(draw_face(name, seed, 48)[0]), f"{name}-{seed}", split, name)
+        for name in names
+        for seed, split in enumerate(("train", "train", "val", "val", "test", "test"))
+    ]
+    path = tmp_path_factory.mktemp("seven") / "faces.parquet"
+    write_manifest(path, Reading(names, rows), "drawn")
+    return path
+
+
+@pytest.fixture
+def yunet_named(yunet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the commands find the YuNet model without a download."""
+    monkeypatch.setenv("FER_VIT_YUNET", str(yunet))

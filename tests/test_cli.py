@@ -1,0 +1,147 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import TINY
+
+import fer_vit
+from fer_vit.cli import main
+from fer_vit.task import load_checkpoint
+
+
+def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
+    """Runs a command that must fail as promised: exit code 2 and one line; returns the line."""
+    with pytest.raises(SystemExit) as end:
+        main([str(word) for word in args])
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if line.startswith("fer-vit: error: ")]
+    assert end.value.code == 2
+    assert len(lines) == 1
+    assert "Traceback" not in out + err
+    assert err.splitlines()[-1] == lines[0]
+    return lines[0]
+
+
+def test_help_names_every_verb_and_needs_nothing_heavy(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    text = capsys.readouterr().out
+    for verb in ("prepare", "predict", "visualize", "fit", "validate", "test"):
+        assert f"\n  {verb} " in text
+    heavy = "{'torch', 'lightning', 'cv2', 'pyarrow', 'timm', 'albumentations', 'matplotlib'}"
+    code = f"import sys, fer_vit.cli; fer_vit.cli.main(['--help']); sys.exit(bool(set(sys.modules) & {heavy}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("verb", ["prepare", "predict", "visualize"])
+def test_verbs_help_shows_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([verb, "--help"])
+    assert end.value.code == 0
+    assert f"\n    fer-vit {verb} " in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"fer-vit {fer_vit.__version__}\n"
+
+
+def test_script_in_the_checkout_is_the_same_program() -> None:
+    script = Path(__file__).parents[1] / "cli.py"
+    done = subprocess.run([sys.executable, script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"fer-vit {fer_vit.__version__}\n"
+
+
+def test_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Expected a verb out of prepare, " in fails(capsys, "train")
+
+
+def test_a_missing_manifest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = fails(capsys, "fit", *TINY, f"--data.manifest={tmp_path / 'gone.parquet'}")
+    assert "No manifest at" in line
+    assert "fer-vit prepare" in line
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"trainer": {"callbacks": [{"class_path": "lightning.pytorch.callbacks.Nothing"}]}}, "Nothing"),
+        ({"model": {"network": {"tokens": "everything"}}}, "everything"),
+        ({"model": {"network": {"regions": ["ear"]}}}, "got `ear`"),
+        ({"model": {"network": {"backbone": "vit_huge_nothing"}}}, "vit_huge_nothing"),
+        ({"model": {"lerning_rate": 1}}, "lerning_rate"),
+        ({"data": {"batch_size": "many"}}, "many"),
+    ],
+)
+def test_a_wrong_config(
+    config: dict[str, object], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, drawn: Path
+) -> None:
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    manifest = f"--data.manifest={drawn / 'faces.parquet'}"
+    assert words in fails(capsys, "fit", *TINY, manifest, "--config", tmp_path / "c.yaml")
+
+
+def test_a_config_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gone.yaml" in fails(capsys, "fit", "--config", "gone.yaml")
+
+
+def test_debug_shows_the_error_itself() -> None:
+    with pytest.raises(fer_vit.errors.FerVitError):
+        main(["train", "--debug"])
+
+
+@pytest.mark.parametrize("verb", ["validate", "test"])
+def test_the_checkpoint_is_the_truth_and_figures_are_written(
+    verb: str, checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # No word about the network: 32 px and the rest come out of the checkpoint.
+    main(
+        [
+            verb,
+            f"--ckpt_path={checkpoint}",
+            f"--data.manifest={drawn / 'faces.parquet'}",
+            f"--trainer.logger.init_args.save_dir={tmp_path}",
+            "--trainer.enable_progress_bar=false",
+            "--data.num_workers=0",
+        ]
+    )
+    stage = {"validate": "val", "test": "test"}[verb]
+    folder = tmp_path / "default" / "version_0"
+    assert {path.name for path in folder.glob(f"{stage}*")} == {f"{stage}.{s}" for s in ("json", "md")} | {
+        f"{stage}_confusion.png"
+    }
+    assert str(folder / f"{stage}.md") in capsys.readouterr().out
+    figures = yaml.safe_load((folder / f"{stage}.json").read_text())
+    confusion = figures["confusion"]
+    assert figures["images"] == sum(map(sum, confusion))
+    right = sum(confusion[i][i] for i in range(8))
+    assert figures["accuracy"] == pytest.approx(right / figures["images"], abs=1e-6)
+
+
+def test_the_users_word_wins_over_the_checkpoint(
+    checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = f"--data.manifest={drawn / 'faces.parquet'}"
+    place = f"--trainer.logger.init_args.save_dir={tmp_path}"
+    line = fails(capsys, "test", "--ckpt_path", checkpoint, manifest, place, "--model.network.img_size=64")
+    assert "another architecture" in line
+    main(["fit", *TINY, manifest, place, "--ckpt_path", str(checkpoint), "--model.lr=0.5", "--trainer.max_steps=3"])
+    (resumed,) = tmp_path.rglob("best.ckpt")
+    assert load_checkpoint(resumed)["hyper_parameters"]["lr"] == 0.5
+
+
+def test_a_manifest_with_other_classes(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], seven: Path
+) -> None:
+    place = f"--trainer.logger.init_args.save_dir={tmp_path}"
+    line = fails(capsys, "test", "--ckpt_path", checkpoint, f"--data.manifest={seven}", place)
+    assert "The checkpoint's classes are neutral, " in line
+    assert "but the manifest's are surprise, " in line
+
+
+def test_checkpoints_of_others(capsys: pytest.CaptureFixture[str], tmp_path: Path, drawn: Path) -> None:
+    (tmp_path / "x.ckpt").write_bytes(b"no checkpoint")
+    manifest = f"--data.manifest={drawn / 'faces.parquet'}"
+    assert "cannot" not in fails(capsys, "test", manifest, "--ckpt_path", tmp_path / "gone.ckpt")
+    assert "read safely" in fails(capsys, "test", manifest, "--ckpt_path", tmp_path / "x.ckpt")

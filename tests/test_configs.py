@@ -1,0 +1,74 @@
+"""Every shipped config runs, on drawn faces and for a few steps."""
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import yaml
+
+from fer_vit.cli import main
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+QUICK = [
+    "--data.num_workers=0",
+    "--data.batch_size=8",
+    "--trainer.accelerator=cpu",
+    "--trainer.max_epochs=1",
+    "--trainer.limit_train_batches=2",
+    "--trainer.limit_val_batches=1",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+]
+
+
+def run(configs: list[Path], manifest: Path, folder: Path, *more: str) -> Path:
+    words = [word for path in configs for word in ("--config", str(path))]
+    logs = f"--trainer.logger.init_args.save_dir={folder}"
+    main(["fit", *words, *QUICK, f"--data.manifest={manifest}", logs, *more])
+    (best,) = folder.rglob("best.ckpt")
+    return best
+
+
+@pytest.mark.parametrize("name", ["drawn", "ferplus_cpu", "ferplus_gpu"])
+def test_from_scratch(name: str, drawn: Path, tmp_path: Path) -> None:
+    best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path)
+    assert best.parents[2].name == name
+    assert all(v.isfinite().all() for v in torch.load(best, weights_only=True)["state_dict"].values())
+
+
+@pytest.mark.parametrize("name", ["rafdb", "affectnet"])
+def test_pretrained(name: str, drawn: Path, tmp_path: Path) -> None:
+    backbone = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())["model"]["network"]["backbone"]
+    own = timm.create_model(backbone, depth=1)
+    torch.save(own.state_dict(), tmp_path / "weights.pth")
+    small = ["--model.network.depth=1", f"--model.network.pretrained={tmp_path / 'weights.pth'}", "--model.lr=0"]
+    best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path / "runs", *small)
+    state = torch.load(best, weights_only=True)["state_dict"]
+    # Without a learning rate what is saved is what was loaded.
+    assert torch.equal(state["net.vit.blocks.0.attn.qkv.weight"], own.blocks[0].attn.qkv.weight)
+
+
+def test_overlay_for_several_processes(drawn: Path, tmp_path: Path) -> None:
+    overlay = [CONFIGS / "drawn.yaml", CONFIGS / "ddp.yaml"]
+    # Batch norms synchronise on GPUs only; the processes themselves are tested in test_distributed.
+    run(overlay, drawn / "faces.parquet", tmp_path, "--trainer.devices=1", "--trainer.sync_batchnorm=false")
+
+
+def test_every_config_is_run_here() -> None:
+    tested = {"drawn", "ferplus_cpu", "ferplus_gpu", "rafdb", "affectnet", "ddp"}
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == tested
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_header_says_the_command(path: Path) -> None:
+    header = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert any("fer-vit fit --config configs/" in line and path.stem in line for line in header)
+
+
+def test_two_runs_with_one_seed_end_in_the_same_weights(drawn: Path, tmp_path: Path) -> None:
+    states = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        best = run([CONFIGS / "drawn.yaml"], drawn / "faces.parquet", folder, "--data.num_workers=1")
+        states.append(torch.load(best, weights_only=True)["state_dict"])
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
