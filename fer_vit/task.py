@@ -4,7 +4,7 @@ B images, R regions, C classes.
 """
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,8 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
 
-from fer_vit.data.sample import Batch, CropSpec
+from fer_vit.data.crop import CropSpec
+from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import TEMPLATE, Align
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
@@ -82,8 +83,8 @@ class FERTask(L.LightningModule):
         if cutmix and network.tokens == "region":
             raise FerVitError("CutMix cuts out a rectangle of patches: use tokens: patch or both, or cutmix: 0.")
         hyper = {name: value for name, value in locals().items() if name not in ("self", "__class__", "network")}
-        # Plain values only, so that a checkpoint can be loaded without unpickling anything.
-        self.save_hyperparameters({**hyper, "network": asdict(network)})
+        # Plain values only, so that a checkpoint can be loaded without unpickling; the weights will be its own.
+        self.save_hyperparameters({**hyper, "network": asdict(replace(network, pretrained=False))})
         self.net = RegionViT(network, len(labels))
         self.labels = labels
         self.crop_spec = CropSpec(network.img_size, tuple(network.regions), align, tuple((x, y) for x, y in template))

@@ -49,13 +49,7 @@ def face_batches(
     loader = photo_loader(dataset, batch_size, workers if len(paths) > batch_size else 0)
     with tqdm(total=len(paths), unit="images", disable=None) as bar:
         for photos, batch in loader:
-            if batch is not None:
-                batch = batch._replace(
-                    image=batch.image.to(task.device).float() / 255,
-                    boxes=batch.boxes.to(task.device),
-                    valid=batch.valid.to(task.device),
-                )
-            yield PhotoBatch(photos, batch)
+            yield PhotoBatch(photos, None if batch is None else batch.ready(task.device))
             bar.update(len(photos))
 
 

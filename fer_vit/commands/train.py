@@ -1,6 +1,8 @@
 """The verbs fit, validate and test: LightningCLI over FERTask and FaceDataModule."""
 
+import logging
 import tempfile
+import warnings
 from argparse import ArgumentError
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,10 @@ class TrainCLI(LightningCLI):
         parser.link_arguments("model.template", "data.template")
         parser.link_arguments("data.labels", "model.labels", apply_on="instantiate")
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parses the words that are given, whatever the process was called with."""
+        self.config = parser.parse_args(args)
+
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's hyper-parameters win over the user's words; see `checkpoint_config`."""
 
@@ -55,6 +61,12 @@ def train(args: list[str]) -> None:
     Raises:
         FerVitError: The options are wrong.
     """
+    # Advertisements of other products
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+        lambda line: "Tip: For" not in line.getMessage()
+    )
+    # Lightning's own use of torch
+    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     with tempfile.TemporaryDirectory() as folder:
         base = checkpoint_config(args, Path(folder) / "checkpoint.yaml")
         try:

@@ -7,9 +7,10 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
+from fer_vit.data.crop import CropSpec
 from fer_vit.data.dataset import EvalSampler, FaceDataset
 from fer_vit.data.manifest import Manifest, Split
-from fer_vit.data.sample import Batch, CropSpec, Sample, collate
+from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.data.transforms import AugmentConfig, build_augment
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import TEMPLATE, Align
@@ -99,7 +100,7 @@ class FaceDataModule(L.LightningDataModule):
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Turns the image bytes into numbers in [0, 1], on the device."""
-        return batch._replace(image=batch.image.float() / 255)
+        return batch.ready(batch.image.device)
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:
         dataset = self.dataset(split)

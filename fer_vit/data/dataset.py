@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, DistributedSampler
 
+from fer_vit.data.crop import CropSpec, crop_face, place_regions
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.sample import CropSpec, Sample, place_regions
+from fer_vit.data.sample import Sample
 from fer_vit.data.transforms import Augment
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import apply, crop_matrix, fit_matrix, warp
+from fer_vit.face.geometry import apply
 from fer_vit.face.image import ImageError, decode_image
 
 
@@ -42,16 +43,11 @@ class FaceDataset(Dataset[Sample]):
         except ImageError as error:
             raise FerVitError(f"{self.manifest.path}, image {name}: {error}.") from error
         landmarks = None if np.isnan(self.landmarks[row]).any() else self.landmarks[row]
-        size, spec = self.spec.size, self.spec
-        if landmarks is not None and spec.align == "landmarks":
-            to_crop = crop_matrix(landmarks, size, spec.template)
-        else:
-            to_crop = fit_matrix(image, size)
-        crop = warp(image, to_crop, size)
+        crop, to_crop = crop_face(image, landmarks, self.spec, framed=True)
         points = None if landmarks is None else apply(to_crop, landmarks)
         if self.augment is not None:
             crop, points = self.augment(crop, points, int(torch.randint(2**31, ())))
-        boxes, valid = place_regions(points, spec)
+        boxes, valid = place_regions(points, self.spec)
         target = None if self.targets is None else self.targets[row]
         return Sample(crop, boxes, valid, target, max(index, -1), name, to_crop)
 

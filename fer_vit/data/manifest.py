@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import fer_vit
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import LANDMARKS, Array
-from fer_vit.face.image import ImageError, read_bytes
+from fer_vit.face.image import read_bytes
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -111,19 +111,18 @@ def write_manifest(
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with pq.ParquetWriter(part, schema, compression="zstd") as writer:
-            for start in range(0, len(reading.rows), 2000):
-                rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + 2000]]
-                writer.write_table(pa.Table.from_pylist(rows, schema))
-        part.replace(path)
-    except ImageError:
-        raise
+        try:
+            with pq.ParquetWriter(part, schema, compression="zstd") as writer:
+                for start in range(0, len(reading.rows), 2000):
+                    rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + 2000]]
+                    writer.write_table(pa.Table.from_pylist(rows, schema))
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise FerVitError(
             f"Cannot write the manifest {path}: {error.strerror}. Choose a folder you may write."
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import cv2
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from fer_vit.data.sample import Batch, CropSpec, Sample, collate, place_regions
+from fer_vit.data.crop import CropSpec, crop_face, place_regions
+from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Detector, Face, detect_in_crop
-from fer_vit.face.geometry import Image, apply, crop_matrix, fit_matrix, warp
+from fer_vit.face.geometry import Image, apply
 from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, read_image
 
 FaceMode = Literal["detect", "crop"]
@@ -83,16 +84,13 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
         return [detect_in_crop(self.detector, image) if self.detector else None]
 
     def _sample(self, image: Image, face: Face | None, place: int, path: Path) -> Sample:
-        spec = self.spec
-        if face is None or (self.face == "crop" and spec.align == "crop"):
-            to_crop = fit_matrix(image, spec.size)
-        else:
-            to_crop = crop_matrix(face.landmarks, spec.size, spec.template, spec.align)
-        points = None if face is None else apply(to_crop, face.landmarks)
-        if face is None and self.detector is None:
-            points = np.asarray(spec.template, float) * spec.size
-        boxes, valid = place_regions(points, spec)
-        return Sample(warp(image, to_crop, spec.size), boxes, valid, None, place, str(path), to_crop)
+        landmarks = None if face is None else face.landmarks
+        crop, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
+        points = None if landmarks is None else apply(to_crop, landmarks)
+        if self.detector is None:  # framed like the template
+            points = np.asarray(self.spec.template, float) * self.spec.size
+        boxes, valid = place_regions(points, self.spec)
+        return Sample(crop, boxes, valid, None, place, str(path), to_crop)
 
 
 def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:

@@ -1,7 +1,6 @@
 """The contract between data and model: one face, and a batch of faces."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,25 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fer_vit.face.geometry import TEMPLATE, Align, Array, Image
-from fer_vit.face.regions import DEFAULT_REGIONS, region_boxes, visible
-
-
-@dataclass(frozen=True)
-class CropSpec:
-    """How a face becomes a model's input. It travels in the checkpoint.
-
-    Attributes:
-        size: Side S of the square crop in pixels.
-        regions: Names of the regions.
-        align: "landmarks" turns and scales every face onto the template; "crop" takes images as they are framed.
-        template: Where the landmarks belong in the crop (5, 2), as fractions of its side.
-    """
-
-    size: int
-    regions: tuple[str, ...] = DEFAULT_REGIONS
-    align: Align = "landmarks"
-    template: tuple[tuple[float, float], ...] = TEMPLATE
+from fer_vit.face.geometry import Array, Image
 
 
 class Sample(NamedTuple):
@@ -73,6 +54,11 @@ class Batch(NamedTuple):
     path: list[str]
     to_crop: Tensor
 
+    def ready(self, device: torch.device) -> "Batch":
+        """Brings what the model reads to its device, the images as numbers in [0, 1]."""
+        image = self.image.to(device).float() / 255
+        return self._replace(image=image, boxes=self.boxes.to(device), valid=self.valid.to(device))
+
 
 def collate(samples: Sequence[Sample]) -> Batch:
     """Stacks samples, one or more, into a batch."""
@@ -87,13 +73,3 @@ def collate(samples: Sequence[Sample]) -> Batch:
         path=[sample.path for sample in samples],
         to_crop=torch.from_numpy(np.stack([sample.to_crop for sample in samples])).float(),
     )
-
-
-def place_regions(landmarks: Array | None, spec: CropSpec) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Returns region boxes (R, 4) and which are there (R,), for landmarks (5, 2) in crop pixels or None."""
-    if landmarks is None:
-        return np.zeros((len(spec.regions), 4), np.float32), np.zeros(len(spec.regions), bool)
-    boxes = region_boxes(landmarks, spec.regions)
-    valid = visible(boxes, spec.size)
-    boxes[~valid] = 0.0
-    return boxes, valid

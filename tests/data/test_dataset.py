@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from fer_vit.data.crop import CropSpec
 from fer_vit.data.dataset import EvalSampler, FaceDataset
 from fer_vit.data.manifest import Manifest, Reading, Row, write_manifest
-from fer_vit.data.sample import CropSpec, collate
+from fer_vit.data.sample import collate
 from fer_vit.data.transforms import AugmentConfig, build_augment
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import TEMPLATE, apply

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from skimage.data import astronaut
 
+from fer_vit.data.crop import CropSpec
 from fer_vit.data.photos import NO_FACE, OK, PhotoDataset, find_images, photo_loader
-from fer_vit.data.sample import CropSpec
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Face, YuNet
 from fer_vit.face.geometry import TEMPLATE, Image, apply
