@@ -18,22 +18,17 @@ class FigureWriter(Callback):
     Files: val.json or test.json, the same as a Markdown table, and the confusion matrix as PNG.
     """
 
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Logs the confusion matrix of the val split; outside `fit` it writes the files as well."""
-        if not trainer.sanity_checking:
-            self._log_picture(trainer, pl_module, "val")
-
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Writes the figures of `validate`."""
+        """Logs the confusion matrix of the val split; outside `fit` it writes the files as well."""
+        if trainer.sanity_checking:
+            return
+        self._log_picture(trainer, pl_module, "val")
         if trainer.state.fn == "validate":
             write_figures(trainer, pl_module, "val")
 
-    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Logs the confusion matrix of the test split."""
-        self._log_picture(trainer, pl_module, "test")
-
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Writes the figures of `test`."""
+        """Logs the confusion matrix of the test split and writes the files."""
+        self._log_picture(trainer, pl_module, "test")
         write_figures(trainer, pl_module, "test")
 
     def _log_picture(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:

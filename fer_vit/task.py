@@ -23,9 +23,9 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import TEMPLATE, Align
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.losses import balanced_weights, expression_loss
-from fer_vit.metrics import expression_metrics
+from fer_vit.metrics import class_recall, expression_metrics
 from fer_vit.model.attention import use_fused_attention
-from fer_vit.model.mix import cutmix, mixup
+from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.region_vit import RegionViT, RegionViTConfig
 
 
@@ -112,10 +112,10 @@ class FERTask(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step: hide some regions, embed, mix, encode, compare with the votes."""
         assert batch.target is not None  # the data module checks it
-        h, target, valid = self.hparams, batch.target, batch.valid
+        h, target = self.hparams, batch.target
+        tokens = self.net.tokenize(batch.image, batch.boxes, batch.valid)
         if h["region_dropout"]:
-            valid = valid & (torch.rand(valid.shape, device=valid.device) >= h["region_dropout"])
-        tokens = self.net.tokenize(batch.image, batch.boxes, valid)
+            tokens = drop_regions(tokens, self.net.layout, h["region_dropout"])
         if (h["mixup"] or h["cutmix"]) and torch.rand(()) < h["mix"]:
             if torch.rand(()) < h["cutmix"]:
                 tokens, target = cutmix(tokens, target, batch.boxes, self.net.layout, self.net.patch_size)
@@ -156,6 +156,7 @@ class FERTask(L.LightningModule):
         loss: Any = self.losses[stage]
         figures = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
         self.confusion: Tensor = figures.pop(f"{stage}/confusion")
+        figures[f"{stage}/uar"] = class_recall(self.confusion).nanmean()
         self.log(f"{stage}/accuracy", figures.pop(f"{stage}/accuracy"), prog_bar=True)
         self.log_dict(figures)
         metrics.reset()

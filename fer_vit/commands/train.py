@@ -34,7 +34,6 @@ class TrainCLI(LightningCLI):
                 "checkpoint.filename": "best",
                 "checkpoint.monitor": "val/accuracy",
                 "checkpoint.mode": "max",
-                "checkpoint.save_last": True,
             }
         )
         parser.link_arguments("model.network.img_size", "data.size")
@@ -78,7 +77,7 @@ def train(args: list[str]) -> None:
                 auto_configure_optimizers=False,
                 save_config_kwargs={"overwrite": False},
                 trainer_defaults={
-                    "callbacks": [FigureWriter(), LearningRateMonitor("step")],
+                    "callbacks": [FigureWriter(), LearningRateMonitor("step"), last_checkpoint()],
                     "logger": {
                         "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
                         "init_args": {"save_dir": "runs", "name": "default"},
@@ -89,6 +88,11 @@ def train(args: list[str]) -> None:
             )
         except ArgumentError as error:
             raise FerVitError(" ".join(str(error).split())) from error
+
+
+def last_checkpoint() -> ModelCheckpoint:
+    """Keeps the newest epoch; ModelCheckpoint's own `save_last` is the last one that was among the best."""
+    return ModelCheckpoint(filename="last", save_on_train_epoch_end=False, enable_version_counter=False)
 
 
 def checkpoint_config(args: list[str], path: Path) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fer_vit.face.geometry import BORDER, MIRRORED, Array, Image
+from fer_vit.face.geometry import BORDER, INTERPOLATION, MIRRORED, Array, Image
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for a newer version when imported
 import albumentations as A
@@ -60,7 +60,9 @@ def build_augment(config: AugmentConfig) -> Augment:
                 rotate=(-config.degrees, config.degrees),
                 scale=(1 - config.scale, 1 + config.scale),
                 translate_percent=(-config.shift, config.shift),
+                keep_ratio=True,
                 border_mode=BORDER,
+                interpolation=INTERPOLATION,
                 p=1.0,
             )
         )
@@ -82,7 +84,8 @@ def build_augment(config: AugmentConfig) -> Augment:
     pipeline = A.Compose(steps, keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
 
     def augment(image: Image, landmarks: Array | None, seed: int) -> tuple[Image, Array | None]:
-        if np.random.default_rng(seed).random() < config.mirror:
+        # A stream of its own: with the pipeline's seed the mirror would foretell its first draw.
+        if np.random.default_rng((seed, 1)).random() < config.mirror:
             image, landmarks = mirror(image, landmarks)
         pipeline.set_random_seed(seed)
         points = np.zeros((0, 2)) if landmarks is None else landmarks - 0.5

@@ -21,6 +21,9 @@ LANDMARKS = ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")
 BORDER = cv2.BORDER_REPLICATE
 """Outside an image its border goes on: an edge that the camera never saw would look like a contour of the face."""
 
+INTERPOLATION = cv2.INTER_CUBIC
+"""Linear interpolation would blur small faces."""
+
 MIRRORED = (1, 0, 2, 4, 3)
 """Row order of the landmarks after a mirror: the person's right and left swap."""
 
@@ -93,7 +96,7 @@ def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE,
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     """Draws the crop (size, size, 3) that `matrix`, image to crop pixels, describes; past its border the image goes on.
 
-    Strong reductions are done in two steps, the first by area averaging, because a warp reads only four pixels and
+    Strong reductions are done in two steps, the first by area averaging, because a warp reads only its neighbours and
     would alias.
     """
     m = np.asarray(matrix, float)
@@ -106,4 +109,4 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
         image, m = np.asarray(reduced, np.uint8), compose(m, back)
     # OpenCV puts a pixel's centre at whole numbers; here it lies at +0.5.
     m = m + np.array([[0.0, 0.0, 0.5 * (m[0, 0] + m[0, 1]) - 0.5], [0.0, 0.0, 0.5 * (m[1, 0] + m[1, 1]) - 0.5]])
-    return np.asarray(cv2.warpAffine(image, m, (size, size), flags=cv2.INTER_LINEAR, borderMode=BORDER), np.uint8)
+    return np.asarray(cv2.warpAffine(image, m, (size, size), flags=INTERPOLATION, borderMode=BORDER), np.uint8)

@@ -1,4 +1,4 @@
-"""Mixup and CutMix on tokens.
+"""Changes of tokens in training: mixup, CutMix, region dropout.
 
 Two faces have their landmarks in different places. Mixed as pixels, a region of one would be cut at the other's
 landmarks; mixed as tokens, the mouth of one meets the mouth of the other.
@@ -67,5 +67,17 @@ def cutmix(
     other = torch.cat(parts, dim=1)  # (B, T): which tokens come from the next face
     x = torch.where(other[..., None], tokens.x.roll(1, 0), tokens.x)
     valid = None if tokens.valid is None else torch.where(other, tokens.valid.roll(1, 0), tokens.valid)
-    taken = other[:, layout.num_prefix :].float().mean(1, keepdim=True)
+    there = torch.ones_like(other) if valid is None else valid
+    there = there[:, layout.num_prefix :]
+    taken = (other[:, layout.num_prefix :] & there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
     return Tokens(x, valid), torch.lerp(target, target.roll(1, 0), taken)
+
+
+def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
+    """Hides every region of every face with probability `rate`, all its tokens at once, as if it were missing."""
+    if tokens.valid is None:
+        return tokens
+    keep = torch.rand(len(tokens.x), layout.num_regions, device=tokens.x.device) >= rate
+    valid = tokens.valid.clone()
+    valid[:, layout.regions] &= keep.repeat_interleave(layout.tokens_per_region, dim=1)
+    return Tokens(tokens.x, valid)
