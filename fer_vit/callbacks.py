@@ -1,15 +1,34 @@
-"""What happens beside the training: figures as files and pictures."""
+"""What happens beside the training: averaged weights, figures as files and pictures."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from fer_vit.metrics import class_recall, metrics_table
 from fer_vit.report.confusion import draw_confusion
+
+
+class EMA(EMAWeightAveraging):
+    """Lightning's moving average of the weights, on the model's device and with the newest batch norm statistics.
+
+    Lightning sets it up before the model moves, and would average on the CPU. Averaged statistics do not fit averaged
+    weights while both change fast: five epochs into a run on FERPlus they cost 20 points of validation accuracy.
+
+    Args:
+        decay: Part of the average that stays at each step.
+    """
+
+    def __init__(self, decay: float = 0.999) -> None:
+        super().__init__(decay=decay, use_buffers=False)
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Makes the average."""
+        self._device = trainer.strategy.root_device
+        super().setup(trainer, pl_module, stage)
 
 
 class FigureWriter(Callback):
@@ -39,9 +58,10 @@ class FigureWriter(Callback):
 
 def write_figures(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
     """Writes the figures of a stage into the log folder as JSON, Markdown and a picture; the first process alone."""
-    if not trainer.is_global_zero or trainer.log_dir is None:
+    log_dir = trainer.log_dir  # agreed on by all processes, so all of them must ask
+    if not trainer.is_global_zero or log_dir is None:
         return
-    folder = Path(trainer.log_dir)
+    folder = Path(log_dir)
     folder.mkdir(parents=True, exist_ok=True)
     confusion = pl_module.confusion.cpu()
     prefix = f"{stage}/"

@@ -4,8 +4,10 @@ Nothing heavy is imported before a verb needs it, so that `fer-vit --help` answe
 """
 
 import inspect
+import signal
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -48,12 +50,12 @@ def main(args: list[str] | None = None) -> None:
     args = [word for word in args if word != "--debug"]
     try:
         run(args)
-    except BrokenPipeError:  # the reader, for example `head`, has seen enough
-        sys.exit(0)
     except (FerVitError, OSError) as error:
         if debug:
             raise
-        print(f"fer-vit: error: {error}", file=sys.stderr)
+        # Out of a process that loads data an error comes with its traceback as text, its own words last.
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        print(f"fer-vit: error: {words[-1].removeprefix('fer_vit.errors.FerVitError: ')}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         if debug:
@@ -66,7 +68,9 @@ def run(args: list[str]) -> None:
     """Runs a command without catching its errors."""
     verb = args[0] if args else "--help"
     if verb in ("-h", "--help"):
-        print(help_text())
+        with suppress(BrokenPipeError):  # the reader, for example `head`, has seen enough
+            print(help_text())
+            sys.stdout.flush()
     elif verb == "--version":
         print(f"fer-vit {fer_vit.__version__}")
     elif verb in PLAIN_VERBS:
@@ -84,7 +88,7 @@ def help_text() -> str:
     return (
         f"fer-vit {fer_vit.__version__}: vision transformers for facial expression recognition\n\n"
         f"usage: fer-vit VERB ...   (`fer-vit VERB --help` lists its options)\n\nverbs:\n{verbs}\n\n"
-        f"options of every verb:\n  --debug    show the traceback of an error\n  --version  print the version\n\n"
+        f"`--debug` with any verb shows the traceback of an error; `fer-vit --version` prints the version.\n\n"
         f"examples:\n{EXAMPLES}"
     )
 
@@ -102,11 +106,17 @@ def run_plain(verb: str, args: list[str]) -> None:
     for name in lists:
         parser.add_argument(name, nargs="+", type=Path, help="files, folders (with all below them) or glob patterns")
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=lists)
-    for action in parser._actions:  # `--overwrite` alone means true
-        if function.__annotations__.get(action.dest) in (bool, bool | None):
-            action.nargs, action.const = "?", True
+    flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
+    words = []
+    for word, following in zip(args, [*args[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name  # as people type them
+        alone = name in flags and not equals and following.lower() not in ("true", "false")
+        words.append(f"{name}=true" if alone else name + equals + value)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleared away
     try:
-        values = parser.parse_args(args)
+        values = parser.parse_args(words)
     except ArgumentError as error:
-        raise FerVitError(" ".join(str(error).split())) from error
+        line = " ".join(str(error).split())
+        raise FerVitError(f"{line} (`fer-vit {verb} --help` lists the options)") from error
     function(**values.as_dict())

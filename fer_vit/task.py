@@ -88,8 +88,8 @@ class FERTask(L.LightningModule):
         self.net = RegionViT(network, len(labels))
         self.labels = labels
         self.crop_spec = CropSpec(network.img_size, tuple(network.regions), align, tuple((x, y) for x, y in template))
-        self.metrics = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
-        self.losses = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
+        self.metrics: Any = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
+        self.losses: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
         self.class_weight: Tensor | None = None
 
     def setup(self, stage: str) -> None:
@@ -104,6 +104,15 @@ class FERTask(L.LightningModule):
         if self.hparams["class_weight"] == "balanced":
             counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
             self.class_weight = balanced_weights(counts).to(self.device)
+
+    def on_train_start(self) -> None:
+        """Lets the user's learning rate and decay win over those in the checkpoint that a run goes on from."""
+        wanted = self.configure_optimizers()["optimizer"].param_groups
+        schedule: Any = self.lr_schedulers()
+        for group, new, factor in zip(schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True):
+            group["weight_decay"], group["initial_lr"] = new["weight_decay"], new["initial_lr"]
+            group["lr"] = new["initial_lr"] * factor(schedule.last_epoch)
+        schedule.base_lrs = [new["initial_lr"] for new in wanted]
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the probabilities (B, C) of a batch whose images are floats in [0, 1]."""
@@ -152,8 +161,7 @@ class FERTask(L.LightningModule):
             self.losses[stage].update(expression_loss(logits, target), weight=len(target))
 
     def _log_metrics(self, stage: Literal["val", "test"]) -> None:
-        metrics: Any = self.metrics[stage]
-        loss: Any = self.losses[stage]
+        metrics, loss = self.metrics[stage], self.losses[stage]
         figures = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
         self.confusion: Tensor = figures.pop(f"{stage}/confusion")
         figures[f"{stage}/uar"] = class_recall(self.confusion).nanmean()
@@ -170,8 +178,10 @@ class FERTask(L.LightningModule):
         )
         for group in groups:  # timm only notes the factor; torch's optimisers do not read it
             group["lr"] = h["lr"] * group["lr_scale"]
-        steps = int(self.trainer.estimated_stepping_batches)
-        schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), steps, round(h["warmup"] * steps), h["min_lr"])
+        steps = self.trainer.estimated_stepping_batches
+        if math.isinf(steps):
+            raise FerVitError("The learning rate falls over all steps: give trainer.max_epochs or max_steps a number.")
+        schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"])
         return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import TINY
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fer_vit
 from fer_vit.cli import main
+from fer_vit.data.manifest import Reading, Row, write_manifest
 from fer_vit.task import load_checkpoint
 
 
@@ -126,9 +128,13 @@ def test_the_users_word_wins_over_the_checkpoint(
     place = f"--trainer.logger.init_args.save_dir={tmp_path}"
     line = fails(capsys, "test", "--ckpt_path", checkpoint, manifest, place, "--model.network.img_size=64")
     assert "another architecture" in line
-    main(["fit", *TINY, manifest, place, "--ckpt_path", str(checkpoint), "--model.lr=0.5", "--trainer.max_steps=3"])
-    (resumed,) = tmp_path.rglob("best.ckpt")
-    assert load_checkpoint(resumed)["hyper_parameters"]["lr"] == 0.5
+    main(["fit", *TINY, manifest, place, "--ckpt_path", str(checkpoint), "--model.lr=0.5", "--trainer.max_epochs=2"])
+    (resumed,) = tmp_path.rglob("last.ckpt")
+    saved = load_checkpoint(resumed)
+    assert saved["epoch"] == 1
+    assert saved["hyper_parameters"]["lr"] == 0.5
+    assert {group["initial_lr"] for group in saved["optimizer_states"][0]["param_groups"]} == {0.5}
+    assert set(saved["lr_schedulers"][0]["base_lrs"]) == {0.5}
 
 
 def test_a_manifest_with_other_classes(
@@ -145,3 +151,52 @@ def test_checkpoints_of_others(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     manifest = f"--data.manifest={drawn / 'faces.parquet'}"
     assert "cannot" not in fails(capsys, "test", manifest, "--ckpt_path", tmp_path / "gone.ckpt")
     assert "read safely" in fails(capsys, "test", manifest, "--ckpt_path", tmp_path / "x.ckpt")
+
+
+def test_a_test_without_a_checkpoint_is_refused(capsys: pytest.CaptureFixture[str], drawn: Path) -> None:
+    for verb in ("validate", "test"):
+        assert "`--ckpt_path FILE`" in fails(capsys, verb, f"--data.manifest={drawn / 'faces.parquet'}")
+
+
+def test_hardware_that_is_not_there(capsys: pytest.CaptureFixture[str], drawn: Path, tmp_path: Path) -> None:
+    place = f"--trainer.logger.init_args.save_dir={tmp_path}"
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", place, "--trainer.accelerator=tpu"]
+    assert "torch_xla" in fails(capsys, "fit", *words)
+
+
+def test_options_as_people_type_them(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "t.csv"
+    out.write_text("older")
+    words = ["--checkpoint", str(checkpoint), "--output", str(out), "--face=crop", "--detector", "none"]
+    main(["predict", *words, "--batch-size", "4", "--overwrite", str(drawn / "faces" / "val")])
+    assert "anger" in out.read_text().splitlines()[0]
+    line = fails(capsys, "predict", *words, "--overwrite=false", drawn)
+    assert "exists already" in line
+
+
+def test_an_error_in_a_loading_process_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row(b"no image", f"{i}.png", split, "anger") for i in range(4) for split in ("train", "val")]
+    write_manifest(tmp_path / "m.parquet", Reading(("anger", "fear"), rows), "made")
+    place = f"--trainer.logger.init_args.save_dir={tmp_path}"
+    line = fails(capsys, "fit", *TINY, f"--data.manifest={tmp_path / 'm.parquet'}", place, "--data.num_workers=1")
+    assert "m.parquet, image 0.png: not an image" in line
+
+
+def test_last_is_the_newest_epoch_and_pictures_are_logged(drawn: Path, tmp_path: Path) -> None:
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    # Without a learning rate nothing changes: the first epoch stays the best.
+    recipe = [
+        "--model.lr=0",
+        "--model.class_weight=balanced",
+        "--trainer.max_epochs=3",
+        "--trainer.log_every_n_steps=1",
+    ]
+    main(["fit", *words, *recipe])
+    folder = tmp_path / "default" / "version_0"
+    assert load_checkpoint(folder / "checkpoints" / "last.ckpt")["epoch"] == 2
+    assert load_checkpoint(folder / "checkpoints" / "best.ckpt")["epoch"] == 0
+    events = EventAccumulator(str(folder), size_guidance={"images": 0}).Reload()
+    assert len(events.Images("val/confusion")) == 3
+    assert {"train/loss", "val/accuracy", "val/f1", "val/uar", "val/ece", "val/loss"} <= set(events.Tags()["scalars"])

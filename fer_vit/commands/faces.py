@@ -1,19 +1,23 @@
 """What predict and visualize share: a checkpoint, photos, and batches of faces on the model's device."""
 
-import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import torch
 from tqdm import tqdm
 
-from fer_vit.data.photos import FaceMode, PhotoBatch, PhotoDataset, find_images, photo_loader
+from fer_vit.commands import cores
+from fer_vit.data.photos import FaceMode, Photo, PhotoDataset, find_images, photo_loader
+from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, YuNet
 from fer_vit.task import FERTask
 
 DetectorName = Literal["yunet", "none"]
+PART = 64
+"""Faces that the model sees at once."""
 
 
 def face_batches(
@@ -23,8 +27,8 @@ def face_batches(
     detector: DetectorName,
     batch_size: int,
     workers: int | None,
-) -> Iterator[PhotoBatch]:
-    """Yields photos with their faces as float images on the task's device, under a progress bar in images per second.
+) -> Iterator[tuple[list[Photo], list[Batch]]]:
+    """Yields photos, and all their faces in parts for the model, under a progress bar in images per second.
 
     Args:
         task: The model; it says how faces are cropped.
@@ -44,13 +48,29 @@ def face_batches(
     paths = find_images(images)
     finder = YuNet(min_score=CROP_SCORE if face == "crop" else 0.6) if detector == "yunet" else None
     dataset = PhotoDataset(paths, task.crop_spec, face, finder)
-    workers = (os.cpu_count() or 1) if workers is None else workers
+    workers = cores() if workers is None else workers
     # Starting processes costs seconds; a handful of photos is read sooner without.
     loader = photo_loader(dataset, batch_size, workers if len(paths) > batch_size else 0)
-    with tqdm(total=len(paths), unit="images", disable=None) as bar:
+    with tqdm(total=len(paths), unit=" images", disable=None) as bar, _readable_errors():
         for photos, batch in loader:
-            yield PhotoBatch(photos, None if batch is None else batch.ready(task.device))
+            # A photo may hold hundreds of faces, and the attention that is recorded grows with them.
+            yield photos, [part.ready(task.device) for part in batch.split(PART)] if batch else []
             bar.update(len(photos))
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Turns the ends that a machine too small makes into lines that say what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise FerVitError("The GPU has too little memory for this model. Free some, or hide the GPU.") from error
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise FerVitError(
+            "A process that reads photos died, perhaps for lack of memory. Try fewer `--workers`."
+        ) from error
 
 
 def best_device() -> torch.device:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fer_vit.commands.faces import DetectorName, best_device, face_batches
-from fer_vit.data.photos import FaceMode, PhotoBatch
+from fer_vit.data.photos import FaceMode, Photo
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Face
 from fer_vit.face.geometry import LANDMARKS
@@ -57,15 +57,20 @@ def predict(
     check_table(output, overwrite)
     task = load_task(checkpoint).to(best_device())
     columns = {"path": str, "status": str, "face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float)}
-    columns |= {"label": str, "confidence": float, **dict.fromkeys(task.labels, float)}
+    columns |= {"label": str, "confidence": float}
+    if taken := columns.keys() & set(task.labels):
+        raise FerVitError(
+            f"The model has a class `{min(taken)}`, which is the name of another column. Rename the class."
+        )
+    columns |= dict.fromkeys(task.labels, float)
     status: Counter[str] = Counter()
     found: Counter[str] = Counter()
     with TableWriter(output, columns) as table, torch.inference_mode():
-        for photos in face_batches(task, images, face, detector, batch_size, workers):
-            probabilities = [] if photos.batch is None else task(photos.batch).cpu().tolist()
+        for photos, parts in face_batches(task, images, face, detector, batch_size, workers):
+            probabilities = [shares for part in parts for shares in task(part).tolist()]
             rows = list(prediction_rows(photos, probabilities, task.labels))
             table.write(rows)
-            status.update(photo.status for photo in photos.photos)
+            status.update(photo.status for photo in photos)
             found.update(str(row["label"]) for row in rows if row["label"])
     print(f"{sum(status.values()):,} images: " + ", ".join(f"{n:,} {what}" for what, n in status.most_common()))
     print(f"{sum(found.values()):,} faces: " + ", ".join(f"{n:,} {label}" for label, n in found.most_common()))
@@ -73,7 +78,7 @@ def predict(
 
 
 def prediction_rows(
-    photos: PhotoBatch, probabilities: list[list[float]], labels: list[str]
+    photos: list[Photo], probabilities: list[list[float]], labels: list[str]
 ) -> Iterator[dict[str, Cell]]:
     """Yields the rows of a batch of photos.
 
@@ -83,7 +88,7 @@ def prediction_rows(
         labels: Names of the C classes.
     """
     left = iter(probabilities)
-    for photo in photos.photos:
+    for photo in photos:
         if not photo.faces:
             yield {"path": photo.path, "status": photo.status, "label": None}
         for number, (face, shares) in enumerate(zip(photo.faces, left, strict=False)):
@@ -108,5 +113,7 @@ def check_table(path: Path, overwrite: bool) -> None:
     """Raises FerVitError when a table could not be written there, before any work."""
     if path.suffix not in SUFFIXES:
         raise FerVitError(f"Expected a table that ends in {', '.join(SUFFIXES)}, but got {path}.")
+    if path.is_dir():
+        raise FerVitError(f"Expected the name of a table, but {path} is a folder. Name a file in it.")
     if path.exists() and not overwrite:
         raise FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")

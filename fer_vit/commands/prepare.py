@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import multiprocessing
-import os
 import signal
 import tempfile
 import zipfile
@@ -21,6 +20,7 @@ from typing import Literal
 import cv2
 from tqdm import tqdm
 
+from fer_vit.commands import cores
 from fer_vit.data.manifest import SPLITS, Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, Detector, YuNet, detect_in_crop
@@ -89,7 +89,10 @@ def prepare(
     for name in options.keys() - inspect.signature(read).parameters.keys():
         raise FerVitError(f"`--{name}` belongs to the source {OPTION_OF[name]}, not to {source}. Leave it out.")
     zipped = root.suffix.lower() == ".zip"
-    if source != "drawn" and not (root.is_file() if zipped else root.is_dir()):
+    if workers is not None and workers < 1:
+        raise FerVitError(f"Expected one worker or more, but got {workers}.")
+    one_file = zipped or (source == "fer2013" and root.suffix.lower() == ".csv")
+    if source != "drawn" and not (root.is_file() if one_file else root.is_dir()):
         raise FerVitError(f"Expected the data set {source} in a folder or zip, but there is none at {root}.")
     if zipped and embed == "never":
         raise FerVitError(
@@ -101,6 +104,9 @@ def prepare(
         reading.notes = [note.replace(str(folder), str(root)) for note in reading.notes]
         missing = detector == "yunet" and any(row.landmarks is None for row in reading.rows)
         reading = add_landmarks(reading, YuNet(min_score=CROP_SCORE) if missing else None, workers)
+        if not reading.rows:
+            reasons = ", ".join(f"{number:,} {reason}" for reason, number in reading.dropped.most_common())
+            raise FerVitError(f"Expected images in {root}, but none can be used ({reasons}).")
         write_manifest(out, reading, source, "always" if zipped else embed)
     print(summary(reading, out))
 
@@ -117,7 +123,7 @@ def add_landmarks(reading: Reading, detector: Detector | None, workers: int | No
         The rows in their order. Where no face was found, landmarks stay None.
     """
     chunks = [reading.rows[start : start + CHUNK] for start in range(0, len(reading.rows), CHUNK)]
-    processes = min(workers or os.cpu_count() or 1, len(chunks))
+    processes = min(workers or cores(), len(chunks))
     rows: list[Row] = []
     dropped = Counter(reading.dropped)
     with (
@@ -192,6 +198,8 @@ def _check_out(out: Path, overwrite: bool) -> None:
     """Raises FerVitError when the manifest could not be written, before hours of work rather than after."""
     if out.suffix != ".parquet":
         raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
+    if out.is_dir():
+        raise FerVitError(f"Expected the name of a manifest, but {out} is a folder. Name a file in it.")
     if out.exists() and not overwrite:
         raise FerVitError(f"{out} exists already. Choose another name or add `--overwrite`.")
     try:
@@ -212,9 +220,9 @@ def _unpacked(archive: Path, beside: Path) -> Iterator[Path]:
             raise FerVitError(
                 f"Expected a whole zip at {archive}, but got an error: {error}. Fetch it again."
             ) from error
-        # A zip of the folder `photos` mostly holds `photos/...` rather than what lies in it.
-        inner = Path(folder, archive.stem)
+        # A zip of a folder mostly holds that folder rather than what lies in it; macOS adds one of its own.
+        inner = [path for path in Path(folder).iterdir() if path.name[0] not in "._"]
         try:
-            yield inner if inner.is_dir() else Path(folder)
+            yield inner[0] if len(inner) == 1 and inner[0].is_dir() else Path(folder)
         except FerVitError as error:
             raise FerVitError(str(error).replace(folder, str(archive))) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
@@ -66,6 +67,9 @@ def train(args: list[str]) -> None:
     )
     # Lightning's own use of torch
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+    asks = {"-h", "--help"} & set(args) or any(word.startswith("--print_config") for word in args)
+    if args[0] != "fit" and not asks and checkpoint_path(args) is None:
+        raise FerVitError(f"Expected `--ckpt_path FILE`, because `{args[0]}` judges a checkpoint, but got none.")
     with tempfile.TemporaryDirectory() as folder:
         base = checkpoint_config(args, Path(folder) / "checkpoint.yaml")
         try:
@@ -86,7 +90,7 @@ def train(args: list[str]) -> None:
                 parser_kwargs={verb: {"exit_on_error": False} for verb in TrainCLI.subcommands()}
                 | {"exit_on_error": False, "prog": "fer-vit"},
             )
-        except ArgumentError as error:
+        except (ArgumentError, MisconfigurationException, ModuleNotFoundError) as error:
             raise FerVitError(" ".join(str(error).split())) from error
 
 
@@ -95,19 +99,24 @@ def last_checkpoint() -> ModelCheckpoint:
     return ModelCheckpoint(filename="last", save_on_train_epoch_end=False, enable_version_counter=False)
 
 
+def checkpoint_path(args: list[str]) -> Path | None:
+    """Returns the file that `--ckpt_path` names in the words of a command, or None."""
+    for word, following in zip(args, [*args[1:], ""], strict=True):
+        if word.partition("=")[0] == "--ckpt_path":
+            return Path(word.partition("=")[2] or following)
+    return None
+
+
 def checkpoint_config(args: list[str], path: Path) -> list[str]:
     """Writes the settings inside the checkpoint that `--ckpt_path` names as a config; returns the words to add.
 
     Raises:
         FerVitError: The checkpoint is missing or is not fer-vit's.
     """
-    checkpoint = None
-    for word, following in zip(args, [*args[1:], ""], strict=True):
-        if word.startswith("--ckpt_path"):
-            checkpoint = word.partition("=")[2] or following
-    if checkpoint is None or checkpoint in ("best", "last", "hpc", "registry", "null"):
+    checkpoint = checkpoint_path(args)
+    if checkpoint is None:
         return []
-    hyper = load_checkpoint(Path(checkpoint))["hyper_parameters"]
+    hyper = load_checkpoint(checkpoint)["hyper_parameters"]
     path.write_text(yaml.safe_dump({"model": {key: _plain(value) for key, value in hyper.items() if key != "labels"}}))
     return ["--config", str(path)]
 

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from fer_vit.commands.faces import DetectorName, best_device, face_batches
-from fer_vit.data.photos import OK, FaceMode, PhotoBatch
+from fer_vit.data.photos import FaceMode, Photo
+from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
-from fer_vit.explain.attention import Explanation, Method, explain
-from fer_vit.face.image import read_image
+from fer_vit.explain.attention import Method, explain
+from fer_vit.face.geometry import Image
+from fer_vit.face.image import ImageError, read_image
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import FaceRecord, save_face, write_page
 from fer_vit.task import FERTask, load_task
@@ -53,18 +57,18 @@ def visualize(
     Raises:
         FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())) and not overwrite:
+    if output.exists() and not output.is_dir():
+        raise FerVitError(f"Expected a folder, but {output} is a file. Name another place.")
+    if output.exists() and any(output.iterdir()) and not overwrite:
         raise FerVitError(f"{output} exists already. Choose another folder or add `--overwrite`.")
     task = load_task(checkpoint).to(best_device())
     status: Counter[str] = Counter()
     records: list[FaceRecord] = []
     with _new_folder(output) as folder:
-        for photos in face_batches(task, images, face, detector, batch_size, workers):
-            status.update(photo.status for photo in photos.photos)
-            if photos.batch is not None:
-                result = explain(task.net, photos.batch.image, photos.batch.boxes, photos.batch.valid, method)
-                for view in face_views(photos, result, task):
-                    records.append(save_face(folder, len(records), view))
+        for photos, parts in face_batches(task, images, face, detector, batch_size, workers):
+            status.update(photo.status for photo in photos)
+            for view in face_views(photos, parts, task, method):
+                records.append(save_face(folder, len(records), view))
         facts = {
             "Method": f"attention {method}",
             "Checkpoint": str(checkpoint),
@@ -74,31 +78,39 @@ def visualize(
     print(f"{len(records):,} faces in {sum(status.values()):,} images: open {output / 'index.html'}")
 
 
-def face_views(photos: PhotoBatch, result: Explanation, task: FERTask) -> Iterator[FaceView]:
-    """Yields what the report shows of every face in a batch of photos, whose explanations are in `result`."""
-    batch = photos.batch
-    assert batch is not None
-    row = 0
-    for photo in photos.photos:
-        # Read again rather than carried along: the workers hand over crops, and photos can be large.
-        pixels = read_image(Path(photo.path)) if photo.status == OK else None
-        for number, face in enumerate(photo.faces):
-            assert pixels is not None
-            present = [i for i in range(result.shares.shape[1]) if batch.valid[row, i]]
+def face_views(photos: list[Photo], parts: list[Batch], task: FERTask, method: Method) -> Iterator[FaceView]:
+    """Yields what the report shows of every face in some photos; `parts` holds the faces in order."""
+    faces = ((photo, number, face) for photo in photos for number, face in enumerate(photo.faces))
+    path, pixels = "", np.zeros((1, 1, 3), np.uint8)
+    for part in parts:
+        result = explain(task.net, part.image, part.boxes, part.valid, method)
+        for row, (photo, number, face) in zip(range(len(part.path)), faces, strict=False):
+            if photo.path != path:
+                # Read again rather than carried along: the workers hand over crops, and photos can be large.
+                path, pixels = photo.path, _read_again(photo.path)
+            present = part.valid[row].nonzero().flatten().tolist() if result.shares.shape[1] else []
             names = task.crop_spec.regions
             yield FaceView(
-                name=photo.path,
+                name=path,
                 face=number,
                 photo=pixels,
                 box=None if face is None else face.box,
-                to_crop=batch.to_crop[row].double().numpy(),
+                to_crop=part.to_crop[row].double().numpy(),
                 crop_size=task.crop_spec.size,
                 heat=result.heat[row].double().cpu().numpy(),
-                regions={names[i]: batch.boxes[row, i].double().cpu().numpy() for i in present},
+                regions={names[i]: part.boxes[row, i].double().cpu().numpy() for i in present},
                 shares={names[i]: float(result.shares[row, i]) for i in present},
                 probabilities=dict(zip(task.labels, result.probabilities[row].tolist(), strict=True)),
             )
-            row += 1
+
+
+def _read_again(path: str) -> Image:
+    try:
+        return read_image(Path(path))
+    except ImageError as error:
+        raise FerVitError(
+            f"{path} changed while it was read ({error}). Run again when the photos are at rest."
+        ) from error
 
 
 @contextmanager

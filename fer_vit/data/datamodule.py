@@ -14,6 +14,7 @@ from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.data.transforms import AugmentConfig, build_augment
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import TEMPLATE, Align
+from fer_vit.face.image import before_fork
 from fer_vit.face.regions import DEFAULT_REGIONS
 
 
@@ -87,7 +88,7 @@ class FaceDataModule(L.LightningDataModule):
             labels = torch.from_numpy(dataset.targets).argmax(1)
             weights = 1.0 / torch.bincount(labels).clamp(min=1)[labels]
             sampler = WeightedRandomSampler(weights.tolist(), len(dataset))
-        drop_last = len(dataset) > self.batch_size
+        drop_last = len(dataset) // _processes() > self.batch_size
         return self._loader(dataset, sampler=sampler, shuffle=sampler is None, drop_last=drop_last)
 
     def val_dataloader(self) -> DataLoader[Sample]:
@@ -104,10 +105,10 @@ class FaceDataModule(L.LightningDataModule):
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:
         dataset = self.dataset(split)
-        spread = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        return self._loader(dataset, sampler=EvalSampler(dataset) if spread else None)
+        return self._loader(dataset, sampler=EvalSampler(dataset) if _processes() > 1 else None)
 
     def _loader(self, dataset: FaceDataset, **how: object) -> DataLoader[Sample]:
+        before_fork()
         return DataLoader(
             dataset,
             self.batch_size,
@@ -117,3 +118,7 @@ class FaceDataModule(L.LightningDataModule):
             persistent_workers=self.num_workers > 0,
             **how,  # type: ignore[arg-type]
         )
+
+
+def _processes() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

@@ -136,7 +136,8 @@ def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
     if isinstance(row.image, bytes) and embed == "never":
         raise FerVitError(f"The images of `{source}` have no files to point to: leave out `--embed never`.")
     return {
-        "image": {"bytes": data, "path": path},
+        # A name need not be valid Unicode, but a Parquet string is.
+        "image": {"bytes": data, "path": path.encode("utf-8", "backslashreplace" if data else "strict").decode()},
         "split": row.split,
         "label": row.label,
         "votes": row.votes,
@@ -247,7 +248,7 @@ def _check(path: Path, table: pa.Table) -> tuple[str, ...]:
         known = pc.is_in(table[column], pa.array(list(allowed), pa.string()))
         return pc.invert(known)
 
-    image = table["image"].combine_chunks()
+    image = table["image"]  # in its chunks: together their bytes can exceed what one array holds
     no_image = pc.and_(pc.is_null(pc.struct_field(image, "bytes")), pc.is_null(pc.struct_field(image, "path")))
     first_row(no_image, "image bytes or a path", "image")
     first_row(not_in("split", SPLITS), f"one of {', '.join(SPLITS)}", "split")

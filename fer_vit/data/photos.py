@@ -2,6 +2,7 @@
 
 import glob
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -15,7 +16,7 @@ from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Detector, Face, detect_in_crop
 from fer_vit.face.geometry import Image, apply
-from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, read_image
+from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, before_fork, read_image
 
 FaceMode = Literal["detect", "crop"]
 OK = "ok"
@@ -72,10 +73,12 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
         path = self.paths[index]
         try:
             image = read_image(path)
+            faces = self._faces(image)
+            samples = [self._sample(image, face, place, path) for place, face in enumerate(faces)]
         except ImageError as error:
             return Photo(str(path), str(error), []), []
-        faces = self._faces(image)
-        samples = [self._sample(image, face, place, path) for place, face in enumerate(faces)]
+        except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
+            return Photo(str(path), "the image cannot be processed", []), []
         return Photo(str(path), OK if faces else NO_FACE, faces), samples
 
     def _faces(self, image: Image) -> list[Face | None]:
@@ -95,6 +98,7 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
 
 def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
     """Returns batches of `batch_size` photos in order, read by `num_workers` processes (0: in this one)."""
+    before_fork()
     return DataLoader(
         dataset,  # type: ignore[arg-type]
         batch_size,
@@ -110,7 +114,7 @@ def _collate(items: list[tuple[Photo, list[Sample]]]) -> PhotoBatch:
 
 
 def _start_worker(_: int) -> None:
-    cv2.setNumThreads(1)  # the processes are the parallelism
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the main process cleans up, see `cli`
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the status says what cannot be read
 
 
@@ -124,7 +128,9 @@ def find_images(inputs: Sequence[str | Path]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for item in map(str, inputs):
-        paths = [Path(item)] if os.path.lexists(item) else sorted(map(Path, glob.glob(item, recursive=True)))
+        # A pattern may reach one file through several links, or a loop of them.
+        matches = {os.path.realpath(match): Path(match) for match in sorted(glob.glob(item, recursive=True))[::-1]}
+        paths = [Path(item)] if os.path.lexists(item) else sorted(matches.values())
         if not paths:
             raise FerVitError(f"Expected an image, a folder or a pattern that matches some, but there is no {item}.")
         images = [image for path in paths for image in (_images_below(path) if path.is_dir() else [path])]
@@ -135,9 +141,13 @@ def find_images(inputs: Sequence[str | Path]) -> list[Path]:
     return list(found)
 
 
+def _refuse(error: OSError) -> None:
+    raise FerVitError(f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name others.")
+
+
 def _images_below(folder: Path) -> list[Path]:
     images: list[Path] = []
-    for parent, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder, onerror=_refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         names = sorted(name for name in files if Path(name).suffix.lower() in IMAGE_SUFFIXES and name[0] != ".")
         images += [Path(parent, name) for name in names]

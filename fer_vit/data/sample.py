@@ -1,6 +1,6 @@
 """The contract between data and model: one face, and a batch of faces."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +53,11 @@ class Batch(NamedTuple):
     row: Tensor
     path: list[str]
     to_crop: Tensor
+
+    def split(self, size: int) -> Iterator["Batch"]:
+        """Yields the batch in parts of at most `size` faces."""
+        for start in range(0, len(self.path), size):
+            yield Batch(*(None if part is None else part[start : start + size] for part in self))  # type: ignore[arg-type]
 
     def ready(self, device: torch.device) -> "Batch":
         """Brings what the model reads to its device, the images as numbers in [0, 1]."""

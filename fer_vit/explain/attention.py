@@ -58,17 +58,17 @@ def record_attention(model: nn.Module) -> Iterator[list[Tensor]]:
         raise RuntimeError("No attention was recorded: run the model's forward pass inside `record_attention`.")
 
 
-def raw(attention: Sequence[Tensor], queries: slice) -> Tensor:
+def raw(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
     """Attention of the last block, averaged over heads and over the tokens that are classified: (B, T).
 
     Args:
         attention: Weights (B, H, T, T) of every block.
-        queries: The tokens whose features are classified.
+        pool: How much each token counts in what is classified (B, T).
     """
-    return attention[-1].mean(1)[:, queries].mean(1)
+    return (pool[:, None] @ attention[-1].float().mean(1))[:, 0]
 
 
-def rollout(attention: Sequence[Tensor], queries: slice) -> Tensor:
+def rollout(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
     """Attention rollout: attention as a flow through all blocks and their residual paths: (B, T).
 
     Abnar & Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020): each block's mean over heads, half of it
@@ -76,13 +76,12 @@ def rollout(attention: Sequence[Tensor], queries: slice) -> Tensor:
 
     Args:
         attention: Weights (B, H, T, T) of every block.
-        queries: The tokens whose features are classified.
+        pool: How much each token counts in what is classified (B, T).
     """
-    identity = torch.eye(attention[0].shape[-1], device=attention[0].device, dtype=torch.float32)
-    flow = identity.expand(len(attention[0]), -1, -1)[:, queries]
+    flow = pool[:, None]  # (B, 1, T)
     for weights in reversed(attention):
-        flow = flow @ (weights.float().mean(1) + identity) / 2
-    return flow.mean(1)
+        flow = (flow @ weights.float().mean(1) + flow) / 2
+    return flow[:, 0]
 
 
 @torch.inference_mode()
@@ -97,10 +96,11 @@ def explain(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method:
         method: "rollout" through all blocks, or the "raw" attention of the last one.
     """
     layout = net.layout
-    queries = slice(0, 1) if net.config.head == "token" else slice(layout.num_prefix, None)
+    tokens = net.tokenize(image, boxes, valid)
     with record_attention(net) as attention:
-        probabilities = net(image, boxes, valid).float().softmax(-1)
-    scores = (rollout if method == "rollout" else raw)(attention, queries).float()
+        x = net.forward_features(tokens)
+    probabilities = net.forward_head(x, tokens.valid).float().softmax(-1)
+    scores = (rollout if method == "rollout" else raw)(attention, net.pool_weights(x, tokens.valid).float())
     scores[:, : layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
     scores = scores / scores.sum(1, keepdim=True).clamp(min=1e-12)
     return Explanation(probabilities, layout.patch_map(scores), layout.region_scores(scores))

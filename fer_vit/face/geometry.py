@@ -32,12 +32,13 @@ TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.6
 
 
 def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:
-    """Finds the similarity transform that carries points onto points with the least squared error.
+    """Finds the similarity transform that carries points onto points.
 
     Args:
         source: Points (L, 2).
         target: Points (L, 2).
-        rotate: Whether the transform may turn; without it only scale and shift are fitted.
+        rotate: With it the squared error is least. Without it the transform only scales, to the same spread of the
+            points around their mean, and shifts.
 
     Returns:
         Matrix (2, 3) from source to target coordinates. No reflection. Closed form of Umeyama (1991) in two dimensions.
@@ -45,7 +46,8 @@ def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Arr
     src, dst = np.asarray(source, float), np.asarray(target, float)
     a, b = src - src.mean(0), dst - dst.mean(0)
     norm = max((a * a).sum(), 1e-12)
-    cos = (a * b).sum() / norm
+    # Without a turn the best fit of the coordinates would shrink a tilted face; equal spread keeps its size.
+    cos = (a * b).sum() / norm if rotate else np.sqrt((b * b).sum() / norm)
     sin = (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum() / norm if rotate else 0.0
     linear: Array = np.array([[cos, -sin], [sin, cos]])
     matrix: Array = np.column_stack([linear, dst.mean(0) - linear @ src.mean(0)])

@@ -8,8 +8,10 @@ import numpy as np
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import Image
 
-IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"))
-"""What counts as an image when a folder is read, in lower case."""
+IMAGE_SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif")
+)
+"""What counts as an image when a folder is read, in lower case; whether it can be decoded is another matter."""
 
 
 class ImageError(FerVitError):
@@ -46,6 +48,8 @@ def read_image(path: Path) -> Image:
 
 def read_bytes(path: Path) -> bytes:
     """Reads a file whole. Raises ImageError when it cannot be read."""
+    if path.exists() and not path.is_file():
+        raise ImageError("not a regular file")  # reading a pipe would wait for ever
     try:
         return path.read_bytes()
     except OSError as error:
@@ -55,3 +59,8 @@ def read_bytes(path: Path) -> bytes:
 def encode_png(image: Image) -> bytes:
     """Encodes an image (H, W, 3) RGB or (H, W) grey as PNG bytes."""
     return bytes(cv2.imencode(".png", image if image.ndim == 2 else image[..., ::-1])[1])
+
+
+def before_fork() -> None:
+    """Ends OpenCV's own threads: processes forked while they live would wait for them for ever."""
+    cv2.setNumThreads(1)

@@ -8,6 +8,7 @@ B images, S crop size, R regions, T tokens, D width, C classes (see `tokens`).
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import timm
@@ -56,7 +57,7 @@ class RegionViTConfig:
     region_grid: int = 2
     pos_embed: Literal["learn", "sincos", "none"] = "learn"
     head: Literal["token", "avg"] = "token"
-    reg_tokens: int = 0
+    reg_tokens: int | None = None
     drop_path_rate: float = 0.0
 
 
@@ -164,24 +165,31 @@ class RegionViT(nn.Module):
 
     def forward_head(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """Pools encoded tokens (B, T, D) over those that are valid (B, T) and classifies. -> (B, C)."""
-        if self.config.head == "token":
-            pooled = x[:, 0]
-        else:
-            x = x[:, self.layout.num_prefix :]
-            weight = x.new_ones(x.shape[:2]) if valid is None else valid[:, self.layout.num_prefix :].to(x.dtype)
-            # A face without any token to average is classified from zeros: the head's bias alone.
-            pooled = (x * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1.0)
+        pooled = x[:, 0] if self.config.head == "token" else (x * self.pool_weights(x, valid)[..., None]).sum(1)
         return self.vit.head(self.vit.head_drop(self.vit.fc_norm(pooled)))  # type: ignore[no-any-return]
+
+    def pool_weights(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Returns how much each of the tokens x (B, T, D) counts in what is classified (B, T).
+
+        Rows sum to 1. A face without any token to average has 0 throughout: its logits are the head's bias.
+        """
+        weights = torch.zeros_like(x[..., 0])
+        if self.config.head == "token":
+            weights[:, 0] = 1.0
+            return weights
+        weights[:, self.layout.num_prefix :] = 1.0
+        weights = weights if valid is None else weights * valid
+        return weights / weights.sum(1, keepdim=True).clamp(min=1.0)
 
     def no_weight_decay(self) -> set[str]:
         """Patterns of parameters that weight decay must leave alone, as timm's optimisers ask for them."""
         return {"*pos_embed", "*cls_token", "*reg_token", "*name_embed*"}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, object]:
-        """Layers for timm's layer-wise learning rate decay: embeddings, then block by block."""
+        """Layers for timm's layer-wise learning rate decay: embeddings, block by block, head."""
         return {
             "stem": r"^region_embed|^vit\.(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)",
-            "blocks": [(r"^vit\.blocks\.(\d+)", None), (r"^vit\.(?:norm|fc_norm|head)", (99999,))],
+            "blocks": [(r"^vit\.blocks\.(\d+)", None), (r"^vit\.(?:norm|fc_norm)", (99999,))],
         }
 
 
@@ -194,11 +202,13 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
         FerVitError: The name is not a timm vision transformer, or the sizes do not fit together.
     """
     check_config(config)
-    asked = {name: getattr(config, name) for name in ("patch_size", "embed_dim", "depth", "num_heads")}
+    asked = {name: getattr(config, name) for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")}
     overrides: dict[str, object] = {name: value for name, value in asked.items() if value is not None}
     if config.stem == "conv":
         overrides["embed_layer"] = ConvStem
     if isinstance(config.pretrained, str):
+        if not Path(config.pretrained).is_file():
+            raise FerVitError(f"Expected a state dict at {config.pretrained} (network.pretrained), but there is none.")
         overrides["pretrained_cfg_overlay"] = {"file": config.pretrained}
     try:
         vit = timm.create_model(
@@ -209,7 +219,6 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
             num_classes=num_classes,
             global_pool=config.head,
             pos_embed="none" if config.pos_embed == "none" else "learn",
-            reg_tokens=config.reg_tokens,
             drop_path_rate=config.drop_path_rate,
             **overrides,
         )

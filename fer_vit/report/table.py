@@ -84,12 +84,12 @@ class TableWriter:
         try:
             if kind is None:
                 self._flush()
-        finally:
             for file in (self._parquet, self._text):
                 if file is not None:
                     file.close()
             if kind is None:
                 self._part.replace(self.path)
+        finally:
             self._part.unlink(missing_ok=True)
 
 

@@ -1,6 +1,7 @@
 """What the sources share: the held-out split, tables of text, and the errors that name a place."""
 
 import csv
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +31,7 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
             classes[row.label].append(row.name)
     moved: dict[str, Split] = {}
     for names in classes.values():
-        names.sort(key=lambda name: (crc32(name.encode()), name))
+        names.sort(key=lambda name: (crc32(os.fsencode(name)), name))
         tenth = min(max(1, round(len(names) / 10)), (len(names) - 1) // len(splits))
         for i, split in enumerate(splits):
             moved |= dict.fromkeys(names[i * tenth : (i + 1) * tenth], split)

@@ -2,7 +2,7 @@
 
 With splits or without:
 
-    train/happy/*.jpg, val/happy/*.jpg, test/happy/*.jpg   `valid` and `validation` are val as well
+    train/happy/*.jpg, val/happy/*.jpg, test/happy/*.jpg   `valid`, `training` and the like as well
     happy/*.jpg                                            without splits
 """
 
@@ -10,11 +10,16 @@ import os
 from pathlib import Path
 
 from fer_vit.data.manifest import SPLITS, Reading, Row, Split
+from fer_vit.errors import FerVitError
 from fer_vit.face.image import IMAGE_SUFFIXES
 from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.sources.common import hold_out, not_found
 
-SPLIT_FOLDERS: dict[str, Split] = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+SPLIT_FOLDERS: dict[str, Split] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 
 
 def read(root: Path) -> Reading:
@@ -41,6 +46,8 @@ def read(root: Path) -> Reading:
         raise not_found(root, "images in class folders, for example train/happy/1.jpg or happy/1.jpg,")
     reading.rows.sort(key=lambda row: row.name)
     labels = {str(row.label) for row in reading.rows}
+    if not splits and len(labels) < 2:
+        raise FerVitError(f"Expected folders of two classes or more in {root}, but got only {labels}. Go up or down.")
     known = tuple(name for name in EXPRESSIONS if name in labels)
     reading.names = known + tuple(sorted(labels - set(known)))
     if not splits:

@@ -266,3 +266,23 @@ def test_summary_is_a_table_with_totals(tmp_path: Path) -> None:
         "note: look out",
         f"{tmp_path / 'm.parquet'}: 1,202 rows, 2.5 MB",
     ]
+
+
+def test_a_data_set_without_a_readable_image_is_said_and_an_older_manifest_stays(tmp_path: Path) -> None:
+    for name in ("happy/1.png", "sad/2.png"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True)
+        (tmp_path / "data" / name).touch()
+    out = tmp_path / "out.parquet"
+    out.write_text("older")
+    with pytest.raises(FerVitError, match=r"none can be used .*2 the file is empty"):
+        prepare("folder", tmp_path / "data", out, detector="none", overwrite=True)
+    assert out.read_text() == "older"
+    with pytest.raises(FerVitError, match="is a folder"):
+        prepare("folder", tmp_path / "data", _folder(tmp_path / "x.parquet"), detector="none", overwrite=True)
+    with pytest.raises(FerVitError, match="one worker or more"):
+        prepare("folder", tmp_path / "data", tmp_path / "y.parquet", workers=0)
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path

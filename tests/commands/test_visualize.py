@@ -34,7 +34,7 @@ def test_a_report_of_a_photo(checkpoint: Path, tmp_path: Path, yunet_named: None
     (tmp_path / "photos" / "broken.png").write_bytes(b"no")
     page = visualize(tmp_path / "photos", checkpoint, tmp_path / "r")
     assert page.count("<article") == 1
-    assert "1 ok, 1 not an image that can be decoded" in page
+    assert "1 not an image that can be decoded, 1 ok" in page
 
 
 def test_an_older_report_stays_unless_asked(

@@ -132,7 +132,7 @@ def test_a_wrong_row_is_named(tmp_path: Path, column: str, values: list[object],
 
 def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     path = tmp_path / "m.parquet"
-    with pytest.raises(FerVitError, match=r"No manifest at .* fer-vit prepare"):
+    with pytest.raises(FerVitError, match=r"No manifest at .*`fer-vit prepare"):
         Manifest.read(path)
     path.write_bytes(b"PAR1 not really")
     with pytest.raises(FerVitError, match="not a whole Parquet table"):

@@ -56,13 +56,13 @@ def test_similarity_solves_the_least_squares_problem(rng: np.random.Generator) -
         np.testing.assert_allclose(similarity(source, target), [[a, -b, c], [b, a, d]], atol=1e-9)
 
 
-def test_similarity_without_rotation_solves_the_smaller_problem(rng: np.random.Generator) -> None:
-    source, target = rng.normal(size=(5, 2)) * 20 + 50, rng.normal(size=(5, 2)) * 30 + 10
-    left = np.zeros((10, 3))
-    left[0::2] = np.stack([source[:, 0], np.ones(5), np.zeros(5)], 1)
-    left[1::2] = np.stack([source[:, 1], np.zeros(5), np.ones(5)], 1)
-    a, c, d = np.linalg.lstsq(left, target.ravel(), rcond=None)[0]
-    np.testing.assert_allclose(similarity(source, target, rotate=False), [[a, 0, c], [0, a, d]], atol=1e-9)
+@pytest.mark.parametrize("degrees", [0, 30, 90, 180])
+def test_similarity_without_rotation_keeps_a_tilted_face_upright_and_its_size(degrees: float) -> None:
+    target = np.array([[10.0, 10], [30, 10], [20, 20], [12, 30], [28, 30]])
+    source = apply(turned(np.radians(degrees), 2.5, (-7.0, 11.0)), target)
+    matrix = similarity(source, target, rotate=False)
+    np.testing.assert_allclose(matrix[:, :2], np.eye(2) / 2.5, atol=1e-9)
+    np.testing.assert_allclose(apply(matrix, source).mean(0), target.mean(0), atol=1e-9)
 
 
 def test_similarity_finds_a_known_transform_and_never_reflects(rng: np.random.Generator) -> None:

@@ -101,7 +101,7 @@ def test_files_are_read_and_missing_ones_named_by_their_reason(tmp_path: Path) -
     np.testing.assert_array_equal(read_image(path), drawing())
     with pytest.raises(ImageError, match="No such file"):
         read_image(tmp_path / "missing.png")
-    with pytest.raises(ImageError, match="directory"):
+    with pytest.raises(ImageError, match="not a regular file"):
         read_bytes(tmp_path)
 
 

@@ -1,6 +1,6 @@
 import torch
 
-from fer_vit.model.mix import cutmix, mixup
+from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.tokens import TokenLayout, Tokens
 
 LAYOUT = TokenLayout(num_prefix=1, grid=(4, 4), num_regions=2, region_grid=2)
@@ -37,8 +37,10 @@ def test_cutmix_takes_whole_tokens_and_shares_the_target_by_them() -> None:
     own = torch.arange(64)[:, None]
     assert ((origin == own) | (origin == (own - 1) % 64)).all()
     assert (origin[:, 0] == own[:, 0]).all()  # the class token stays
-    taken = (origin != own)[:, 1:].float().mean(1)
+    there = mixed.valid[:, 1:]  # missing regions have no part in the target
+    taken = ((origin != own)[:, 1:] & there).sum(1) / there.sum(1)
     assert 0.15 < taken.mean() < 0.5
+    assert (~there).any(1).sum() >= 1
     assert torch.allclose(mixed_target[torch.arange(64), torch.arange(64)], 1 - taken, atol=1e-6)
     # A region comes whole, and with its validity.
     regions = (origin != own)[:, LAYOUT.regions].view(64, 2, 4)
@@ -52,3 +54,15 @@ def test_cutmix_takes_whole_tokens_and_shares_the_target_by_them() -> None:
     for i in range(64):
         rows, columns = patches[i].any(1), patches[i].any(0)
         assert torch.equal(patches[i], rows[:, None] & columns[None])
+
+
+def test_region_dropout_hides_whole_regions_and_nothing_else() -> None:
+    tokens, _ = batch(2000)
+    dropped = drop_regions(tokens, LAYOUT, 0.3)
+    assert torch.equal(dropped.x, tokens.x)
+    assert dropped.valid[:, : LAYOUT.regions.start].all()
+    regions = dropped.valid[:, LAYOUT.regions].view(2000, 2, 4)
+    assert (regions.all(-1) | ~regions.any(-1)).all()
+    assert abs(regions[..., 0].float().mean().item() - 0.7) < 0.03
+    assert tokens.valid.all()  # the batch itself is left alone
+    assert not drop_regions(tokens, LAYOUT, 1.0).valid[:, LAYOUT.regions].any()

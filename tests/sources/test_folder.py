@@ -82,3 +82,11 @@ def test_nothing_found(tmp_path: Path) -> None:
     draw(tmp_path, "1.jpg", "happy/notes.txt")
     with pytest.raises(FerVitError, match=r"but got 1\.jpg, happy"):
         folder.read(tmp_path)
+
+
+def test_a_folder_above_the_data_set_is_not_taken_for_a_class(tmp_path: Path) -> None:
+    for name in ("faces/train/happy/1.png", "faces/train/sad/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    with pytest.raises(FerVitError, match=r"two classes or more .* but got only \{'faces'\}"):
+        folder.read(tmp_path)
