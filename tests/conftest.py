@@ -41,9 +41,9 @@ def yunet() -> Path:
 
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the manifest `faces.parquet` of 160 drawn faces, whose pictures are in `faces`."""
+    """A folder with the manifest `faces.parquet` of 170 drawn faces, whose pictures are in `faces`."""
     folder = tmp_path_factory.mktemp("drawn")
-    reading = read(folder / "faces", count=160, size=64)
+    reading = read(folder / "faces", count=170, size=64)
     write_manifest(folder / "faces.parquet", reading, "drawn")
     return folder
 

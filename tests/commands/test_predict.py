@@ -87,7 +87,7 @@ def test_batch_size_and_workers_do_not_matter(
 
 def test_crops_without_a_detector(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     rows = predict(drawn / "faces", checkpoint, tmp_path / "t.csv", "--face", "crop", "--detector", "none")
-    assert len(rows) == 160
+    assert len(rows) == 170
     assert {row["status"] for row in rows} == {"ok"}
     assert {row["score"] for row in rows} == {""}
 

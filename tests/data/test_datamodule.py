@@ -15,7 +15,7 @@ def test_splits_and_batches(drawn: Path) -> None:
     data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, size=48)
     assert data.labels == list(EXPRESSIONS)
     sizes = [len(data.dataset(split)) for split in ("train", "val", "test")]
-    assert sum(sizes) == 160
+    assert sum(sizes) == 170
     assert [len(batch.path) for batch in data.train_dataloader()] == [50] * (sizes[0] // 50)
     assert sum(len(batch.path) for batch in data.test_dataloader()) == sizes[2]
     batch = next(iter(data.val_dataloader()))
