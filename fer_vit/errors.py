@@ -1,5 +1,7 @@
 """The one exception that users are meant to see: one line, no traceback."""
 
+import math
+
 
 class FerVitError(Exception):
     """Something the user can mend.
@@ -7,3 +9,10 @@ class FerVitError(Exception):
     The message is one line that says what was expected, what came, and what to do. The command line prints it without a
     traceback and exits with code 2 (`--debug` shows the traceback).
     """
+
+
+def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
+    """Raises FerVitError when a number lies outside of [low, high] or is not a number."""
+    if not low <= value <= high:
+        allowed = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
+        raise FerVitError(f"Expected {name} to be {allowed}, but got {value:g}.")

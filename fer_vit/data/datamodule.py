@@ -11,8 +11,8 @@ from fer_vit.data.crop import CropSpec
 from fer_vit.data.dataset import EvalSampler, FaceDataset
 from fer_vit.data.manifest import Manifest, Split
 from fer_vit.data.sample import Batch, Sample, collate
-from fer_vit.data.transforms import AugmentConfig, build_augment
-from fer_vit.errors import FerVitError
+from fer_vit.data.transforms import Augment, AugmentConfig
+from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.geometry import TEMPLATE, Align
 from fer_vit.face.image import before_fork
 from fer_vit.face.regions import DEFAULT_REGIONS
@@ -36,7 +36,7 @@ class FaceDataModule(L.LightningDataModule):
         labels: The manifest's labels in order.
 
     Raises:
-        FerVitError: The manifest is missing or wrong.
+        FerVitError: The manifest is missing or wrong, or a number is.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class FaceDataModule(L.LightningDataModule):
         template: tuple[tuple[float, float], ...] = TEMPLATE,
     ) -> None:
         super().__init__()
+        check_number("data.batch_size", batch_size, 1)
+        check_number("data.num_workers", num_workers, 0)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.augment = augment
@@ -70,7 +72,7 @@ class FaceDataModule(L.LightningDataModule):
         path = self.manifest.path
         if not len(manifest):
             raise FerVitError(f"{path} has no rows with split {split}. Prepare the data set with that split.")
-        dataset = FaceDataset(manifest, self.spec, build_augment(self.augment) if split == "train" else None)
+        dataset = FaceDataset(manifest, self.spec, Augment(self.augment) if split == "train" else None)
         if dataset.targets is None:
             raise FerVitError(f"{path} has {split} rows without a label. Give every row one, or predict instead.")
         return dataset
@@ -116,8 +118,13 @@ class FaceDataModule(L.LightningDataModule):
             collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=self.num_workers > 0,
+            worker_init_fn=_start_worker,
             **how,  # type: ignore[arg-type]
         )
+
+
+def _start_worker(_: int) -> None:
+    before_fork()  # where processes are not forked, they begin with OpenCV's own threads again
 
 
 def _processes() -> int:

@@ -114,6 +114,7 @@ def _collate(items: list[tuple[Photo, list[Sample]]]) -> PhotoBatch:
 
 
 def _start_worker(_: int) -> None:
+    before_fork()  # where processes are not forked, they begin with OpenCV's own threads again
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the main process cleans up, see `cli`
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the status says what cannot be read
 

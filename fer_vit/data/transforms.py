@@ -1,17 +1,16 @@
 """Augmentation of a face crop and its landmarks together. The only file that knows albumentations."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, fields
 
 import numpy as np
 
+from fer_vit.errors import check_number
 from fer_vit.face.geometry import BORDER, INTERPOLATION, MIRRORED, Array, Image
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for a newer version when imported
 import albumentations as A
-
-Augment = Callable[[Image, Array | None, int], tuple[Image, Array | None]]
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,8 @@ class AugmentConfig:
         contrast: Largest relative change of contrast.
         blur: Probability of a slight Gaussian blur.
         erase: Probability that a rectangle is erased.
+        jitter: Standard deviation of each landmark's error as a fraction of the crop's side, for a model that is to
+            work where landmarks are guessed: regions are then cropped beside their true place.
     """
 
     mirror: float = 0.5
@@ -37,6 +38,7 @@ class AugmentConfig:
     contrast: float = 0.2
     blur: float = 0.0
     erase: float = 0.25
+    jitter: float = 0.0
 
 
 def mirror(image: Image, landmarks: Array | None) -> tuple[Image, Array | None]:
@@ -46,50 +48,66 @@ def mirror(image: Image, landmarks: Array | None) -> tuple[Image, Array | None]:
     return np.ascontiguousarray(image[:, ::-1]), landmarks
 
 
-def build_augment(config: AugmentConfig) -> Augment:
-    """Makes the function that augments one crop.
+HIGHEST = {"degrees": 180, "scale": 0.9}
+"""The largest values that make sense, where that is not 1."""
 
-    Returns:
-        A function of a crop (S, S, 3) RGB uint8, its landmarks (5, 2) in crop pixels or None, and a seed; the same seed
-        gives the same result.
+
+class Augment:
+    """Changes crops as a configuration says.
+
+    Args:
+        config: How strongly.
+
+    Raises:
+        FerVitError: A number is out of its range.
     """
-    steps: list[A.BasicTransform] = []
-    if config.degrees or config.scale or config.shift:
-        steps.append(
-            A.Affine(
-                rotate=(-config.degrees, config.degrees),
-                scale=(1 - config.scale, 1 + config.scale),
-                translate_percent=(-config.shift, config.shift),
-                keep_ratio=True,
-                border_mode=BORDER,
-                interpolation=INTERPOLATION,
-                p=1.0,
-            )
-        )
-    if config.brightness or config.contrast:
-        steps.append(A.RandomBrightnessContrast(config.brightness, config.contrast, p=0.8))
-    if config.blur:
-        steps.append(A.GaussianBlur(blur_limit=(3, 3), p=config.blur))
-    if config.erase:
-        steps.append(
-            A.CoarseDropout(
-                num_holes_range=(1, 1),
-                hole_height_range=(0.1, 0.35),
-                hole_width_range=(0.1, 0.35),
-                fill="random_uniform",
-                p=config.erase,
-            )
-        )
-    # Landmarks that leave the crop stay, in their rows. albumentations puts a pixel's centre at whole numbers.
-    pipeline = A.Compose(steps, keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
 
-    def augment(image: Image, landmarks: Array | None, seed: int) -> tuple[Image, Array | None]:
-        # A stream of its own: with the pipeline's seed the mirror would foretell its first draw.
-        if np.random.default_rng((seed, 1)).random() < config.mirror:
+    def __init__(self, config: AugmentConfig) -> None:
+        for field in fields(config):
+            check_number(f"augment.{field.name}", getattr(config, field.name), 0, HIGHEST.get(field.name, 1))
+        self.config = config
+        steps: list[A.BasicTransform] = []
+        if config.degrees or config.scale or config.shift:
+            steps.append(
+                A.Affine(
+                    rotate=(-config.degrees, config.degrees),
+                    scale=(1 - config.scale, 1 + config.scale),
+                    translate_percent=(-config.shift, config.shift),
+                    keep_ratio=True,
+                    border_mode=BORDER,
+                    interpolation=INTERPOLATION,
+                    p=1.0,
+                )
+            )
+        if config.brightness or config.contrast:
+            steps.append(A.RandomBrightnessContrast(config.brightness, config.contrast, p=0.8))
+        if config.blur:
+            steps.append(A.GaussianBlur(blur_limit=(3, 3), p=config.blur))
+        if config.erase:
+            steps.append(
+                A.CoarseDropout(
+                    num_holes_range=(1, 1),
+                    hole_height_range=(0.1, 0.35),
+                    hole_width_range=(0.1, 0.35),
+                    fill="random_uniform",
+                    p=config.erase,
+                )
+            )
+        # Landmarks that leave the crop stay, in their rows. albumentations puts a pixel's centre at whole numbers.
+        self.pipeline = A.Compose(steps, keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
+
+    def __call__(self, image: Image, landmarks: Array | None, seed: int) -> tuple[Image, Array | None]:
+        """Augments a crop (S, S, 3), RGB uint8, and its landmarks (5, 2) in crop pixels or None.
+
+        The same seed gives the same result.
+        """
+        rng = np.random.default_rng(seed)
+        # One stream for all steps: a seed would start the same one in each, and erase only what is shifted.
+        self.pipeline.set_random_state(rng, random.Random(seed))
+        if rng.random() < self.config.mirror:
             image, landmarks = mirror(image, landmarks)
-        pipeline.set_random_seed(seed)
-        points = np.zeros((0, 2)) if landmarks is None else landmarks - 0.5
-        result = pipeline(image=image, keypoints=points)
-        return result["image"], None if landmarks is None else np.asarray(result["keypoints"], float) + 0.5
-
-    return augment
+        result = self.pipeline(image=image, keypoints=np.zeros((0, 2)) if landmarks is None else landmarks - 0.5)
+        if landmarks is not None:
+            landmarks = np.asarray(result["keypoints"], float) + 0.5
+            landmarks = landmarks + rng.normal(0.0, self.config.jitter * len(image), landmarks.shape)
+        return result["image"], landmarks

@@ -8,7 +8,7 @@ from fer_vit.data.crop import CropSpec
 from fer_vit.data.dataset import EvalSampler, FaceDataset
 from fer_vit.data.manifest import Manifest, Reading, Row, write_manifest
 from fer_vit.data.sample import collate
-from fer_vit.data.transforms import AugmentConfig, build_augment
+from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import TEMPLATE, apply
 from fer_vit.face.image import encode_png
@@ -51,7 +51,7 @@ def test_unaligned_crops_keep_their_frame_and_have_regions(manifest: Manifest) -
 
 
 def test_augmentation_follows_torchs_seed(manifest: Manifest) -> None:
-    dataset = FaceDataset(manifest, CropSpec(48), build_augment(AugmentConfig()))
+    dataset = FaceDataset(manifest, CropSpec(48), Augment(AugmentConfig()))
     torch.manual_seed(3)
     first, second = dataset[0], dataset[0]
     torch.manual_seed(3)
