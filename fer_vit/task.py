@@ -19,7 +19,7 @@ from torchmetrics import MeanMetric
 
 from fer_vit.data.crop import CropSpec
 from fer_vit.data.sample import Batch
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.geometry import TEMPLATE, Align
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.losses import balanced_weights, expression_loss
@@ -45,7 +45,7 @@ class FERTask(L.LightningModule):
         min_lr: Learning rate at the end as a part of `lr`.
         label_smoothing: Part of the target that is spread evenly over the classes.
         class_weight: "balanced" weighs the loss by inverse class frequency.
-        region_dropout: Probability that a region is hidden from a training step's face.
+        region_dropout: Probability that a training face loses regions, a share drawn evenly from none to all.
         mixup: Beta parameter of mixup on tokens; 0 is off.
         cutmix: Probability that CutMix on tokens takes the place of mixup for a batch; 0 is off.
         mix: Probability that a batch is mixed at all.
@@ -74,15 +74,21 @@ class FERTask(L.LightningModule):
         mix: float = 1.0,
         compile: bool = False,
     ) -> None:
+        hyper = {name: value for name, value in locals().items() if name not in ("self", "__class__", "network")}
         super().__init__()
         if isinstance(network, dict):  # as it comes out of a checkpoint
             network = RegionViTConfig(**network)
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
         check_regions(network.regions)
+        for name, number in (("lr", lr), ("weight_decay", weight_decay), ("mixup", mixup)):
+            check_number(f"model.{name}", number, 0)
+        shares = {"layer_decay": layer_decay, "warmup": warmup, "min_lr": min_lr, "label_smoothing": label_smoothing}
+        shares |= {"region_dropout": region_dropout, "cutmix": cutmix, "mix": mix}
+        for name, number in shares.items():
+            check_number(f"model.{name}", number, 0, 1)
         if cutmix and network.tokens == "region":
             raise FerVitError("CutMix cuts out a rectangle of patches: use tokens: patch or both, or cutmix: 0.")
-        hyper = {name: value for name, value in locals().items() if name not in ("self", "__class__", "network")}
         # Plain values only, so that a checkpoint can be loaded without unpickling; the weights will be its own.
         self.save_hyperparameters({**hyper, "network": asdict(replace(network, pretrained=False))})
         self.net = RegionViT(network, len(labels))

@@ -7,6 +7,7 @@ from argparse import ArgumentError
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
@@ -47,6 +48,13 @@ class TrainCLI(LightningCLI):
         """Parses the words that are given, whatever the process was called with."""
         self.config = parser.parse_args(args)
 
+    def before_instantiate_classes(self) -> None:
+        """Computes in float32 where bfloat16 would be emulated, which is many times slower."""
+        trainer = self.config[self.subcommand].trainer
+        if trainer.precision == "bf16-mixed" and not has_bf16(trainer.accelerator):
+            print("This machine does not compute in bfloat16: training in float32 (`--trainer.precision` says which).")
+            trainer.precision = "32-true"
+
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's hyper-parameters win over the user's words; see `checkpoint_config`."""
 
@@ -76,7 +84,7 @@ def train(args: list[str]) -> None:
             TrainCLI(
                 FERTask,
                 FaceDataModule,
-                args=[args[0], *base, *args[1:]],
+                args=[args[0], *base, *args[1:], *(["--model.network.pretrained=false"] if base else [])],
                 seed_everything_default=0,
                 auto_configure_optimizers=False,
                 save_config_kwargs={"overwrite": False},
@@ -90,8 +98,15 @@ def train(args: list[str]) -> None:
                 parser_kwargs={verb: {"exit_on_error": False} for verb in TrainCLI.subcommands()}
                 | {"exit_on_error": False, "prog": "fer-vit"},
             )
-        except (ArgumentError, MisconfigurationException, ModuleNotFoundError) as error:
+        except (ArgumentError, MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
             raise FerVitError(" ".join(str(error).split())) from error
+
+
+def has_bf16(accelerator: str) -> bool:
+    """Tells whether the GPU, if there is one and it is wanted, or else the CPU multiplies in bfloat16 by itself."""
+    if torch.cuda.is_available() and accelerator in ("auto", "gpu", "cuda"):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def last_checkpoint() -> ModelCheckpoint:

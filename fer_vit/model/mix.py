@@ -74,10 +74,16 @@ def cutmix(
 
 
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
-    """Hides every region of every face with probability `rate`, all its tokens at once, as if it were missing."""
+    """Hides regions, all tokens of one at once, as if they were missing.
+
+    A face is chosen with probability `rate` and loses a share of its regions that is drawn evenly from none to all: a
+    model that never saw a face without regions would be lost when the detector finds no landmarks.
+    """
     if tokens.valid is None:
         return tokens
-    keep = torch.rand(len(tokens.x), layout.num_regions, device=tokens.x.device) >= rate
+    batch, device = len(tokens.x), tokens.x.device
+    share = torch.rand(batch, 1, device=device) * (torch.rand(batch, 1, device=device) < rate)
+    keep = torch.rand(batch, layout.num_regions, device=device) >= share
     valid = tokens.valid.clone()
     valid[:, layout.regions] &= keep.repeat_interleave(layout.tokens_per_region, dim=1)
     return Tokens(tokens.x, valid)

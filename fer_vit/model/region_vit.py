@@ -9,6 +9,7 @@ B images, S crop size, R regions, T tokens, D width, C classes (see `tokens`).
 import copy
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Literal
 
 import timm
@@ -16,7 +17,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, check_number
 from fer_vit.model.tokens import ConvStem, RegionEmbed, TokenLayout, Tokens, patch_centres, sincos_2d
 
 
@@ -218,12 +219,13 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
             in_chans=config.in_chans,
             num_classes=num_classes,
             global_pool=config.head,
+            fc_norm=False,  # the norm stays before the pooling, where pretrained weights have it
             pos_embed="none" if config.pos_embed == "none" else "learn",
             drop_path_rate=config.drop_path_rate,
             **overrides,
         )
-    except (AssertionError, TypeError, RuntimeError, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except (AssertionError, TypeError, ValueError, RuntimeError, OSError, UnpicklingError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise FerVitError(f"Cannot build the backbone {config.backbone}: {reason}") from error
     if not isinstance(vit, VisionTransformer):
         raise FerVitError(f"Expected a plain timm vision transformer as backbone, but {config.backbone} is not one.")
@@ -239,8 +241,13 @@ def check_config(config: RegionViTConfig) -> None:
         close = ", ".join(timm.list_models(f"*{config.backbone.split('_')[0]}*patch*")[:3])
         hint = f"for example {close}" if close else "for example vit_tiny_patch16_224"
         raise FerVitError(f"Expected a timm model as backbone ({hint}), but got {config.backbone}.")
-    if config.tokens == "region" and not config.regions:
-        raise FerVitError("Expected at least one region with tokens: region, but got none.")
+    if config.tokens != "patch" and not config.regions:
+        raise FerVitError(f"Expected at least one region with tokens: {config.tokens}, but got none (tokens: patch).")
+    for name in ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "region_grid"):
+        if (number := getattr(config, name)) is not None:
+            check_number(f"network.{name}", number, 1)
+    if config.embed_dim is not None and config.embed_dim % 4:
+        raise FerVitError(f"Expected network.embed_dim to be a multiple of 4, but got {config.embed_dim}.")
     if config.stem == "conv":
         if config.pretrained:
             raise FerVitError("Pretrained weights have no convolutional stem: use stem: patch or pretrained: false.")

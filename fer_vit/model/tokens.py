@@ -77,10 +77,10 @@ class TokenLayout:
 
 
 class ConvStem(nn.Module):
-    """Patch embedding by strided 3x3 convolutions, for small images trained from scratch.
+    """Patch embedding by 3x3 convolutions, three for every halving, for small images trained from scratch.
 
-    Takes the place of timm's `PatchEmbed` (an `embed_layer`). Xiao et al., "Early Convolutions Help Transformers See
-    Better" (NeurIPS 2021).
+    Takes the place of timm's `PatchEmbed` (an `embed_layer`). After Xiao et al., "Early Convolutions Help Transformers
+    See Better" (NeurIPS 2021), who take one convolution for every halving.
 
     Args:
         img_size: Side of the image, a multiple of `patch_size`.
@@ -101,7 +101,8 @@ class ConvStem(nn.Module):
         widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
         layers: list[nn.Module] = []
         for before, after in pairwise(widths):
-            layers += [nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
+            for channels, stride in ((before, 2), (after, 1), (after, 1)):
+                layers += [nn.Conv2d(channels, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
         self.convs = nn.Sequential(*layers)
         self.proj = nn.Conv2d(embed_dim, embed_dim, 1, bias=bias)
 

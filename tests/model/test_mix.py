@@ -57,12 +57,14 @@ def test_cutmix_takes_whole_tokens_and_shares_the_target_by_them() -> None:
 
 
 def test_region_dropout_hides_whole_regions_and_nothing_else() -> None:
-    tokens, _ = batch(2000)
-    dropped = drop_regions(tokens, LAYOUT, 0.3)
+    tokens, _ = batch(3000)
+    dropped = drop_regions(tokens, LAYOUT, 0.6)
     assert torch.equal(dropped.x, tokens.x)
     assert dropped.valid[:, : LAYOUT.regions.start].all()
-    regions = dropped.valid[:, LAYOUT.regions].view(2000, 2, 4)
+    regions = dropped.valid[:, LAYOUT.regions].view(3000, 2, 4)
     assert (regions.all(-1) | ~regions.any(-1)).all()
-    assert abs(regions[..., 0].float().mean().item() - 0.7) < 0.03
+    # Given the share u of a chosen face: one region goes with u, both with u^2; evenly drawn, 1/2 and 1/3 on average.
+    assert abs((~regions[..., 0]).float().mean().item() - 0.6 / 2) < 0.03
+    assert abs((~regions[..., 0]).all(1).float().mean().item() - 0.6 / 3) < 0.03
     assert tokens.valid.all()  # the batch itself is left alone
-    assert not drop_regions(tokens, LAYOUT, 1.0).valid[:, LAYOUT.regions].any()
+    assert drop_regions(tokens, LAYOUT, 0.0).valid.all()

@@ -148,6 +148,8 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
     assert torch.equal(net.vit.blocks[1].mlp.fc1.weight, own.blocks[1].mlp.fc1.weight)
     assert torch.equal(net.vit.pos_embed, own.pos_embed)
     assert torch.equal(net.region_embed.patch_embed.proj.weight, own.patch_embed.proj.weight)
+    averaged = build(replace(config, head="avg"))
+    assert torch.equal(averaged.vit.norm.weight, own.norm.weight)
     smaller = build(replace(config, img_size=96, patch_size=8))
     assert smaller.vit.pos_embed.shape == (1, 1 + 12 * 12, 192)
     assert torch.equal(smaller.vit.blocks[0].attn.qkv.weight, own.blocks[0].attn.qkv.weight)

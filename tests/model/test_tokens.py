@@ -38,14 +38,17 @@ def test_token_centres_of_a_box_that_is_a_patch_grid() -> None:
 
 
 def test_conv_stem_sees_only_neighbours() -> None:
-    stem = ConvStem(32, 8, 1, 16).eval()
-    image = torch.rand(1, 1, 32, 32)
+    stem = ConvStem(96, 8, 1, 16).eval()
+    image = torch.rand(1, 1, 96, 96)
     changed = image.clone()
-    changed[..., 24:, 24:] += 1
-    difference = (stem(image) - stem(changed)).abs().sum(-1).view(4, 4)
-    assert stem(image).shape == (1, 16, 16)
+    changed[..., 48:, 48:] += 1
+    difference = (stem(image) - stem(changed)).abs().sum(-1).view(12, 12)
+    assert stem(image).shape == (1, 144, 16)
+    assert difference[11, 11] > 0
+    # Three convolutions each at strides 2, 4 and 8 (the first of them a step finer) reach 35 pixels.
     assert difference[3, 3] > 0
     assert (difference[:2] == 0).all()
+    assert (difference[:, :2] == 0).all()
 
 
 class Mean(nn.Module):
