@@ -165,10 +165,13 @@ def _look(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
     for row in rows:
         try:
             image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
+            face = detect_in_crop(detector, image) if detector and row.landmarks is None else None
         except ImageError as error:
             looked.append(str(error))
             continue
-        face = detect_in_crop(detector, image) if detector and row.landmarks is None else None
+        except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
+            looked.append("the image cannot be processed")
+            continue
         looked.append(replace(row, landmarks=face.landmarks, score=face.score) if face else row)
     return looked
 

@@ -61,6 +61,12 @@ def visualize(
         raise FerVitError(f"Expected a folder, but {output} is a file. Name another place.")
     if output.exists() and any(output.iterdir()) and not overwrite:
         raise FerVitError(f"{output} exists already. Choose another folder or add `--overwrite`.")
+    if (output / "faces").exists() and not (output / "index.html").is_file():
+        raise FerVitError(f"{output / 'faces'} is not part of a report and would be replaced. Choose another folder.")
+    if any(output.resolve().is_relative_to(folder.resolve()) for folder in images):
+        raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for some. Choose another.")
+    if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
+        raise FerVitError(f"{output} holds the photos, and they would be replaced. Choose another folder.")
     task = load_task(checkpoint).to(best_device())
     status: Counter[str] = Counter()
     records: list[FaceRecord] = []

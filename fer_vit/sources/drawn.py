@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
@@ -196,14 +197,19 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
     try:
         if root.exists() and any(root.iterdir()):
             raise FerVitError(f"{root} is not empty. Choose a new folder.")
-        for number in tqdm(range(count), desc="draw", unit="face", disable=None, leave=False, delay=1):
-            split: Split = "train" if number < 0.7 * count else "val" if number < 0.85 * count else "test"
-            label = EXPRESSIONS[number % len(EXPRESSIONS)]
-            name = f"{split}/{label}/{number:05d}.png"
-            image, landmarks = draw_face(label, seed * count + number, size, colour)
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(encode_png(image if colour else image[..., 0]))
-            rows.append(Row(root / name, name, split, label, landmarks=landmarks))
+        root.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=root, prefix=".") as folder:  # an interrupted run leaves nothing behind
+            for number in tqdm(range(count), desc="draw", unit="face", disable=None, leave=False, delay=1):
+                split: Split = "train" if number < 0.7 * count else "val" if number < 0.85 * count else "test"
+                label = EXPRESSIONS[number % len(EXPRESSIONS)]
+                name = f"{split}/{label}/{number:05d}.png"
+                image, landmarks = draw_face(label, seed * count + number, size, colour)
+                place = Path(folder, name)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(encode_png(image if colour else image[..., 0]))
+                rows.append(Row(root / name, name, split, label, landmarks=landmarks))
+            for part in Path(folder).iterdir():
+                part.replace(root / part.name)
     except OSError as error:
         raise FerVitError(f"Cannot write to {root}: {error.strerror}. Choose a folder you may write.") from error
     return Reading(EXPRESSIONS, rows)

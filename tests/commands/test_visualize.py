@@ -43,6 +43,7 @@ def test_an_older_report_stays_unless_asked(
     (tmp_path / "r" / "faces").mkdir(parents=True)
     (tmp_path / "r" / "mine.txt").write_text("mine")
     (tmp_path / "r" / "faces" / "old.jpg").write_text("old")
+    (tmp_path / "r" / "index.html").write_text("old")
     words = (drawn / "faces" / "test" / "anger", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
     with pytest.raises(SystemExit) as end:
         visualize(*words)
@@ -55,3 +56,28 @@ def test_an_older_report_stays_unless_asked(
     with pytest.raises(SystemExit):
         visualize(drawn / "gone", *words[1:], "--overwrite")
     assert (tmp_path / "r" / "index.html").exists()
+
+
+def test_a_report_among_the_photos_is_refused(
+    drawn: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        visualize(drawn / "faces", checkpoint, drawn / "faces" / "report")
+    assert end.value.code == 2
+    assert "lies among the photos" in capsys.readouterr().err
+    assert not (drawn / "faces" / "report").exists()
+
+
+@pytest.mark.parametrize("photos", ["faces/test", "elsewhere"])
+def test_photos_are_never_replaced_by_a_report(
+    photos: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "faces" / "test" / "mine.png"
+    for path in (mine, tmp_path / "elsewhere" / "other.png"):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(encode_png(astronaut()[:64, :64]))
+    with pytest.raises(SystemExit) as end:
+        visualize(tmp_path / photos, checkpoint, tmp_path, "--face", "crop", "--detector", "none", "--overwrite")
+    assert end.value.code == 2
+    assert "would be replaced. Choose another folder." in capsys.readouterr().err
+    assert mine.exists()

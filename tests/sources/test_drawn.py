@@ -197,3 +197,13 @@ def test_read_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     for count, seed, size in ((0, 0, 48), (8, -1, 48), (8, 0, 0)):
         with pytest.raises(FerVitError, match=f"got count {count}, seed {seed}, size {size}"):
             read(tmp_path / "new", count, seed, size)
+
+
+def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fer_vit.sources.drawn.draw_face", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        read(tmp_path / "faces", count=5)
+    assert list((tmp_path / "faces").iterdir()) == []
