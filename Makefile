@@ -30,8 +30,7 @@ demo: .venv/installed
 	@echo "[3/5] Testing the best checkpoint on faces it has not seen"
 	@$(BIN)/fer-vit test --config configs/drawn.yaml --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo \
 		--ckpt_path demo/drawn/version_0/checkpoints/best.ckpt
-	@echo "[4/5] Predicting the folder demo/faces/test without a detector: regions are guessed from the mean face,"
-	@echo "      and this model leans on them, so expect far fewer right answers than in the test"
+	@echo "[4/5] Predicting the folder demo/faces/test: no landmarks now, regions lie where a mean face has them"
 	@$(BIN)/fer-vit predict demo/faces/test --face crop --detector none --output demo/predictions.csv \
 		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
 	@echo "[5/5] Drawing where the model looked"

@@ -1,6 +1,7 @@
 """Fixtures that several tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ TINY = [
 """Options that make a run of fit last about a second."""
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """Takes back what a test leaves in the environment: Lightning's LOCAL_RANK would make later processes wait."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

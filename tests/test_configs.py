@@ -54,7 +54,7 @@ def test_pretrained(name: str, drawn: Path, tmp_path: Path) -> None:
 
 def test_overlay_for_several_processes(drawn: Path, tmp_path: Path) -> None:
     overlay = [CONFIGS / "drawn.yaml", CONFIGS / "ddp.yaml"]
-    # Batch norms synchronise on GPUs only.
+    # Batch norms synchronise on GPUs only; the processes themselves are tested in test_distributed.
     run(overlay, drawn / "faces.parquet", tmp_path, "--trainer.devices=1", "--trainer.sync_batchnorm=false")
 
 
