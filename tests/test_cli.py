@@ -144,6 +144,16 @@ def test_a_manifest_with_other_classes(
     line = fails(capsys, "test", "--ckpt_path", checkpoint, f"--data.manifest={seven}", place)
     assert "The checkpoint's classes are neutral, " in line
     assert "but the manifest's are surprise, " in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_another_architecture(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: Path
+) -> None:
+    words = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    line = fails(capsys, "test", "--ckpt_path", checkpoint, "--model.network.depth=1", *words)
+    assert "another architecture: `net.vit.blocks.1" in line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_checkpoints_of_others(capsys: pytest.CaptureFixture[str], tmp_path: Path, drawn: Path) -> None:

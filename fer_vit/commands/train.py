@@ -55,6 +55,12 @@ class TrainCLI(LightningCLI):
             print("This machine does not compute in bfloat16: training in float32 (`--trainer.precision` says which).")
             trainer.precision = "32-true"
 
+    def instantiate_classes(self) -> None:
+        """Builds everything, and compares the model with the checkpoint before the run has a folder."""
+        super().instantiate_classes()
+        if path := self.config[self.subcommand].ckpt_path:
+            self.model.on_load_checkpoint(load_checkpoint(Path(path)))
+
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's hyper-parameters win over the user's words; see `checkpoint_config`."""
 
