@@ -24,7 +24,7 @@ from fer_vit.commands import cores
 from fer_vit.data.manifest import SPLITS, Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, Detector, YuNet, detect_in_crop
-from fer_vit.face.image import ImageError, decode_image, read_image
+from fer_vit.face.image import ImageError, decode_image, one_thread, read_image
 
 OPTION_OF = {
     "labels": "ferplus",
@@ -155,7 +155,7 @@ def _parallel(processes: int) -> Iterator[Callable[..., Iterator[list[Row | str]
 
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends the workers
-    cv2.setNumThreads(1)
+    one_thread()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the summary counts what cannot be read
 
 

@@ -14,7 +14,7 @@ from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.geometry import TEMPLATE, Align
-from fer_vit.face.image import before_fork
+from fer_vit.face.image import one_thread
 from fer_vit.face.regions import DEFAULT_REGIONS
 
 
@@ -110,7 +110,7 @@ class FaceDataModule(L.LightningDataModule):
         return self._loader(dataset, sampler=EvalSampler(dataset) if _processes() > 1 else None)
 
     def _loader(self, dataset: FaceDataset, **how: object) -> DataLoader[Sample]:
-        before_fork()
+        one_thread()
         return DataLoader(
             dataset,
             self.batch_size,
@@ -118,13 +118,9 @@ class FaceDataModule(L.LightningDataModule):
             collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=self.num_workers > 0,
-            worker_init_fn=_start_worker,
+            worker_init_fn=one_thread,
             **how,  # type: ignore[arg-type]
         )
-
-
-def _start_worker(_: int) -> None:
-    before_fork()  # where processes are not forked, they begin with OpenCV's own threads again
 
 
 def _processes() -> int:

@@ -16,7 +16,7 @@ from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Detector, Face, detect_in_crop
 from fer_vit.face.geometry import Image, apply
-from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, before_fork, read_image
+from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, one_thread, read_image
 
 FaceMode = Literal["detect", "crop"]
 OK = "ok"
@@ -98,7 +98,7 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
 
 def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
     """Returns batches of `batch_size` photos in order, read by `num_workers` processes (0: in this one)."""
-    before_fork()
+    one_thread()
     return DataLoader(
         dataset,  # type: ignore[arg-type]
         batch_size,
@@ -114,7 +114,7 @@ def _collate(items: list[tuple[Photo, list[Sample]]]) -> PhotoBatch:
 
 
 def _start_worker(_: int) -> None:
-    before_fork()  # where processes are not forked, they begin with OpenCV's own threads again
+    one_thread()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the main process cleans up, see `cli`
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the status says what cannot be read
 

@@ -24,7 +24,6 @@ class AugmentConfig:
         shift: Largest shift as a fraction of the crop's side.
         brightness: Largest relative change of brightness.
         contrast: Largest relative change of contrast.
-        blur: Probability of a slight Gaussian blur.
         erase: Probability that a rectangle is erased.
         jitter: Standard deviation of each landmark's error as a fraction of the crop's side, for a model that is to
             work where landmarks are guessed: regions are then cropped beside their true place.
@@ -36,7 +35,6 @@ class AugmentConfig:
     shift: float = 0.06
     brightness: float = 0.2
     contrast: float = 0.2
-    blur: float = 0.0
     erase: float = 0.25
     jitter: float = 0.0
 
@@ -81,8 +79,6 @@ class Augment:
             )
         if config.brightness or config.contrast:
             steps.append(A.RandomBrightnessContrast(config.brightness, config.contrast, p=0.8))
-        if config.blur:
-            steps.append(A.GaussianBlur(blur_limit=(3, 3), p=config.blur))
         if config.erase:
             steps.append(
                 A.CoarseDropout(

@@ -61,6 +61,9 @@ def encode_png(image: Image) -> bytes:
     return bytes(cv2.imencode(".png", image if image.ndim == 2 else image[..., ::-1])[1])
 
 
-def before_fork() -> None:
-    """Ends OpenCV's own threads: processes forked while they live would wait for them for ever."""
+def one_thread(_worker: int = 0) -> None:
+    """Ends OpenCV's own threads, in a process among several and in one that is to be forked.
+
+    Processes forked while the threads live would wait for them for ever.
+    """
     cv2.setNumThreads(1)

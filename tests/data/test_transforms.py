@@ -58,10 +58,10 @@ def test_mirroring_swaps_what_is_left_and_right() -> None:
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
-    augment = Augment(AugmentConfig(erase=1.0, blur=0.5))
+    augment = Augment(AugmentConfig(erase=1.0))
     image = np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)
     first, second = augment(image, POINTS, 5), augment(image, POINTS, 5)
-    other = Augment(AugmentConfig(erase=1.0, blur=0.5))(image, POINTS, 5)
+    other = Augment(AugmentConfig(erase=1.0))(image, POINTS, 5)
     assert (first[0] == second[0]).all()
     assert (first[0] == other[0]).all()
     assert (first[1] == other[1]).all()
