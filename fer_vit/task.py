@@ -48,7 +48,6 @@ class FERTask(L.LightningModule):
         region_dropout: Probability that a training face loses regions, a share drawn evenly from none to all.
         mixup: Beta parameter of mixup on tokens; 0 is off.
         cutmix: Probability that CutMix on tokens takes the place of mixup for a batch; 0 is off.
-        mix: Probability that a batch is mixed at all.
         compile: Compile the encoder with `torch.compile`.
 
     Raises:
@@ -71,7 +70,6 @@ class FERTask(L.LightningModule):
         region_dropout: float = 0.0,
         mixup: float = 0.0,
         cutmix: float = 0.0,
-        mix: float = 1.0,
         compile: bool = False,
     ) -> None:
         hyper = {name: value for name, value in locals().items() if name not in ("self", "__class__", "network")}
@@ -84,7 +82,7 @@ class FERTask(L.LightningModule):
         for name, number in (("lr", lr), ("weight_decay", weight_decay), ("mixup", mixup)):
             check_number(f"model.{name}", number, 0)
         shares = {"layer_decay": layer_decay, "warmup": warmup, "min_lr": min_lr, "label_smoothing": label_smoothing}
-        shares |= {"region_dropout": region_dropout, "cutmix": cutmix, "mix": mix}
+        shares |= {"region_dropout": region_dropout, "cutmix": cutmix}
         for name, number in shares.items():
             check_number(f"model.{name}", number, 0, 1)
         if cutmix and network.tokens == "region":
@@ -131,11 +129,10 @@ class FERTask(L.LightningModule):
         tokens = self.net.tokenize(batch.image, batch.boxes, batch.valid)
         if h["region_dropout"]:
             tokens = drop_regions(tokens, self.net.layout, h["region_dropout"])
-        if (h["mixup"] or h["cutmix"]) and torch.rand(()) < h["mix"]:
-            if torch.rand(()) < h["cutmix"]:
-                tokens, target = cutmix(tokens, target, batch.boxes, self.net.layout, self.net.patch_size)
-            elif h["mixup"]:
-                tokens, target = mixup(tokens, target, h["mixup"])
+        if h["cutmix"] and torch.rand(()) < h["cutmix"]:
+            tokens, target = cutmix(tokens, target, batch.boxes, self.net.layout, self.net.patch_size)
+        elif h["mixup"]:
+            tokens, target = mixup(tokens, target, h["mixup"])
         logits = self.net.forward_head(self.net.forward_features(tokens), tokens.valid)
         loss = expression_loss(logits, target, h["label_smoothing"], self.class_weight)
         self.log("train/loss", loss, prog_bar=True)

@@ -43,7 +43,7 @@ def build(**change: object) -> FERTask:
         {"cutmix": 1.0},
         {"region_dropout": 0.5},
         {"region_dropout": 1.0},
-        {"mixup": 0.4, "cutmix": 0.5, "mix": 0.5},
+        {"mixup": 0.4, "cutmix": 0.5},
     ],
 )
 def test_every_recipe_learns_a_batch(change: dict[str, float]) -> None:
