@@ -133,7 +133,7 @@ class FERTask(L.LightningModule):
             tokens, target = cutmix(tokens, target, batch.boxes, self.net.layout, self.net.patch_size)
         elif h["mixup"]:
             tokens, target = mixup(tokens, target, h["mixup"])
-        logits = self.net.forward_head(self.net.forward_features(tokens), tokens.valid)
+        logits = self.net.forward_head(self.net.forward_features(tokens))
         loss = expression_loss(logits, target, h["label_smoothing"], self.class_weight)
         self.log("train/loss", loss, prog_bar=True)
         return loss

@@ -31,11 +31,11 @@ class Explanation(NamedTuple):
 
 
 @contextmanager
-def record_attention(model: nn.Module) -> Iterator[list[Tensor]]:
+def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
     """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1.
 
     timm's attention computes its weights only when it is not fused, and then passes them through `attn_drop`: that is
-    where they are seen. The model is left as it was found.
+    where they are seen. Hard attention masks instead of taking tokens out. The model is left as it was found.
 
     Raises:
         RuntimeError: A forward pass ran, or none did, and nothing was recorded.
@@ -45,13 +45,15 @@ def record_attention(model: nn.Module) -> Iterator[list[Tensor]]:
     def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
         recorded.append(inputs[0])
 
-    before = use_fused_attention(model, fused=False)
-    hooks = [model.get_submodule(f"{name}.attn_drop").register_forward_hook(keep) for name in before]
+    before, by_mask = use_fused_attention(model, fused=False), model.drop_by_mask
+    model.drop_by_mask = True
+    hooks = [block.attn.attn_drop.register_forward_hook(keep) for block in model.vit.blocks]
     try:
         yield recorded
     finally:
         for hook in hooks:
             hook.remove()
+        model.drop_by_mask = by_mask
         for name, fused in before.items():
             model.get_submodule(name).fused_attn = fused  # type: ignore[assignment]
     if not recorded:
@@ -98,9 +100,12 @@ def explain(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method:
     layout = net.layout
     tokens = net.tokenize(image, boxes, valid)
     with record_attention(net) as attention:
-        x = net.forward_features(tokens)
-    probabilities = net.forward_head(x, tokens.valid).float().softmax(-1)
-    scores = (rollout if method == "rollout" else raw)(attention, net.pool_weights(x, tokens.valid).float())
+        tokens = net.forward_features(tokens)
+    probabilities = net.forward_head(tokens).float().softmax(-1)
+    weights = net.pool.weights(tokens).float()  # (B, 1 or C, T)
+    # With a query for each expression: where that of the predicted one looked; else the one there is.
+    pool = weights[torch.arange(len(weights)), probabilities.argmax(-1) % weights.shape[1]]
+    scores = (rollout if method == "rollout" else raw)(attention, pool)
     scores[:, : layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
     scores = scores / scores.sum(1, keepdim=True).clamp(min=1e-12)
     return Explanation(probabilities, layout.patch_map(scores), layout.region_scores(scores))

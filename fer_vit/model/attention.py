@@ -1,6 +1,174 @@
-"""Which attention kernel timm's blocks use."""
+"""Scores of attention: dot product, additive, Gaussian kernel; all are `attn_layer`s of timm's blocks.
 
-from torch import nn
+B images, H heads, T tokens, d = D / H width of a head, D width.
+"""
+
+import math
+
+import torch
+from timm.layers import Attention
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fer_vit.model.tokens import Tokens
+
+ALL = slice(None)
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax over the last dimension, of what the mask leaves.
+
+    Args:
+        scores: Any real numbers (..., T).
+        mask: True where a score counts, broadcastable to the scores. None: everywhere.
+
+    Returns:
+        Weights (..., T): 0 where the mask is False; rows sum to 1, those that are masked throughout to 0.
+    """
+    if mask is None:
+        return scores.softmax(-1)
+    # The lowest number instead of minus infinity: a row of minus infinities would be NaN, backwards too.
+    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~mask, 0.0)
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(B, T, D) -> (B, H, T, d)."""
+    return x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)
+
+
+class DotAttention(Attention):
+    """Scaled dot-product attention (Vaswani et al. 2017): timm's layer and forward pass, to the last bit.
+
+    What it adds is asked for from outside (hard attention, other scores below) and costs the forward pass nothing.
+    """
+
+    @staticmethod
+    def relation(tokens: Tokens) -> Tensor | None:
+        """What the layer must know of the tokens besides x; timm's blocks hand it on as `attn_mask`.
+
+        Returns:
+            True for the tokens that are there, (B, 1, 1, T); None for all.
+        """
+        return None if tokens.valid is None else tokens.valid[:, None, None, :]
+
+    def project(self, x: Tensor, part: int) -> Tensor:
+        """Queries (part 0), keys (1) or values (2) of tokens: (B, T, D) -> (B, H, T, d)."""
+        rows = slice(part * self.attn_dim, (part + 1) * self.attn_dim)
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return split_heads(F.linear(x, self.qkv.weight[rows], bias), self.num_heads)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        """(B, H, Q, d), (B, H, T, d) -> (B, H, Q, T)."""
+        scores: Tensor = self.scale * q @ k.transpose(-2, -1)
+        return scores
+
+    def weights(self, x: Tensor, relation: Tensor | None, queries: slice = ALL) -> Tensor:
+        """Attention of some tokens to all (B, H, Q, T), rows summing to 1, without `attn_drop`."""
+        q, k = self.q_norm(self.project(x[:, queries], 0)), self.k_norm(self.project(x, 1))
+        return masked_softmax(self.score(q, k), relation)
+
+    def values(self, x: Tensor) -> Tensor:
+        """What is averaged: (B, T, D) -> (B, H, T, d)."""
+        return self.project(x, 2)
+
+    def attend(self, x: Tensor, relation: Tensor | None) -> Tensor:
+        """The forward pass by way of `weights` and `values`: (B, T, D) -> (B, T, D)."""
+        values = self.values(x)
+        weights = self.attn_drop(self.weights(x, relation)).to(values.dtype)
+        x = (weights @ values).transpose(1, 2).flatten(2)
+        return self.proj_drop(self.proj(self.norm(x)))  # type: ignore[no-any-return]
+
+
+class AdditiveAttention(DotAttention):
+    """Additive attention: score of query q and key k is v . tanh(q + k), with a v for each head.
+
+    Bahdanau, Cho & Bengio, "Neural Machine Translation by Jointly Learning to Align and Translate" (ICLR 2015). q and k
+    are linear in the tokens, as W s and U h are there.
+    """
+
+    def __init__(self, dim: int, num_heads: int = 8, **how: object) -> None:
+        super().__init__(dim, num_heads, **how)
+        self.v = nn.Parameter(torch.empty(num_heads, self.head_dim, 1))
+        nn.init.normal_(self.v, std=1 / math.sqrt(self.head_dim))
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        """(B, H, Q, d), (B, H, T, d) -> (B, H, Q, T)."""
+        # Head by head: (B, Q, T, d) is the largest tensor in the model, and all heads at once are slower on a CPU.
+        heads = zip(q.unbind(1), k.unbind(1), self.v, strict=True)
+        return torch.cat([(q[:, :, None] + k[:, None]).tanh() @ v for q, k, v in heads], dim=-1).movedim(-1, 1)
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """(B, T, D) -> (B, T, D); `attn_mask` is the layer's `relation`, and no encoder is causal."""
+        return self.attend(x, attn_mask)
+
+
+class GaussianAttention(DotAttention):
+    """Nadaraya-Watson regression as attention: weights fall with the distance r of two tokens in the face.
+
+    Score -r^2 / (2 w^2), with a width w in pixels for each head, learned as its logarithm. Nadaraya, "On Estimating
+    Regression", and Watson, "Smooth Regression Analysis" (both 1964). What the tokens contain decides nothing, so there
+    are no queries and keys. A missing token is infinitely far away.
+    """
+
+    def __init__(self, dim: int, num_heads: int = 8, qkv_bias: bool = False, **how: object) -> None:
+        super().__init__(dim, num_heads, **how)
+        del self.qkv
+        self.value = nn.Linear(dim, self.attn_dim, bias=qkv_bias)
+        # From less than a patch to more than a small crop, so that heads begin with different jobs.
+        self.log_width = nn.Parameter(torch.linspace(math.log(4.0), math.log(128.0), num_heads))
+
+    @staticmethod
+    def relation(tokens: Tokens) -> Tensor:
+        """Squared distances of the tokens' centres in pixels (B, 1, T, T), infinite to those that are not there."""
+        difference = tokens.centres[:, :, None] - tokens.centres[:, None]  # (B, T, T, 2)
+        squared = difference.square().sum(-1)
+        if tokens.valid is not None:
+            squared = squared.masked_fill(~tokens.valid[:, None], torch.inf)
+        return squared[:, None]
+
+    def weights(self, x: Tensor, relation: Tensor | None, queries: slice = ALL) -> Tensor:
+        """Attention of some tokens to all (B, H, Q, T), rows summing to 1, without `attn_drop`."""
+        assert relation is not None
+        squared = relation[:, :, queries]
+        there = squared.isfinite()
+        width = self.log_width.float().exp()[:, None, None]
+        return masked_softmax(squared.masked_fill(~there, 0.0) / (-2 * width.square()), there)
+
+    def values(self, x: Tensor) -> Tensor:
+        """What is averaged: (B, T, D) -> (B, H, T, d)."""
+        return split_heads(self.value(x), self.num_heads)
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """(B, T, D) -> (B, T, D); `attn_mask` is the layer's `relation`, and no encoder is causal."""
+        return self.attend(x, attn_mask)
+
+
+class HeadDrop(nn.Module):
+    """Drops one random head of a layer in training: its map counts as zero, for some of the faces.
+
+    "Multi-head self-attention dropping" of Xue et al., "TransFER: Learning Relation-aware Facial Expression
+    Representations with Transformers" (ICCV 2021). What remains is scaled, so that the mean over drops is the layer
+    without them. Stands where the heads' outputs lie side by side, before the projection.
+
+    Args:
+        num_heads: H, two or more.
+        rate: Probability that a face loses a head.
+    """
+
+    def __init__(self, num_heads: int, rate: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        if not self.training:
+            return x
+        batch = len(x)
+        dropped = F.one_hot(torch.randint(self.num_heads, (batch,), device=x.device), self.num_heads)  # (B, H)
+        dropped = dropped * (torch.rand(batch, 1, device=x.device) < self.rate)
+        kept = (1 - dropped).to(x.dtype) / (1 - self.rate / self.num_heads)
+        return (split_heads(x, self.num_heads) * kept[:, :, None, None]).transpose(1, 2).flatten(2)
 
 
 def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:

@@ -28,7 +28,8 @@ def mixup(tokens: Tokens, target: Tensor, alpha: float) -> tuple[Tokens, Tensor]
     share = torch.distributions.Beta(alpha, alpha).sample((len(target),)).to(target)  # (B,)
     x = torch.lerp(tokens.x.roll(1, 0), tokens.x, share[:, None, None].to(tokens.x.dtype))
     valid = None if tokens.valid is None else tokens.valid & tokens.valid.roll(1, 0)
-    return Tokens(x, valid), torch.lerp(target.roll(1, 0), target, share[:, None])
+    centres = torch.lerp(tokens.centres.roll(1, 0), tokens.centres, share[:, None, None].to(tokens.centres.dtype))
+    return Tokens(x, valid, centres), torch.lerp(target.roll(1, 0), target, share[:, None])
 
 
 def cutmix(
@@ -67,10 +68,11 @@ def cutmix(
     other = torch.cat(parts, dim=1)  # (B, T): which tokens come from the next face
     x = torch.where(other[..., None], tokens.x.roll(1, 0), tokens.x)
     valid = None if tokens.valid is None else torch.where(other, tokens.valid.roll(1, 0), tokens.valid)
+    centres = torch.where(other[..., None], tokens.centres.roll(1, 0), tokens.centres)
     there = torch.ones_like(other) if valid is None else valid
     there = there[:, layout.num_prefix :]
     taken = (other[:, layout.num_prefix :] & there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
-    return Tokens(x, valid), torch.lerp(target, target.roll(1, 0), taken)
+    return Tokens(x, valid, centres), torch.lerp(target, target.roll(1, 0), taken)
 
 
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
@@ -86,4 +88,4 @@ def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
     keep = torch.rand(batch, layout.num_regions, device=device) >= share
     valid = tokens.valid.clone()
     valid[:, layout.regions] &= keep.repeat_interleave(layout.tokens_per_region, dim=1)
-    return Tokens(tokens.x, valid)
+    return tokens._replace(valid=valid)

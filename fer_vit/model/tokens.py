@@ -4,6 +4,7 @@ B images, S crop size, P patch size, N patches, R regions of k x k tokens, T = p
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
+Position = Callable[[Tensor], Tensor]
+"""Codes (..., D) of centres (..., 2) in crop pixels."""
+
 
 class Tokens(NamedTuple):
     """What enters the encoder.
@@ -19,10 +23,12 @@ class Tokens(NamedTuple):
     Attributes:
         x: Token embeddings with their positions (B, T, D).
         valid: False for the tokens of missing regions (B, T); None when the model has no region tokens.
+        centres: Where the tokens lie (B, T, 2), (x, y) in crop pixels; class and register tokens in the middle.
     """
 
     x: Tensor
     valid: Tensor | None
+    centres: Tensor
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,39 @@ class TokenLayout:
         return scores[..., self.regions].reshape(shape).sum(-1)
 
 
+def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: int, by_mask: bool = False) -> Tokens:
+    """Hard attention: goes on with the patches that have the highest scores, in their old order.
+
+    Prefix tokens and regions always stay. Liang et al., "Not All Patches Are What You Need: Expediting Vision
+    Transformers via Token Reorganizations" (ICLR 2022), without their fused token.
+
+    Args:
+        tokens: T' tokens, of which patches may be gone already.
+        scores: One for each token (B, T').
+        layout: Which token was which when all were there.
+        number: Patches to keep, no more than there are.
+        by_mask: Mask the others instead of taking them out.
+    """
+    stop = tokens.x.shape[1] - layout.num_regions * layout.tokens_per_region
+    patches = slice(layout.num_prefix, stop)
+    scores = scores[:, patches]
+    if tokens.valid is not None:
+        scores = scores.masked_fill(~tokens.valid[:, patches], -1.0)
+    best = scores.topk(number).indices.sort().values + layout.num_prefix  # (B, number)
+    every = torch.arange(tokens.x.shape[1], device=best.device).expand(len(best), -1)  # (B, T')
+    if by_mask:
+        there = torch.ones_like(every, dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
+        there[:, patches] = False
+        return tokens._replace(valid=there.scatter(1, best, True))
+    index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)
+
+    def taken(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
+        return values.take_along_dim(index[..., None], 1)
+
+    valid = None if tokens.valid is None else tokens.valid.gather(1, index)
+    return Tokens(taken(tokens.x), valid, taken(tokens.centres))
+
+
 class ConvStem(nn.Module):
     """Patch embedding by 3x3 convolutions, three for every halving, for small images trained from scratch.
 
@@ -121,10 +160,10 @@ class RegionEmbed(nn.Module):
     Args:
         patch_embed: Embeds (B R, C, k P, k P) as (B R, k^2, D).
         names: The regions.
-        patch_size: P in pixels.
+        patch_size: P, the side of a patch that `patch_embed` takes.
         region_grid: k.
         embed_dim: D.
-        position: Whether tokens are told where they are.
+        position: Code (..., D) of centres (..., 2) in crop pixels, or None: tokens are not told where they are.
     """
 
     def __init__(
@@ -134,12 +173,12 @@ class RegionEmbed(nn.Module):
         patch_size: int,
         region_grid: int,
         embed_dim: int,
-        position: bool,
+        position: Position | None,
     ) -> None:
         super().__init__()
         self.patch_embed = patch_embed
         self.names = names
-        self.patch_size = patch_size
+        self.side = region_grid * patch_size
         self.region_grid = region_grid
         self.position = position
         self.name_embed = nn.ParameterDict({name: torch.zeros(region_grid**2, embed_dim) for name in names})
@@ -157,15 +196,14 @@ class RegionEmbed(nn.Module):
             Tokens (B, R k^2, D).
         """
         batch, regions = boxes.shape[:2]
-        side = self.region_grid * self.patch_size
         index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)
         rois = torch.cat([index[:, None], boxes.flatten(0, 1)], dim=1)  # (B R, 5)
         with torch.autocast(image.device.type, enabled=False):
-            crops = roi_align(image.float(), rois.float(), (side, side), sampling_ratio=2, aligned=True)
+            crops = roi_align(image.float(), rois.float(), (self.side, self.side), sampling_ratio=2, aligned=True)
         x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1)  # (B, R, k^2, D)
         x = x + torch.stack([self.name_embed[name] for name in self.names])
-        if self.position:
-            x = x + sincos_2d(token_centres(boxes, self.region_grid) / self.patch_size, x.shape[-1])
+        if self.position is not None:
+            x = x + self.position(token_centres(boxes, self.region_grid))
         return x.flatten(1, 2)
 
 
@@ -179,22 +217,50 @@ def token_centres(boxes: Tensor, grid: int) -> Tensor:
     return centres
 
 
-def sincos_2d(centres: Tensor, dim: int, temperature: float = 10000.0) -> Tensor:
-    """Sinusoidal code of positions in two dimensions: Vaswani et al. (2017) for x and for y, half the width each.
+def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tensor:
+    """Sinusoidal code of positions: sin and cos of position / temperature^(2 i / D) in turn (Vaswani et al. 2017).
 
     Args:
-        centres: Positions (..., 2), (x, y), in units of a patch.
-        dim: Width D of the code, a multiple of 4.
+        position: Positions (...), in units of a token.
+        dim: Width D of the code, even.
         temperature: Ratio of the longest to the shortest wavelength.
 
     Returns:
-        Codes (..., D): sin x, cos x, sin y, cos y, a quarter each.
+        Codes (..., D).
     """
-    frequencies: Tensor = temperature ** -(
-        torch.arange(dim // 4, device=centres.device, dtype=torch.float32) / (dim // 4)
-    )
-    angles = centres.float()[..., None] * frequencies  # (..., 2, D/4)
-    return torch.stack([angles.sin(), angles.cos()], dim=-2).flatten(-3)
+    steps = torch.arange(0, dim, 2, device=position.device, dtype=torch.float32)
+    angles = position.float()[..., None] * temperature ** (-steps / dim)  # (..., D/2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
+    """Sinusoidal code of places: half the width for x, half for y.
+
+    Args:
+        centres: Places (..., 2), (x, y) in pixels.
+        dim: Width D of the code, a multiple of 4.
+        patch_size: Side of a patch in pixels, the unit of the code.
+
+    Returns:
+        Codes (..., D).
+    """
+    return sincos_1d(centres / patch_size, dim // 2).flatten(-2)
+
+
+def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -> Tensor:
+    """Sinusoidal code of places by their rank in a text of patches: row by row, the first patch is 0.
+
+    Args:
+        centres: Places (..., 2), (x, y) in pixels.
+        dim: Width D of the code, even.
+        patch_size: Side of a patch in pixels.
+        columns: Patches in a row.
+
+    Returns:
+        Codes (..., D).
+    """
+    x, y = (centres / patch_size).unbind(-1)
+    return sincos_1d(y.floor() * columns + x - 0.5, dim)
 
 
 def patch_centres(grid: tuple[int, int]) -> Tensor:

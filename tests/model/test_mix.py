@@ -11,7 +11,8 @@ def batch(size: int = 64) -> tuple[Tokens, torch.Tensor]:
     # Every token of face i has the value i in its first place, so that it shows where it came from.
     x = torch.rand(size, LAYOUT.num_tokens, 3)
     x[..., 0] = torch.arange(size)[:, None]
-    return Tokens(x, torch.ones(size, LAYOUT.num_tokens, dtype=torch.bool)), torch.eye(size)
+    valid = torch.ones(size, LAYOUT.num_tokens, dtype=torch.bool)
+    return Tokens(x, valid, 10 * x[..., :2]), torch.eye(size)
 
 
 def test_mixup_blends_tokens_and_targets_by_the_same_share() -> None:
@@ -22,6 +23,7 @@ def test_mixup_blends_tokens_and_targets_by_the_same_share() -> None:
         share = mixed_target[i, i].item()
         before = tokens.x[i - 1]
         assert torch.allclose(mixed.x[i], share * tokens.x[i] + (1 - share) * before, atol=1e-4)
+        assert torch.allclose(mixed.centres[i], 10 * mixed.x[i, :, :2], atol=1e-3)  # tokens lie where they come from
         assert abs(mixed_target[i].sum().item() - 1) < 1e-6
         assert abs(mixed_target[i, i - 1].item() - (1 - share)) < 1e-6
     gone = (~mixed.valid[:, LAYOUT.regions]).all(1).nonzero().flatten()
@@ -34,6 +36,7 @@ def test_cutmix_takes_whole_tokens_and_shares_the_target_by_them() -> None:
     boxes = torch.tensor([[0.0, 0.0, 16.0, 16.0], [16.0, 16.0, 32.0, 32.0]]).expand(64, 2, 4)
     mixed, mixed_target = cutmix(tokens, target, boxes, LAYOUT, patch_size=8)
     origin = mixed.x[..., 0].long()  # (B, T)
+    assert torch.equal(mixed.centres, 10 * mixed.x[..., :2])  # tokens lie where they come from
     own = torch.arange(64)[:, None]
     assert ((origin == own) | (origin == (own - 1) % 64)).all()
     assert (origin[:, 0] == own[:, 0]).all()  # the class token stays

@@ -1,15 +1,20 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
+import yaml
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
+from fer_vit.face.regions import region_boxes
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT, RegionViTConfig
+from fer_vit.sources.drawn import draw_face
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ("right_eye", "left_eye", "mouth")
 SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=NAMES)
 
@@ -101,7 +106,9 @@ def test_the_order_of_regions_means_nothing() -> None:
     assert not torch.allclose(other(image, boxes, valid), net(image, boxes, valid), atol=1e-4)
 
 
-@pytest.mark.parametrize("position, same", [("none", True), ("learn", False), ("sincos", False)])
+@pytest.mark.parametrize(
+    "position, same", [("none", True), ("learn", False), ("sincos_2d", False), ("sincos_1d", False)]
+)
 def test_positions_are_what_tells_patches_apart(position: str, same: bool) -> None:
     net = build(replace(SMALL, tokens="patch", pos_embed=position))
     image = torch.rand(2, 3, 32, 32)
@@ -119,8 +126,19 @@ def test_positions_are_what_tells_patches_apart(position: str, same: bool) -> No
         {"region_grid": 1},
         {"region_grid": 3, "head": "avg"},
         {"reg_tokens": 3},
-        {"pos_embed": "sincos", "tokens": "region"},
+        {"pos_embed": "sincos_2d", "tokens": "region"},
         {"pos_embed": "none"},
+        {"pos_embed": "sincos_1d", "stem": "conv"},
+        {"attention": "additive"},
+        {"attention": "gaussian", "tokens": "region"},
+        {"block": "post_norm", "dropout": 0.1},
+        {"head": "additive"},
+        {"head": "query"},
+        {"head": "query", "causal": True, "tokens": "patch"},
+        {"keep_rate": (1.0, 0.5)},
+        {"keep_rate": (0.9, 0.5), "attention": "gaussian", "block": "post_norm", "head": "query"},
+        {"head_drop_rate": 0.5, "attention": "additive"},
+        {"patch_downscale": 2},
         {"patch_size": None, "img_size": 32},
     ],
 )
@@ -130,7 +148,31 @@ def test_every_choice_trains(change: dict[str, object]) -> None:
     net(image, boxes, valid).square().sum().backward()
     unused = [name for name, p in net.named_parameters() if p.requires_grad and p.grad is None]
     assert unused == []  # DDP would stop at a parameter without a gradient
-    assert net.layout.num_tokens == net.tokenize(image, boxes, valid).x.shape[1]
+    tokens = net.tokenize(image, boxes, valid)
+    assert net.layout.num_tokens == tokens.x.shape[1] == tokens.centres.shape[1]
+    again = build(net.config, seed=7)
+    again.load_state_dict(net.eval().state_dict())
+    assert torch.equal(again(image, boxes, valid), net(image, boxes, valid))
+
+
+def test_tokens_lie_where_they_were_cut() -> None:
+    net = build(replace(SMALL, reg_tokens=1, patch_downscale=2, img_size=64))
+    image, boxes, valid = faces(size=64)
+    centres = net.tokenize(image, boxes, valid).centres
+    assert (centres[:, :2] == 32).all()  # class and register token: the middle
+    assert centres[0, net.layout.patches].view(4, 4, 2)[1, 3].tolist() == [56, 24]
+    corners, sides = boxes[:, 1, :2], boxes[:, 1, 2:] - boxes[:, 1, :2]
+    second = centres[:, net.layout.regions].view(3, 3, 4, 2)[:, 1]
+    assert torch.allclose(second[:, 2], corners + sides * torch.tensor([0.25, 0.75]), atol=1e-4)
+
+
+def test_no_mechanism_is_in_the_default_model() -> None:
+    net = build(SMALL)
+    plain = timm.create_model(SMALL.backbone, img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
+    own = {name for name in net.state_dict() if not name.startswith("region_embed.")}
+    assert own == {f"vit.{name}" for name in plain.state_dict()}
+    assert [type(m) for m in net.vit.blocks[0].modules()][2:] == [type(m) for m in plain.blocks[0].modules()][2:]
+    assert (type(net.reduce), net.num_kept) == (torch.nn.Identity, (16, 16, 16))
 
 
 def test_grey_models_read_luma() -> None:
@@ -191,3 +233,123 @@ def test_layer_decay_knows_every_parameter() -> None:
     for name in ("vit.cls_token", "vit.pos_embed", "vit.reg_token", "region_embed.name_embed.mouth"):
         assert scale[id(named[name])] == (0.125, 0.0), name
     assert len(scale) == len(named)
+
+
+@pytest.mark.parametrize("head", ["token", "avg", "query"])
+@pytest.mark.parametrize("change", [{}, {"attention": "additive"}, {"attention": "gaussian"}, {"tokens": "patch"}])
+def test_hard_attention_is_soft_attention_restricted_to_what_is_kept(change: dict[str, object], head: str) -> None:
+    net = build(replace(SMALL, depth=3, head=head, keep_rate=(1.0, 0.5, 0.7), **change))
+    image, boxes, valid = faces()
+    valid[0, 1] = False
+    tokens = net.tokenize(image, boxes, valid)
+    assert net.num_kept == (16, 16, 8, 6)
+    widths = []
+    for block in net.vit.blocks:
+        block.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape[1]))
+    encoded = net.forward_features(tokens)
+    others = net.layout.num_tokens - 16
+    assert widths == [others + 16, others + 8, others + 6]  # fewer tokens from there on
+    net.drop_by_mask = True
+    restricted = net.forward_features(tokens)
+    assert restricted.x.shape[1] == net.layout.num_tokens
+    assert restricted.valid[:, net.layout.patches].sum(1).tolist() == [6, 6, 6]
+    kept = restricted.valid.clone()
+    kept[:, net.layout.regions] = True  # a missing region stays, masked
+    assert torch.allclose(encoded.x, restricted.x[kept].view_as(encoded.x), atol=1e-5)
+    assert torch.allclose(net.forward_head(encoded), net.forward_head(restricted), atol=1e-5)
+
+
+def test_hard_attention_keeps_what_the_class_token_looks_at() -> None:
+    net = build(replace(SMALL, keep_rate=(0.25, 1.0), tokens="patch"))
+    tokens = net.tokenize(faces()[0])
+    scores = net.vit.blocks[0].class_attention(tokens.x, None)[:, 1:]
+    best = scores.argsort(descending=True)[:, :4].sort().values + 1
+    expected = tokens.x.gather(
+        1, torch.cat([torch.zeros(3, 1, dtype=torch.long), best], 1)[..., None].expand(-1, -1, 32)
+    )
+    for block in net.vit.blocks:
+        expected = block(expected)
+    assert torch.allclose(net.forward_features(tokens).x, net.vit.norm(expected), atol=1e-6)
+
+
+def test_gaussian_attention_is_blind_to_what_is_missing() -> None:
+    net = build(replace(SMALL, attention="gaussian"))
+    image, boxes, valid = faces()
+    valid[:, 2] = False
+    before = net(image, boxes, valid)
+    boxes[:, 2] = torch.nan
+    assert torch.equal(net(image, boxes, valid), before)
+
+
+def test_the_encoder_of_attention_is_all_you_need() -> None:
+    words = yaml.safe_load((CONFIGS / "model" / "attention_is_all_you_need.yaml").read_text())["model"]["network"]
+    config = RegionViTConfig(**{"img_size": 32, "patch_size": 8, "regions": NAMES, **words})
+    net = build(config)
+    for parameter in net.vit.blocks.parameters():
+        parameter.data += 0.02 * torch.randn_like(parameter)
+    layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, 0.1, layer_norm_eps=1e-6, batch_first=True)
+    reference = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).eval()
+    for mine, theirs in zip(net.vit.blocks, reference.layers, strict=True):
+        theirs.self_attn.in_proj_weight.data, theirs.self_attn.in_proj_bias.data = (
+            mine.attn.qkv.weight,
+            mine.attn.qkv.bias,
+        )
+        theirs.self_attn.out_proj.load_state_dict(mine.attn.proj.state_dict())
+        theirs.linear1.load_state_dict(mine.mlp.fc1.state_dict())
+        theirs.linear2.load_state_dict(mine.mlp.fc2.state_dict())
+        theirs.norm1.load_state_dict(mine.norm1.state_dict())
+        theirs.norm2.load_state_dict(mine.norm2.state_dict())
+    image, boxes, valid = faces()
+    valid[1, 0] = False
+    tokens = net.tokenize(image, boxes, valid)
+    expected = reference(tokens.x, src_key_padding_mask=~tokens.valid)
+    assert torch.allclose(net.forward_features(tokens).x[tokens.valid], expected[tokens.valid], atol=1e-5)
+    # Dropout where the paper has it: after the sum with the positions, and in both sub-layers.
+    block = net.vit.blocks[0]
+    assert {d.p for d in (net.vit.pos_drop, block.attn.attn_drop, block.attn.proj_drop, block.mlp.drop2)} == {0.1}
+
+
+def test_regions_see_detail_that_the_reduced_grid_cannot() -> None:
+    """Two classes: a fine check pattern on the mouth, or none. In 4 x 4 pixels its mean is that of the skin."""
+    size, number = 224, 32
+    faces, boxes = [], []
+    for seed in range(number):
+        face, landmarks = draw_face("neutral", seed, size)
+        faces.append(face)
+        boxes.append(region_boxes(landmarks, ("mouth",)))
+    image = torch.tensor(np.stack(faces)).permute(0, 3, 1, 2).float() / 255 * 0.8 + 0.1
+    places = torch.tensor(np.stack(boxes))
+    fine = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).repeat(size // 2, size // 2) * 0.1
+    target = torch.arange(number) % 2
+    for i in range(number):
+        left, top, right, bottom = places[i, 0].int().tolist()
+        left, top = left // 4 * 4, top // 4 * 4
+        region = (slice(None), slice(top, bottom // 4 * 4), slice(left, right // 4 * 4))
+        image[i][region] += target[i] * fine[region[1:]]
+    config = RegionViTConfig(
+        img_size=size,
+        patch_size=8,
+        embed_dim=32,
+        depth=2,
+        num_heads=2,
+        patch_downscale=4,
+        regions=("mouth",),
+        region_grid=8,
+    )
+    blind = build(replace(config, tokens="patch"))
+    twins = image.clone()
+    for i in range(number):  # the grid's own view of both classes is the same
+        left, top, right, bottom = places[i, 0].int().tolist()
+        region = (slice(None), slice(top // 4 * 4, bottom // 4 * 4), slice(left // 4 * 4, right // 4 * 4))
+        twins[i][region] -= target[i] * fine[region[1:]]
+    assert (image - twins).abs().max() > 0.09
+    assert torch.allclose(blind(image), blind(twins), atol=1e-5)
+    net = build(config).train()
+    optimiser = torch.optim.AdamW(net.parameters(), 3e-3)
+    learn, judge = slice(0, 20), slice(20, None)
+    for _ in range(30):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(image[learn], places[learn]), target[learn]).backward()
+        optimiser.step()
+    predicted = net.eval()(image[judge], places[judge]).argmax(1)
+    assert (predicted == target[judge]).float().mean() == 1.0

@@ -4,7 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from fer_vit.model.tokens import ConvStem, RegionEmbed, TokenLayout, patch_centres, sincos_2d, token_centres
+from fer_vit.model.tokens import (
+    ConvStem,
+    RegionEmbed,
+    TokenLayout,
+    Tokens,
+    keep_patches,
+    patch_centres,
+    sincos_1d,
+    sincos_2d,
+    sincos_reading,
+    token_centres,
+)
 
 
 def test_layout_knows_which_token_is_which() -> None:
@@ -23,13 +34,32 @@ def test_layout_without_patches_or_regions(grid: tuple[int, int], regions: int) 
     assert layout.region_scores(scores).shape == (4, regions)
 
 
-def test_sincos_is_the_formula_of_the_paper() -> None:
-    code = sincos_2d(torch.tensor([[1.5, 7.25]]), dim=16)[0]
-    for place, position in enumerate((1.5, 7.25)):
-        for i in range(4):
-            angle = position / 10000 ** (2 * i / 8)  # Vaswani et al. 2017, with half the width for each axis
-            assert code[place * 8 + i].item() == pytest.approx(math.sin(angle), abs=1e-6)
-            assert code[place * 8 + 4 + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
+def paper(position: float, dim: int) -> list[float]:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5."""
+    angles = [position / 10000 ** (2 * i / dim) for i in range(dim // 2)]
+    return [wave(angle) for angle in angles for wave in (math.sin, math.cos)]
+
+
+def test_sincos_1d_is_the_formula_of_the_paper() -> None:
+    positions = torch.tensor([[0.0, 1.0, 7.25], [41.0, 100.0, -3.0]])
+    code = sincos_1d(positions, 16)
+    assert code.shape == (2, 3, 16)
+    expected = torch.tensor([[paper(p, 16) for p in row] for row in positions.tolist()])
+    assert torch.allclose(code, expected, atol=1e-5)
+
+
+def test_sincos_2d_is_the_formula_once_for_x_and_once_for_y() -> None:
+    code = sincos_2d(torch.tensor([[12.0, 58.0]]), dim=16, patch_size=8)[0]
+    assert torch.allclose(code, torch.tensor(paper(1.5, 8) + paper(7.25, 8)), atol=1e-6)
+
+
+def test_reading_order_counts_patches_row_by_row() -> None:
+    centres = patch_centres((3, 4)) * 8
+    code = sincos_reading(centres, 16, patch_size=8, columns=4)
+    assert torch.allclose(code, torch.tensor([paper(rank, 16) for rank in range(12)]), atol=1e-5)
+    # A region between two patches of a row has a rank between theirs.
+    between = sincos_reading(torch.tensor([[16.0, 10.0]]), 16, patch_size=8, columns=4)[0]
+    assert torch.allclose(between, torch.tensor(paper(5.5, 16)), atol=1e-6)
 
 
 def test_token_centres_of_a_box_that_is_a_patch_grid() -> None:
@@ -63,7 +93,7 @@ def test_region_tokens_come_from_their_boxes() -> None:
     # On a slope interpolation is exact: a cell's mean is the value at its centre.
     y, x = torch.meshgrid(torch.arange(32) + 0.5, torch.arange(32) + 0.5, indexing="ij")
     image = torch.stack([x + 3 * y, 5 * x - y])[:, None]
-    embed = RegionEmbed(Mean(), ("mouth", "nose"), patch_size=4, region_grid=2, embed_dim=8, position=False)
+    embed = RegionEmbed(Mean(), ("mouth", "nose"), patch_size=4, region_grid=2, embed_dim=8, position=None)
     for parameter in embed.name_embed.values():
         nn.init.zeros_(parameter)
     boxes = torch.tensor([[4.0, 8.0, 12.0, 16.0], [16.0, 0.0, 32.0, 16.0]]).expand(2, 2, 4)
@@ -71,3 +101,35 @@ def test_region_tokens_come_from_their_boxes() -> None:
     assert tokens[0, 0, 0, 1, 0].item() == pytest.approx(10 + 3 * 10, abs=1e-3)
     assert tokens[1, 0, 1, 1, 0].item() == pytest.approx(5 * 10 - 14, abs=1e-3)
     assert tokens[0, 1, 1, 0, 0].item() == pytest.approx(20 + 3 * 12, abs=1e-3)
+
+
+def test_hard_attention_keeps_the_best_patches_in_order_and_every_region() -> None:
+    layout = TokenLayout(num_prefix=1, grid=(2, 3), num_regions=2, region_grid=1)
+    x = torch.arange(9.0)[None, :, None].expand(2, -1, 4)
+    valid = torch.ones(2, 9, dtype=torch.bool)
+    valid[0, 8] = False
+    tokens = Tokens(x, valid, x[..., :2])
+    scores = torch.tensor([[9, 0.1, 0.5, 0.2, 0.4, 0, 0.3, 0, 0], [0, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 9, 9]])
+    kept = keep_patches(tokens, scores, layout, 3)
+    assert kept.x[..., 0].tolist() == [[0, 2, 4, 6, 7, 8], [0, 1, 2, 3, 7, 8]]
+    assert torch.equal(kept.centres, kept.x[..., :2])
+    assert kept.valid.tolist() == [[True] * 5 + [False], [True] * 6]
+    fewer = keep_patches(kept, torch.tensor([[0.0, 1, 3, 2, 0, 0]] * 2), layout, 1)
+    assert fewer.x[..., 0].tolist() == [[0, 4, 7, 8], [0, 2, 7, 8]]
+    # The same by a mask, from which the second choice does not bring back what the first left out.
+    masked = keep_patches(tokens, scores, layout, 3, by_mask=True)
+    assert torch.equal(masked.x, x)
+    assert masked.valid.nonzero().tolist() == [[0, i] for i in (0, 2, 4, 6, 7)] + [[1, i] for i in (0, 1, 2, 3, 7, 8)]
+    later = keep_patches(masked, torch.tensor([[0, 9, 1, 9, 3, 9, 2, 0, 0.0]] * 2), layout, 2, by_mask=True)
+    assert later.valid[0].nonzero().flatten().tolist() == [0, 4, 6, 7]
+
+
+def test_hard_attention_without_regions() -> None:
+    layout = TokenLayout(1, (2, 2), 0, 1)
+    x = torch.arange(5.0)[None, :, None]
+    tokens = Tokens(x, None, x.expand(-1, -1, 2))
+    scores = torch.tensor([[0.0, 0.3, 0.1, 0.2, 0.4]])
+    assert keep_patches(tokens, scores, layout, 2).x.flatten().tolist() == [0, 1, 4]
+    assert keep_patches(tokens, scores, layout, 2).valid is None
+    assert keep_patches(tokens, scores, layout, 0).x.flatten().tolist() == [0]
+    assert keep_patches(tokens, scores, layout, 2, by_mask=True).valid.tolist() == [[True, True, False, False, True]]
