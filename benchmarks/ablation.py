@@ -35,7 +35,7 @@ ROWS = {
     "base, seed 2": ["--seed_everything=2"],
     "head dropping: 0.5": ["--model.network.head_drop_rate=0.5"],
 }
-"""What each row changes; the base has both kinds of tokens, dot-product attention, the class token and 2-D positions."""
+"""What each row changes. The base: both kinds of tokens, dot-product attention, class token, 2-D positions."""
 
 
 def train(name: str, manifest: Path, output: Path, jobs: int) -> None:

@@ -16,6 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from fer_vit.callbacks import FigureWriter
 from fer_vit.data.datamodule import FaceDataModule
 from fer_vit.errors import FerVitError
+from fer_vit.model.cost import describe
 from fer_vit.task import FERTask, load_checkpoint
 
 
@@ -60,6 +61,11 @@ class TrainCLI(LightningCLI):
         super().instantiate_classes()
         if path := self.config[self.subcommand].ckpt_path:
             self.model.on_load_checkpoint(load_checkpoint(Path(path)))
+
+    def before_fit(self) -> None:
+        """Says what the model costs."""
+        if self.trainer.is_global_zero:
+            print(f"RegionViT: {describe(self.model.net)}.")
 
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's hyper-parameters win over the user's words; see `checkpoint_config`."""

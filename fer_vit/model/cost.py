@@ -1,0 +1,58 @@
+"""What a model costs to run."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.region_vit import RegionViT
+
+
+@torch.inference_mode()
+def multiply_adds(net: RegionViT) -> dict[str, int]:
+    """Counts the multiply-adds of one face: those of matrix products and convolutions, by torch's own counter.
+
+    Returns:
+        "patches" and "regions" (embedding them), "encoder" and "head"; their sum is the whole model.
+    """
+    net = copy.deepcopy(net).cpu().eval()
+    use_fused_attention(net, fused=False)
+    image = torch.zeros(1, 3, net.config.img_size, net.config.img_size)
+    boxes = torch.zeros(1, net.layout.num_regions, 4)
+    tokens, embedding = _counted(net.tokenize, image, boxes)
+    regions = 0
+    if net.region_embed is not None:
+        _, regions = _counted(net.region_embed, net.normalize(image), boxes)
+    encoded, encoder = _counted(net.forward_features, tokens)
+    _, head = _counted(net.forward_head, encoded)
+    return {"patches": embedding - regions, "regions": regions, "encoder": encoder, "head": head}
+
+
+def describe(net: RegionViT) -> str:
+    """Says in one line how large a model is and what a face costs."""
+    parts = multiply_adds(net)
+    listed = ", ".join(f"{name} {_short(number)}" for name, number in parts.items())
+    parameters = sum(parameter.numel() for parameter in net.parameters())
+    return (
+        f"{_short(parameters)} parameters, {net.layout.num_tokens} tokens; "
+        f"{_short(sum(parts.values()))} multiply-adds a face ({listed})"
+    )
+
+
+def _short(number: float) -> str:
+    """Three digits and a unit: 21358080 -> "21.4 M"."""
+    for unit in ("", " k", " M"):
+        if number < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g} G"
+
+
+def _counted(run: Callable[..., Any], *args: object) -> tuple[Any, int]:
+    """What a function returns, and the multiply-adds it took."""
+    with FlopCounterMode(display=False) as counter:
+        result = run(*args)
+    return result, counter.get_total_flops() // 2
