@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fer_vit.commands.faces import DetectorName, best_device, face_batches
+from fer_vit.commands.heads import HeadWriter
 from fer_vit.data.photos import FaceMode, Photo
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
@@ -20,6 +21,9 @@ from fer_vit.report.draw import FaceView
 from fer_vit.report.html import FaceRecord, save_face, write_page
 from fer_vit.task import FERTask, load_task
 
+REPORT = ("index.html", "faces", "heads", "heads.png", "heads_distance.png", "heads.csv")
+"""What a report may consist of, and what a new one replaces."""
+
 
 def visualize(
     images: list[Path],
@@ -27,6 +31,7 @@ def visualize(
     checkpoint: Path,
     output: Path,
     method: Method = "rollout",
+    heads: bool = False,
     face: FaceMode = "detect",
     detector: DetectorName = "yunet",
     batch_size: int = 32,
@@ -36,18 +41,22 @@ def visualize(
     """Shows which patches and which facial regions the model attended to, for every face in photos.
 
     Writes a picture per face to OUTPUT/faces, and OUTPUT/index.html with all of them and the mean share of every region
-    by predicted expression; the page opens from disk and needs nothing else.
+    by predicted expression; the page opens from disk and needs nothing else. `--heads` adds OUTPUT/heads with a picture
+    per face, and heads.png, heads_distance.png and heads.csv with the means.
 
     Examples:
         fer-vit visualize photos --checkpoint best.ckpt --output report
 
         fer-vit visualize crops --face crop --method raw --checkpoint best.ckpt --output report
 
+        fer-vit visualize photos --heads --checkpoint best.ckpt --output report
+
     Args:
         images: Image files, folders (with all below them) and glob patterns.
         checkpoint: The model, as `fer-vit fit` wrote it.
         output: The folder to write.
         method: "rollout" follows attention through all blocks; "raw" is the last block's.
+        heads: Whether to show every attention head too: where it looks and how far, per face and on average.
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
         batch_size: Photos per batch.
@@ -61,8 +70,9 @@ def visualize(
         raise FerVitError(f"Expected a folder, but {output} is a file. Name another place.")
     if output.exists() and any(output.iterdir()) and not overwrite:
         raise FerVitError(f"{output} exists already. Choose another folder or add `--overwrite`.")
-    if (output / "faces").exists() and not (output / "index.html").is_file():
-        raise FerVitError(f"{output / 'faces'} is not part of a report and would be replaced. Choose another folder.")
+    foreign = [output / name for name in REPORT if (output / name).exists()]
+    if foreign and not (output / "index.html").is_file():
+        raise FerVitError(f"{foreign[0]} is not part of a report and would be replaced. Choose another folder.")
     if any(output.resolve().is_relative_to(folder.resolve()) for folder in images):
         raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for some. Choose another.")
     if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
@@ -71,16 +81,20 @@ def visualize(
     status: Counter[str] = Counter()
     records: list[FaceRecord] = []
     with _new_folder(output) as folder:
+        roles = HeadWriter(folder, task) if heads else None
         for photos, parts in face_batches(task, images, face, detector, batch_size, workers):
             status.update(photo.status for photo in photos)
-            for view in face_views(photos, parts, task, method):
-                records.append(save_face(folder, len(records), view))
+            views = list(face_views(photos, parts, task, method))
+            records += [save_face(folder, number, view) for number, view in enumerate(views, len(records))]
+            if roles is not None:
+                roles.add(parts, views)
         facts = {
             "Method": f"attention {method}",
             "Checkpoint": str(checkpoint),
             "Photos": ", ".join(f"{number:,} {what}" for what, number in status.most_common()),
         }
-        write_page(folder / "index.html", records, "What the model attended to", facts)
+        pictures = roles.write() if roles is not None else []
+        write_page(folder / "index.html", records, "What the model attended to", facts, pictures)
     print(f"{len(records):,} faces in {sum(status.values()):,} images: open {output / 'index.html'}")
 
 
@@ -133,9 +147,11 @@ def _new_folder(output: Path) -> Iterator[Path]:
     with temporary as folder:
         yield Path(folder)
         output.mkdir(exist_ok=True)
-        for name in ("index.html", "faces"):
+        for name in REPORT:
             old, new = output / name, Path(folder, name)
             if old.is_dir():
                 shutil.rmtree(old)
             if new.exists():
                 new.replace(old)
+            else:
+                old.unlink(missing_ok=True)

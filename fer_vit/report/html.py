@@ -77,7 +77,9 @@ def mean_shares(records: Iterable[FaceRecord]) -> dict[str, dict[str, float]]:
     }
 
 
-def write_page(path: Path, records: Sequence[FaceRecord], title: str, facts: Mapping[str, str]) -> None:
+def write_page(
+    path: Path, records: Sequence[FaceRecord], title: str, facts: Mapping[str, str], heads: Sequence[Pil.Image] = ()
+) -> None:
     """Writes the page.
 
     Args:
@@ -85,18 +87,21 @@ def write_page(path: Path, records: Sequence[FaceRecord], title: str, facts: Map
         records: The faces, all of one model, in the order in which the page shows them first.
         title: Its heading.
         facts: What was run, for example {"Method": ..., "Checkpoint": ..., "Photos": ...}; the page counts the faces.
+        heads: Pictures of the attention heads, for a section of their own.
 
     Raises:
         FerVitError: The page cannot be written or a figure cannot be read.
     """
     try:
         with path.open("w", encoding="utf-8") as file:
-            file.writelines(_page(records, title, {**facts, "Faces": str(len(records))}))
+            file.writelines(_page(records, title, {**facts, "Faces": str(len(records))}, heads))
     except OSError as error:
         raise FerVitError(f"Cannot write the page {path}: {error}. Choose a folder you may write.") from error
 
 
-def _page(records: Sequence[FaceRecord], title: str, facts: Mapping[str, str]) -> Iterator[str]:
+def _page(
+    records: Sequence[FaceRecord], title: str, facts: Mapping[str, str], heads: Sequence[Pil.Image]
+) -> Iterator[str]:
     script = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'"
     facts_list = "".join(f"<div><dt>{_text(key)}</dt><dd>{_text(value)}</dd></div>" for key, value in facts.items())
@@ -122,6 +127,8 @@ def _page(records: Sequence[FaceRecord], title: str, facts: Mapping[str, str]) -
         counts = Counter(record.label for record in records)
         labels = [label for label in records[0].probabilities if label in counts]
         yield from _table(labels, counts, mean_shares(records))
+        if heads:
+            yield from _heads(heads)
         yield from _controls(labels, counts)
         yield '<div class="gallery">\n'
         for record in records:
@@ -157,6 +164,16 @@ def _table(labels: list[str], counts: Counter[str], means: dict[str, dict[str, f
             yield f'<td class="count">{_percent(mean.get(draw.PATCHES))}</td>'
         yield "</tr>\n"
     yield "</tbody>\n</table>\n</div>\n</section>\n"
+
+
+def _heads(pictures: Sequence[Pil.Image]) -> Iterator[str]:
+    yield "<section>\n<h2>Attention heads</h2>\n"
+    yield "<p>Where each head looks, how many pixels of the crop it looks over on average, and the region it looks at"
+    yield " most. The folder <code>heads</code> beside this page has the same for every face.</p>\n"
+    for picture in pictures:
+        yield '<div class="scroll" tabindex="0" role="region" aria-label="Attention heads">'
+        yield f'<img src="{_data_uri(picture)}" alt="" width="{picture.width}" height="{picture.height}"></div>\n'
+    yield "</section>\n"
 
 
 def _controls(labels: list[str], counts: Counter[str]) -> Iterator[str]:

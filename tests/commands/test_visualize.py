@@ -1,3 +1,4 @@
+import csv
 import re
 from pathlib import Path
 
@@ -81,3 +82,30 @@ def test_photos_are_never_replaced_by_a_report(
     assert end.value.code == 2
     assert "would be replaced. Choose another folder." in capsys.readouterr().err
     assert mine.exists()
+
+
+def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    words = (drawn / "faces" / "test" / "anger", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
+    page = visualize(*words, "--heads")
+    faces = len(list((tmp_path / "r" / "faces").iterdir()))
+    assert len(list((tmp_path / "r" / "heads").iterdir())) == faces
+    assert "<h2>Attention heads</h2>" in page
+    with (tmp_path / "r" / "heads.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["block"], row["head"]) for row in rows] == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
+    for row in rows:
+        assert 0 < float(row["distance_px"]) < 32 * 2**0.5
+        shares = [float(value) for name, value in row.items() if name not in ("block", "head", "distance_px")]
+        assert sum(shares) == pytest.approx(1, abs=1e-3)
+    assert Image.open(tmp_path / "r" / "heads.png").width > 300
+    page = visualize(*words, "--overwrite")  # a report without them leaves none behind
+    assert "Attention heads" not in page
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["faces", "index.html"]
+
+
+def test_heads_without_any_face(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no")
+    page = visualize(
+        tmp_path / "broken.png", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none", "--heads"
+    )
+    assert "No face was found" in page

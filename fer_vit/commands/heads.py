@@ -1,0 +1,125 @@
+"""What `visualize --heads` writes: what every attention head does, per face and on average."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image as Pil
+from torch import Tensor
+
+from fer_vit.data.sample import Batch
+from fer_vit.explain.heads import HeadRoles, head_roles
+from fer_vit.report.draw import FaceView
+from fer_vit.report.heads import HeadMap, distance_figure, heads_figure
+from fer_vit.task import FERTask
+
+
+class HeadWriter:
+    """Draws the heads of face after face, and adds them up.
+
+    Args:
+        folder: The report; pictures of faces go to its folder `heads`.
+        task: The model.
+    """
+
+    def __init__(self, folder: Path, task: FERTask) -> None:
+        self.folder = folder
+        self.task = task
+        self.faces = 0
+        self.roles: HeadRoles | None = None  # sums over the faces
+        self.crop: Tensor | None = None
+        self.boxes = torch.zeros(len(task.crop_spec.regions), 4, dtype=torch.float64)
+        self.seen = torch.zeros(len(task.crop_spec.regions), 1, dtype=torch.float64)
+        (folder / "heads").mkdir()
+
+    def add(self, parts: Sequence[Batch], views: Sequence[FaceView]) -> None:
+        """Takes faces; `views` are those of `parts`, in order."""
+        left = iter(views)
+        for part in parts:
+            roles = head_roles(self.task.net, part.image, part.boxes, part.valid)
+            for row, view in zip(range(len(part.path)), left, strict=False):
+                face = HeadRoles(*(value[row].double().cpu() for value in roles))
+                top = max(view.probabilities, key=view.probabilities.__getitem__)
+                title = f"{view.name}, face {view.face}: {top} {view.probabilities[top]:.0%}"
+                figure = heads_figure(view, title, list(self._rows(face, set(view.regions))))
+                figure.save(self.folder / "heads" / f"{self.faces:06d}.jpg", quality=88)
+                self._sum(face, part.image[row], part.boxes[row], part.valid[row])
+
+    def _sum(self, face: HeadRoles, crop: Tensor, boxes: Tensor, valid: Tensor) -> None:
+        self.faces += 1
+        crop = crop.double().cpu()
+        self.crop = crop if self.crop is None else self.crop + crop
+        self.roles = face if self.roles is None else HeadRoles(*(a + b for a, b in zip(self.roles, face, strict=True)))
+        self.boxes += torch.where(valid[:, None], boxes, 0.0).double().cpu()
+        self.seen += valid[:, None].double().cpu()
+
+    def write(self) -> list[Pil.Image]:
+        """Writes `heads.png`, `heads_distance.png` and `heads.csv`: means over all faces. Returns the pictures."""
+        if self.roles is None or self.crop is None:
+            return []
+        mean = HeadRoles(*(value / self.faces for value in self.roles))
+        spec = self.task.crop_spec
+        names = [name for name, seen in zip(spec.regions, self.seen, strict=True) if seen]
+        boxes = (self.boxes / self.seen.clamp(min=1)).numpy()
+        view = FaceView(
+            name="",
+            face=0,
+            photo=(self.crop / self.faces * 255).round().byte().permute(1, 2, 0).numpy(),
+            box=None,
+            to_crop=np.eye(2, 3),
+            crop_size=spec.size,
+            heat=np.zeros((0, 0)),
+            regions={name: boxes[spec.regions.index(name)] for name in names},
+            shares={},
+            probabilities={},
+        )
+        title = f"Where the heads look: mean of {self.faces:,} faces"
+        pictures = {
+            "heads.png": heads_figure(view, title, list(self._rows(mean, set(names)))),
+            "heads_distance.png": Pil.fromarray(distance_figure(mean.distance.numpy(), spec.size)),
+        }
+        for name, picture in pictures.items():
+            picture.save(self.folder / name)
+        self._write_table(mean)
+        return list(pictures.values())
+
+    def _rows(self, roles: HeadRoles, present: set[str]) -> Iterator[tuple[str, list[HeadMap]]]:
+        """The maps of a face, or of the mean face, as rows of a figure."""
+        blocks, heads = roles.distance.shape
+        for block in range(blocks):
+            yield (
+                f"block {block + 1}",
+                [
+                    self._map(
+                        f"head {head + 1}: {roles.distance[block, head]:.0f} px", roles.maps[block, head], present
+                    )
+                    for head in range(heads)
+                ],
+            )
+        columns = max(heads, 4)
+        for start in range(0, len(roles.expressions), columns):
+            found = zip(self.task.labels[start:], roles.expressions[start : start + columns], strict=False)
+            yield "expressions", [self._map(label, scores, present) for label, scores in found]
+
+    def _map(self, caption: str, scores: Tensor, present: set[str]) -> HeadMap:
+        layout = self.task.net.layout
+        shares = self._shares(scores)
+        return HeadMap(
+            caption, layout.patch_map(scores).numpy(), {name: shares[name] for name in shares if name in present}
+        )
+
+    def _shares(self, scores: Tensor) -> dict[str, float]:
+        """Share of every region out of scores per token (T,); empty for a model without regions."""
+        found = self.task.net.layout.region_scores(scores).tolist()
+        return dict(zip(self.task.crop_spec.regions, found, strict=False))
+
+    def _write_table(self, mean: HeadRoles) -> None:
+        with (self.folder / "heads.csv").open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["block", "head", "distance_px", "patches", *self._shares(mean.maps[0, 0])])
+            for (block, head), distance in np.ndenumerate(mean.distance.numpy()):
+                shares = self._shares(mean.maps[block, head]).values()
+                numbers = [distance, 1 - sum(shares), *shares]
+                table.writerow([block + 1, head + 1, *(f"{number:.4f}" for number in numbers)])

@@ -1,0 +1,90 @@
+"""The attention heads of a model as pictures: where each one looks, and how far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image as Pil
+from PIL import ImageDraw
+
+from fer_vit.report.draw import Array, FaceView, Image, draw_boxes, fitted, font, overlay_heat, region_heat, zoom
+
+TILE = 132
+"""Side of one head's picture in pixels."""
+
+_PAD, _HEAD, _LABEL, _CAPTION = 16, 40, 84, 34
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """Where one head looks, or the query of one expression.
+
+    Attributes:
+        caption: What to write below.
+        heat: Share of each patch (h, w); (0, 0) without patch tokens.
+        shares: Share of each region that is there.
+    """
+
+    caption: str
+    heat: Array
+    shares: dict[str, float]
+
+
+def heads_figure(view: FaceView, title: str, rows: Sequence[tuple[str, Sequence[HeadMap]]]) -> Pil.Image:
+    """Draws a face once for every head, under colours for the patches it looks at, its first region outlined.
+
+    Args:
+        view: The face; its own heat and shares are not used.
+        title: Heading. Untrusted text.
+        rows: A name and the maps from left to right, for every row.
+    """
+    columns = max(len(maps) for _, maps in rows)
+    step = TILE + 8
+    size = (2 * _PAD + _LABEL + columns * step, _PAD + _HEAD + len(rows) * (TILE + _CAPTION))
+    figure = Pil.new("RGB", size, "#ffffff")
+    draw = ImageDraw.Draw(figure)
+    draw.text((_PAD, _PAD + 14), fitted(title, 15, size[0] - 2 * _PAD), "#1c1c1e", font(15), "ls")
+    close = replace(zoom(view, 2 * TILE), box=None)
+    for row, (name, maps) in enumerate(rows):
+        top = _PAD + _HEAD + row * (TILE + _CAPTION)
+        draw.text((_PAD, top + TILE // 2), name, "#6e6e73", font(13), "lm")
+        for column, head in enumerate(maps):
+            left = _PAD + _LABEL + column * step
+            picture = Pil.fromarray(_tile(close, head)).reduce(2)
+            figure.paste(picture, (left + (TILE - picture.width) // 2, top + (TILE - picture.height) // 2))
+            for line, text in enumerate((head.caption, _first(head.shares))):
+                draw.text((left, top + TILE + 13 + 14 * line), fitted(text, 11, TILE), "#6e6e73", font(11), "ls")
+    return figure
+
+
+def _tile(view: FaceView, head: HeadMap) -> Image:
+    heat = head.heat if head.heat.size else region_heat(replace(view, shares=head.shares))
+    covered = overlay_heat(view.photo, heat, view.to_crop, view.crop_size)
+    first = max(head.shares, key=head.shares.__getitem__, default=None)
+    outlined = {first: view.regions[first]} if first is not None else {}
+    return draw_boxes(replace(view, photo=covered, regions=outlined))
+
+
+def _first(shares: dict[str, float]) -> str:
+    """The region with the largest share, in words."""
+    if not shares:
+        return ""
+    name = max(shares, key=shares.__getitem__)
+    return f"{name.replace('_', ' ')} {shares[name]:.0%}"
+
+
+def distance_figure(distance: Array, crop_size: int) -> Image:
+    """Draws how far each head looks (L, H), in crop pixels, block by block. -> RGB uint8 (H, W, 3)."""
+    figure = Figure(figsize=(5.2, 3.2), dpi=110, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    blocks = np.arange(1, len(distance) + 1)
+    axes.plot(np.repeat(blocks, distance.shape[1]), distance.ravel(), "o", color="#2f7de1", alpha=0.7, label="a head")
+    axes.plot(blocks, distance.mean(1), "-", color="#3a3a3c", linewidth=1, label="mean of the block")
+    axes.set(xlabel="block", ylabel=f"pixels of {crop_size}", title="Mean attention distance", xticks=blocks)
+    axes.set_ylim(0, 1.1 * max(distance.max(), 1.0))
+    axes.legend(frameon=False, fontsize=8)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
