@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test help
+.PHONY: demo test ablation help
 help:
 	@echo "make demo   draw faces, train, test, predict and visualize (a few minutes on two cores)"
 	@echo "make test   style checks, types and tests"
+	@echo "make ablation  train the rows of docs/ablation.md on data/ferplus.parquet (hours on two cores)"
 
 # Newer than pyproject.toml and the pins: everything is installed.
 .venv/installed: pyproject.toml constraints.txt
@@ -42,3 +43,6 @@ demo: .venv/installed
 	@echo "  demo/predictions.csv                     one row per face"
 	@echo "  demo/drawn/version_1/test.md             the test figures"
 	@echo "  demo/drawn/version_1/test_confusion.png  the confusion matrix"
+
+ablation: .venv/installed
+	$(BIN)/python -m benchmarks.ablation data/ferplus.parquet runs/ablation

@@ -1,8 +1,9 @@
-"""Trains one small model in many variants on the same data and writes how they compare.
+"""Trains one small model in many variants on the same data and writes how they compare, as OUTPUT/table.md.
 
 python -m benchmarks.ablation data/ferplus.parquet runs/ablation
 
-A row that is finished is not trained again, one that was interrupted goes on with its last epoch.
+A row that is finished is not trained again, one that was interrupted goes on with its last epoch. What a step takes is
+measured afterwards, one row after the other in several rounds, without the loading of data: leave the machine alone.
 """
 
 import argparse
@@ -10,9 +11,22 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from fer_vit.commands.faces import best_device
+from fer_vit.commands.train import has_bf16
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.cost import multiply_adds
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.task import load_task
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "ablation.yaml"
@@ -72,15 +86,69 @@ def slug(name: str) -> str:
     return name.replace(": ", "-").replace(", ", "-").replace(" ", "_")
 
 
+def table(output: Path, rounds: int) -> str:
+    """The rows that are finished, as Markdown."""
+    rows = [name for name in ROWS if any((output / slug(name)).rglob("val.json"))]
+    nets = {name: load_task(newest(output / slug(name))).net for name in rows}
+    seconds = step_seconds(nets, rounds)
+    lines = ["| row | parameters | multiply-adds | step | accuracy | UAR |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, net in nets.items():
+        found = figures(output / slug(name))
+        parameters = sum(parameter.numel() for parameter in net.parameters())
+        low, middle, high = min(seconds[name]), median(seconds[name]), max(seconds[name])
+        lines.append(
+            f"| {name} | {parameters / 1e6:.2f} M | {sum(multiply_adds(net).values()) / 1e6:.1f} M "
+            f"| {middle:.3f} s ({low:.3f}-{high:.3f}) | {found['accuracy']:.1%} | {found['uar']:.1%} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def step_seconds(nets: dict[str, RegionViT], rounds: int, batch: int = 128) -> dict[str, list[float]]:
+    """Seconds of a training step of each model, once a round; a round takes all models in turn."""
+    device = best_device()
+    steps = {name: training_step(net.to(device).train(), batch, device) for name, net in nets.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in nets}
+    for name in tqdm([*nets, *list(nets) * rounds], desc="timing", disable=None):
+        start = time.perf_counter()
+        for _ in range(3):
+            steps[name]()
+        seconds[name].append((time.perf_counter() - start) / 3)
+    return {name: values[1:] for name, values in seconds.items()}  # the first is a warm-up
+
+
+def training_step(net: RegionViT, batch: int, device: torch.device) -> "partial[None]":
+    """A step as `fit` makes it: bfloat16 where the machine has it, AdamW, clipped gradients."""
+    use_fused_attention(net, fused=device.type != "cpu")
+    size = net.config.img_size
+    image = torch.rand(batch, 3, size, size, device=device)
+    corner = torch.rand(batch, len(net.config.regions), 2, device=device) * size / 2
+    boxes = torch.cat([corner, corner + size / 3], dim=-1)
+    return partial(_step, net, torch.optim.AdamW(net.parameters()), image, boxes)
+
+
+def _step(net: RegionViT, optimiser: torch.optim.Optimizer, image: Tensor, boxes: Tensor) -> None:
+    with torch.autocast(image.device.type, torch.bfloat16, enabled=has_bf16("auto")):
+        loss = net(image, boxes).float().logsumexp(-1).mean()
+    optimiser.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimiser.step()
+    if image.is_cuda:
+        torch.cuda.synchronize()
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path, help="FERPlus with soft labels, as `fer-vit prepare` wrote it")
     parser.add_argument("output", type=Path, help="folder of the runs")
     parser.add_argument("--jobs", type=int, default=1, help="rows that are trained at once, sharing the cores")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of a step for each row")
     args = parser.parse_args()
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(partial(train, manifest=args.manifest, output=args.output, jobs=args.jobs), ROWS))
+    (args.output / "table.md").write_text(table(args.output, args.rounds))
+    print((args.output / "table.md").read_text())
 
 
 if __name__ == "__main__":

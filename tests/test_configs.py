@@ -6,8 +6,11 @@ import pytest
 import timm
 import torch
 import yaml
+from conftest import TINY
 
 from fer_vit.cli import main
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.task import load_task
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -31,7 +34,7 @@ def run(configs: list[Path], manifest: Path, folder: Path, *more: str) -> Path:
     return best
 
 
-@pytest.mark.parametrize("name", ["drawn", "ferplus_cpu", "ferplus_gpu"])
+@pytest.mark.parametrize("name", ["drawn", "ferplus_cpu", "ferplus_gpu", "ablation"])
 def test_from_scratch(name: str, drawn: Path, tmp_path: Path) -> None:
     best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path)
     assert best.parents[2].name == name
@@ -57,12 +60,64 @@ def test_overlay_for_several_processes(drawn: Path, tmp_path: Path) -> None:
     run(overlay, drawn / "faces.parquet", tmp_path, "--trainer.devices=1", "--trainer.sync_batchnorm=false")
 
 
+def test_the_paper_overlay(drawn: Path, tmp_path: Path) -> None:
+    overlay = [CONFIGS / "drawn.yaml", CONFIGS / "model" / "attention_is_all_you_need.yaml"]
+    net = load_task(run(overlay, drawn / "faces.parquet", tmp_path, "--model.network.stem=patch")).net
+    block = net.vit.blocks[5]
+    assert (len(net.vit.blocks), block.attn.num_heads, block.mlp.fc1.weight.shape) == (6, 8, (2048, 512))
+    assert type(block.mlp.act) is torch.nn.ReLU
+
+
+MECHANISMS = {
+    "additive": ["attention=additive"],
+    "gaussian": ["attention=gaussian", "tokens=region"],
+    "keep": ["keep_rate=[1,0.5]", "tokens=patch"],
+    "query": ["head=query"],
+    "causal": ["head=query", "causal=true", "attention=additive"],
+    "additive head": ["head=additive", "pos_embed=sincos_1d"],
+    "post-norm": ["block=post_norm", "dropout=0.1", "pos_embed=none"],
+    "head dropping": ["head_drop_rate=0.5", "keep_rate=[0.9,0.6]"],
+    "foveated": ["patch_downscale=2", "stem=conv", "in_chans=1"],
+    "all": [
+        *("attention=gaussian", "keep_rate=[0.9,0.6]", "head=query", "causal=true", "pos_embed=sincos_1d"),
+        *("block=post_norm", "head_drop_rate=0.5", "patch_downscale=2", "reg_tokens=2"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_trains_and_its_weights_load_back(name: str, drawn: Path, tmp_path: Path) -> None:
+    words = [f"--model.network.{word}" for word in MECHANISMS[name]]
+    manifest, logs = drawn / "faces.parquet", f"--trainer.logger.init_args.save_dir={tmp_path}"
+    main(["fit", *TINY, *words, "--model.mixup=0.2", "--model.region_dropout=0.5", f"--data.manifest={manifest}", logs])
+    task = load_task(next(tmp_path.rglob("best.ckpt")))
+    torch.save(task.net.state_dict(), tmp_path / "weights.pth")
+    torch.manual_seed(1)
+    again = RegionViT(task.net.config, len(task.labels)).eval()
+    image, boxes = torch.rand(2, 3, 32, 32), torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 8, 4)
+    before = task.net(image, boxes)
+    use_fused_attention(again, fused=False)
+    assert not torch.equal(again(image, boxes), before)
+    again.load_state_dict(torch.load(tmp_path / "weights.pth", weights_only=True))
+    assert torch.equal(again(image, boxes), before)
+    main(
+        [
+            "validate",
+            f"--ckpt_path={next(tmp_path.rglob('best.ckpt'))}",
+            f"--data.manifest={manifest}",
+            *QUICK[:1],
+            logs,
+        ]
+    )
+
+
 def test_every_config_is_run_here() -> None:
-    tested = {"drawn", "ferplus_cpu", "ferplus_gpu", "rafdb", "affectnet", "ddp"}
+    tested = {"drawn", "ferplus_cpu", "ferplus_gpu", "rafdb", "affectnet", "ddp", "ablation"}
     assert {path.stem for path in CONFIGS.glob("*.yaml")} == tested
+    assert [path.stem for path in CONFIGS.glob("*/*.yaml")] == ["attention_is_all_you_need"]
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_header_says_the_command(path: Path) -> None:
     header = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert any("fer-vit fit --config configs/" in line and path.stem in line for line in header)
