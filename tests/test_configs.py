@@ -1,5 +1,6 @@
 """Every shipped config runs, on drawn faces and for a few steps."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,18 @@ def test_every_mechanism_trains_and_its_weights_load_back(name: str, drawn: Path
             logs,
         ]
     )
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/attention.md", "docs/ablation.md"])
+def test_options_in_the_documentation_exist(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (CONFIGS.parent / page).read_text()
+    words = sorted(set(re.findall(r"--model\.network\.(\w+)(?:=| )(\S+)", text)))
+    words += sorted(set(re.findall(r"`(\w+): (\w+)`", text)))
+    for option, value in words:
+        with pytest.raises(SystemExit):
+            main(["fit", f"--model.network.{option}={value}", "--print_config"])
+        network = yaml.safe_load(capsys.readouterr().out)["model"]["network"]
+        assert network[option] == yaml.safe_load(value), f"{option}: {value}"
 
 
 def test_every_config_is_run_here() -> None:
