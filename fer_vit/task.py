@@ -25,8 +25,9 @@ from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.losses import balanced_weights, expression_loss
 from fer_vit.metrics import class_recall, expression_metrics
 from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.mix import cutmix, drop_regions, mixup
-from fer_vit.model.region_vit import RegionViT, RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
 
 
 class FERTask(L.LightningModule):

@@ -8,7 +8,7 @@ import torch
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
-from fer_vit.model.region_vit import RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.task import FERTask, load_checkpoint, load_task, warmup_cosine
 
 NETWORK = RegionViTConfig(

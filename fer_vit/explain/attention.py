@@ -45,9 +45,10 @@ def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
     def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
         recorded.append(inputs[0])
 
-    before, by_mask = use_fused_attention(model, fused=False), model.drop_by_mask
+    blocks, by_mask = model.vit.blocks, model.drop_by_mask
+    before = use_fused_attention(blocks, fused=False)
     model.drop_by_mask = True
-    hooks = [block.attn.attn_drop.register_forward_hook(keep) for block in model.vit.blocks]
+    hooks = [blocks.get_submodule(f"{name}.attn_drop").register_forward_hook(keep) for name in before]
     try:
         yield recorded
     finally:
@@ -55,7 +56,7 @@ def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
             hook.remove()
         model.drop_by_mask = by_mask
         for name, fused in before.items():
-            model.get_submodule(name).fused_attn = fused  # type: ignore[assignment]
+            blocks.get_submodule(name).fused_attn = fused
     if not recorded:
         raise RuntimeError("No attention was recorded: run the model's forward pass inside `record_attention`.")
 

@@ -9,7 +9,8 @@ B images, R regions, T tokens, D width, C classes.
 import torch
 from torch import Tensor
 
-from fer_vit.model.tokens import TokenLayout, Tokens, patch_centres
+from fer_vit.model.positions import patch_centres
+from fer_vit.model.tokens import TokenLayout, Tokens
 
 
 def mixup(tokens: Tokens, target: Tensor, alpha: float) -> tuple[Tokens, Tensor]:

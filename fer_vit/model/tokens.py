@@ -4,7 +4,6 @@ B images, S crop size, P patch size, N patches, R regions of k x k tokens, T = p
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -13,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-Position = Callable[[Tensor], Tensor]
-"""Codes (..., D) of centres (..., 2) in crop pixels."""
+from fer_vit.model.positions import Position, token_centres
 
 
 class Tokens(NamedTuple):
@@ -205,65 +203,3 @@ class RegionEmbed(nn.Module):
         if self.position is not None:
             x = x + self.position(token_centres(boxes, self.region_grid))
         return x.flatten(1, 2)
-
-
-def token_centres(boxes: Tensor, grid: int) -> Tensor:
-    """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row: (..., grid^2, 2)."""
-    steps = (torch.arange(grid, device=boxes.device, dtype=boxes.dtype) + 0.5) / grid
-    y, x = torch.meshgrid(steps, steps, indexing="ij")
-    fractions = torch.stack([x.flatten(), y.flatten()], dim=-1)  # (grid^2, 2)
-    corner, side = boxes[..., None, :2], boxes[..., None, 2:] - boxes[..., None, :2]
-    centres: Tensor = corner + side * fractions
-    return centres
-
-
-def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tensor:
-    """Sinusoidal code of positions: sin and cos of position / temperature^(2 i / D) in turn (Vaswani et al. 2017).
-
-    Args:
-        position: Positions (...), in units of a token.
-        dim: Width D of the code, even.
-        temperature: Ratio of the longest to the shortest wavelength.
-
-    Returns:
-        Codes (..., D).
-    """
-    steps = torch.arange(0, dim, 2, device=position.device, dtype=torch.float32)
-    angles = position.float()[..., None] * temperature ** (-steps / dim)  # (..., D/2)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-
-
-def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal code of places: half the width for x, half for y.
-
-    Args:
-        centres: Places (..., 2), (x, y) in pixels.
-        dim: Width D of the code, a multiple of 4.
-        patch_size: Side of a patch in pixels, the unit of the code.
-
-    Returns:
-        Codes (..., D).
-    """
-    return sincos_1d(centres / patch_size, dim // 2).flatten(-2)
-
-
-def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -> Tensor:
-    """Sinusoidal code of places by their rank in a text of patches: row by row, the first patch is 0.
-
-    Args:
-        centres: Places (..., 2), (x, y) in pixels.
-        dim: Width D of the code, even.
-        patch_size: Side of a patch in pixels.
-        columns: Patches in a row.
-
-    Returns:
-        Codes (..., D).
-    """
-    x, y = (centres / patch_size).unbind(-1)
-    return sincos_1d(y.floor() * columns + x - 0.5, dim)
-
-
-def patch_centres(grid: tuple[int, int]) -> Tensor:
-    """Returns the centres of a patch grid's cells in units of a patch, row by row: (N, 2)."""
-    y, x = torch.meshgrid(torch.arange(grid[0]) + 0.5, torch.arange(grid[1]) + 0.5, indexing="ij")
-    return torch.stack([x.flatten(), y.flatten()], dim=-1)

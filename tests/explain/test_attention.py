@@ -4,7 +4,8 @@ import torch
 
 from fer_vit.explain.attention import explain, raw, record_attention, rollout
 from fer_vit.model.attention import use_fused_attention
-from fer_vit.model.region_vit import RegionViT, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
 
 NAMES = ("right_eye", "mouth")
 

@@ -6,7 +6,8 @@ import torch
 
 from fer_vit.explain.attention import record_attention
 from fer_vit.explain.heads import head_roles
-from fer_vit.model.region_vit import RegionViT, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
 
 SMALL = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("right_eye", "mouth"), region_grid=1

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.cost import describe, multiply_adds
-from fer_vit.model.region_vit import RegionViT, RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
 
 SMALL = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, regions=("nose", "mouth"), region_grid=2

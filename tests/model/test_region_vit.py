@@ -11,7 +11,8 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.face.regions import region_boxes
 from fer_vit.model.attention import use_fused_attention
-from fer_vit.model.region_vit import RegionViT, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.sources.drawn import draw_face
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -33,7 +34,15 @@ def faces(batch: int = 3, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_base_patch16_clip_224", "vit_small_patch14_reg4_dinov2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_tiny_patch16_224",
+        "vit_base_patch16_clip_224",
+        "vit_small_patch14_reg4_dinov2",
+        "vit_small_patch16_18x2_224",  # blocks of its own
+    ],
+)
 def test_without_regions_the_logits_are_timms_to_the_last_bit(name: str, fused: bool) -> None:
     small = {"img_size": 56, "embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 14}
     net = build(RegionViTConfig(name, tokens="patch", **small))
@@ -172,7 +181,7 @@ def test_no_mechanism_is_in_the_default_model() -> None:
     own = {name for name in net.state_dict() if not name.startswith("region_embed.")}
     assert own == {f"vit.{name}" for name in plain.state_dict()}
     modules = zip(net.vit.blocks.modules(), plain.blocks.modules(), strict=True)
-    assert all(isinstance(mine, type(theirs)) for mine, theirs in modules)
+    assert all(type(mine) is type(theirs) for mine, theirs in modules)
     assert (type(net.reduce), net.num_kept) == (torch.nn.Identity, (16, 16, 16))
 
 

@@ -1,0 +1,149 @@
+"""The parts that a configuration asks for: timm's vision transformer, region embedding, positions, pooling."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from pickle import UnpicklingError
+
+import timm
+import torch
+from timm.models.vision_transformer import VisionTransformer, init_weights_vit_timm
+from torch import Tensor, nn
+
+from fer_vit.errors import FerVitError
+from fer_vit.model.attention import AdditiveAttention, DotAttention, GaussianAttention, HeadDrop
+from fer_vit.model.blocks import PostNormBlock, PreNormBlock
+from fer_vit.model.config import RegionViTConfig, check_config
+from fer_vit.model.pooling import AdditivePool, AveragePool, ExpressionLinear, QueryPool, TokenPool
+from fer_vit.model.positions import Position, patch_centres, sincos_2d, sincos_reading
+from fer_vit.model.tokens import ConvStem, RegionEmbed
+
+ATTENTION: dict[str, type[DotAttention]] = {
+    "dot": DotAttention,
+    "additive": AdditiveAttention,
+    "gaussian": GaussianAttention,
+}
+BLOCK = {"pre_norm": PreNormBlock, "post_norm": PostNormBlock}
+
+
+def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransformer:
+    """Creates the timm vision transformer that a configuration describes, its mechanisms in place.
+
+    timm resamples pretrained position embeddings and patch kernels where image or patch size differ from its own.
+
+    Raises:
+        FerVitError: The name is not a timm vision transformer, or the choices do not fit together.
+    """
+    check_config(config)
+    asked = {name: getattr(config, name) for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")}
+    overrides: dict[str, object] = {name: value for name, value in asked.items() if value is not None}
+    overrides |= dict.fromkeys(("pos_drop_rate", "proj_drop_rate", "attn_drop_rate"), config.dropout)
+    if config.stem == "conv":
+        overrides["embed_layer"] = ConvStem
+    if config.needs_own_blocks:
+        overrides |= {"attn_layer": ATTENTION[config.attention], "block_fn": BLOCK[config.block]}
+    if config.block == "post_norm":
+        overrides["final_norm"] = False  # every block ends in one
+    if isinstance(config.pretrained, str):
+        if not Path(config.pretrained).is_file():
+            raise FerVitError(f"Expected a state dict at {config.pretrained} (network.pretrained), but there is none.")
+        overrides["pretrained_cfg_overlay"] = {"file": config.pretrained}
+    try:
+        vit = timm.create_model(
+            config.backbone,
+            pretrained=bool(config.pretrained),
+            img_size=config.img_size // config.patch_downscale,
+            in_chans=config.in_chans,
+            num_classes=num_classes,
+            global_pool="token" if config.head == "token" else "avg",
+            fc_norm=False,  # the norm stays before the pooling, where pretrained weights have it
+            pos_embed="none" if config.pos_embed == "none" else "learn",
+            drop_path_rate=config.drop_path_rate,
+            **overrides,
+        )
+    except (AssertionError, TypeError, ValueError, RuntimeError, OSError, UnpicklingError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FerVitError(f"Cannot build the backbone {config.backbone}: {reason}") from error
+    _check_backbone(vit, config)
+    if config.pos_embed.startswith("sincos"):
+        _fix_positions(vit, config)
+    if config.head_drop_rate:
+        for block in vit.blocks:
+            block.attn.norm = nn.Sequential(HeadDrop(block.attn.num_heads, config.head_drop_rate), block.attn.norm)
+    if config.head == "query":
+        vit.head = ExpressionLinear(vit.embed_dim, num_classes)
+        init_weights_vit_timm(vit.head)
+    return vit
+
+
+def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
+    """Raises FerVitError when a configuration does not fit what its backbone turned out to be."""
+    if not isinstance(vit, VisionTransformer):
+        raise FerVitError(f"Expected a plain timm vision transformer as backbone, but {config.backbone} is not one.")
+    size = vit.patch_embed.patch_size[0]
+    if config.img_size % (size * config.patch_downscale):
+        times = f" times patch_downscale {config.patch_downscale}" if config.patch_downscale > 1 else ""
+        raise FerVitError(
+            f"Expected img_size to be a multiple of the patch size {size}{times}, but got {config.img_size}."
+        )
+    if config.keep_rate and len(config.keep_rate) != len(vit.blocks):
+        raise FerVitError(
+            f"Expected network.keep_rate to have a number for each of the {len(vit.blocks)} blocks, "
+            f"but got {len(config.keep_rate)}."
+        )
+    if config.keep_rate and not vit.has_class_token:
+        raise FerVitError(f"network.keep_rate asks the class token, but {config.backbone} has none.")
+
+
+def create_region_embed(vit: VisionTransformer, config: RegionViTConfig) -> RegionEmbed:
+    """Creates the embedding of regions: weights of its own, which start as the patch embedding's (maybe pretrained)."""
+    patch_embed = copy.deepcopy(vit.patch_embed)
+    size = patch_embed.patch_size[0]
+    if config.stem == "patch":
+        patch_embed.set_input_size(img_size=(config.region_grid * size,) * 2)
+    code = position_code(vit, config)
+    return RegionEmbed(patch_embed, config.regions, size, config.region_grid, vit.embed_dim, code)
+
+
+def remove_patches(vit: VisionTransformer) -> None:
+    """Takes away what only patch tokens need."""
+    vit.patch_embed = nn.Identity()
+    if vit.pos_embed is not None:
+        own = 0 if vit.no_embed_class else vit.num_prefix_tokens
+        vit.pos_embed = nn.Parameter(vit.pos_embed[:, :own].detach().clone(), vit.pos_embed.requires_grad)
+
+
+def create_pool(vit: VisionTransformer, config: RegionViTConfig, num_classes: int) -> nn.Module:
+    """Creates what turns encoded tokens into the vectors that are classified."""
+    prefix, dim = vit.num_prefix_tokens, vit.embed_dim
+    num_heads = config.num_heads or max(1, dim // 64)  # the width of a head in every ViT size
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "token": TokenPool,
+        "avg": partial(AveragePool, prefix),
+        "additive": partial(AdditivePool, prefix, dim),
+        "query": partial(QueryPool, prefix, dim, num_heads, num_classes, config.causal),
+    }
+    return makers[config.head]()
+
+
+def position_code(vit: VisionTransformer, config: RegionViTConfig) -> Position | None:
+    """Chooses the sinusoidal code of centres in crop pixels; None when there are no positions."""
+    patch_size = vit.patch_embed.patch_size[0] * config.patch_downscale
+    if config.pos_embed == "none":
+        return None
+    if config.pos_embed == "sincos_1d":
+        columns = config.img_size // patch_size
+        return partial(sincos_reading, dim=vit.embed_dim, patch_size=patch_size, columns=columns)
+    return partial(sincos_2d, dim=vit.embed_dim, patch_size=patch_size)
+
+
+def _fix_positions(vit: VisionTransformer, config: RegionViTConfig) -> None:
+    """Puts fixed codes in the place of the learned patch positions; prefix tokens keep none."""
+    patch_size = vit.patch_embed.patch_size[0] * config.patch_downscale
+    code = position_code(vit, config)
+    assert code is not None
+    patches: Tensor = code(patch_centres(vit.patch_embed.grid_size) * patch_size)  # (N, D)
+    full = torch.zeros_like(vit.pos_embed)
+    full[0, -len(patches) :] = patches
+    vit.pos_embed = nn.Parameter(full, requires_grad=False)

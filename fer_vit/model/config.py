@@ -1,0 +1,104 @@
+"""What a RegionViT is made of: every choice, as plain values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import timm
+
+from fer_vit.errors import FerVitError, check_number
+
+
+@dataclass(frozen=True)
+class RegionViTConfig:
+    """Everything that shapes a RegionViT. None keeps what the backbone has by its name.
+
+    Attributes:
+        backbone: Name of a timm vision transformer, for example vit_tiny_patch16_224 or vit_small_patch16_224.
+        pretrained: Load timm's weights: true (downloaded by timm), false, or the path of a state dict.
+        img_size: Side S of the square input in pixels, a multiple of the patch size.
+        in_chans: 3 for RGB, 1 to read images as grey.
+        patch_size: Side of a patch in pixels.
+        embed_dim: Width D, a multiple of 4.
+        depth: Number of blocks.
+        num_heads: Heads per block.
+        stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions for small images from scratch.
+        tokens: What the encoder reads: "patch", "region" or "both".
+        regions: Names of the regions (see face.regions).
+        region_grid: k: a region becomes k x k tokens.
+        patch_downscale: Foveated tokens: the patch grid sees the image at 1/2 or 1/4 of its size, the regions at full.
+        pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order) or "none".
+            Regions have the sinusoidal code of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
+        attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or "gaussian" kernel of the
+            distance between tokens (Nadaraya-Watson).
+        block: "pre_norm" as in ViT, or "post_norm" with ReLU as in "Attention Is All You Need".
+        keep_rate: Hard attention: part of the patches that enters each block, chosen by the class token's attention
+            in it; one number per block, of the patches that the block before had. Empty: all patches everywhere.
+        head: "token" classifies the class token, "avg" the mean of the patch and region tokens, "additive" their mean
+            with learned weights, "query" what a query for each expression finds in them (Transformer decoder).
+        causal: With head "query": a query sees only the queries of expressions that come before its own.
+        reg_tokens: Number of register tokens.
+        dropout: Dropout of embeddings, attention weights and outputs of attention and feed-forward.
+        drop_path_rate: Stochastic depth of the last block; rises linearly from 0.
+        head_drop_rate: Probability that a training face loses a random attention head in a block.
+    """
+
+    backbone: str = "vit_tiny_patch16_224"
+    pretrained: bool | str = False
+    img_size: int = 224
+    in_chans: Literal[1, 3] = 3
+    patch_size: int | None = None
+    embed_dim: int | None = None
+    depth: int | None = None
+    num_heads: int | None = None
+    stem: Literal["patch", "conv"] = "patch"
+    tokens: Literal["patch", "region", "both"] = "both"
+    regions: tuple[str, ...] = ()
+    region_grid: int = 2
+    patch_downscale: Literal[1, 2, 4] = 1
+    pos_embed: Literal["learn", "sincos_2d", "sincos_1d", "none"] = "learn"
+    attention: Literal["dot", "additive", "gaussian"] = "dot"
+    block: Literal["pre_norm", "post_norm"] = "pre_norm"
+    keep_rate: tuple[float, ...] = ()
+    head: Literal["token", "avg", "additive", "query"] = "token"
+    causal: bool = False
+    reg_tokens: int | None = None
+    dropout: float = 0.0
+    drop_path_rate: float = 0.0
+    head_drop_rate: float = 0.0
+
+    @property
+    def needs_own_blocks(self) -> bool:
+        """Whether a mechanism needs blocks of this project in the place of the backbone's own."""
+        plain = (self.attention, self.block) == ("dot", "pre_norm")
+        return not plain or bool(self.keep_rate) or self.head_drop_rate > 0
+
+
+def check_config(config: RegionViTConfig) -> None:
+    """Raises FerVitError when a configuration contradicts itself or names what does not exist."""
+    if not timm.is_model(config.backbone):
+        close = ", ".join(timm.list_models(f"*{config.backbone.split('_')[0]}*patch*")[:3])
+        hint = f"for example {close}" if close else "for example vit_tiny_patch16_224"
+        raise FerVitError(f"Expected a timm model as backbone ({hint}), but got {config.backbone}.")
+    if config.tokens != "patch" and not config.regions:
+        raise FerVitError(f"Expected at least one region with tokens: {config.tokens}, but got none (tokens: patch).")
+    for name in ("dropout", "drop_path_rate", "head_drop_rate"):
+        check_number(f"network.{name}", getattr(config, name), 0, 1)
+    for rate in config.keep_rate:
+        check_number("network.keep_rate", rate, 0, 1)
+    if config.pretrained and (config.attention, config.block) != ("dot", "pre_norm"):
+        raise FerVitError(
+            "Pretrained weights are of attention: dot and block: pre_norm. Use those or pretrained: false."
+        )
+    if config.causal and config.head != "query":
+        raise FerVitError(f"Only the decoder of head: query can be causal, but the head is {config.head}.")
+    for name in ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "region_grid"):
+        if (number := getattr(config, name)) is not None:
+            check_number(f"network.{name}", number, 1)
+    if config.embed_dim is not None and config.embed_dim % 4:
+        raise FerVitError(f"Expected network.embed_dim to be a multiple of 4, but got {config.embed_dim}.")
+    if config.stem == "conv":
+        if config.pretrained:
+            raise FerVitError("Pretrained weights have no convolutional stem: use stem: patch or pretrained: false.")
+        patch = config.patch_size or 0
+        if patch < 2 or patch & (patch - 1):
+            raise FerVitError(f"Expected a power of two as patch_size with stem: conv, but got {config.patch_size}.")
