@@ -172,7 +172,8 @@ def _heads(pictures: Sequence[Pil.Image]) -> Iterator[str]:
     yield " most. The folder <code>heads</code> beside this page has the same for every face.</p>\n"
     for picture in pictures:
         yield '<div class="scroll" tabindex="0" role="region" aria-label="Attention heads">'
-        yield f'<img src="{_data_uri(picture)}" alt="" width="{picture.width}" height="{picture.height}"></div>\n'
+        yield f'<img src="{_data_uri(picture)}" alt="Attention heads" width="{picture.width}" height="{picture.height}">'
+        yield "</div>\n"
     yield "</section>\n"
 
 
@@ -271,6 +272,7 @@ details { max-width: 46rem; color: var(--muted) }
 summary { cursor: pointer; color: var(--ink) }
 details p { margin: .4rem 0 0 }
 .scroll { overflow-x: auto }
+.scroll img { width: auto }
 table { border-collapse: separate; border-spacing: 2px; font-size: .87rem }
 th { font-weight: 400; text-align: right; padding: .3rem .6rem; white-space: nowrap }
 thead th { color: var(--muted); vertical-align: bottom; white-space: normal; line-height: 1.25; min-width: 3.9rem }

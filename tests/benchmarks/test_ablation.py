@@ -1,0 +1,48 @@
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fer_vit.cli import main
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ablation.py"
+
+
+@pytest.fixture(scope="module")
+def ablation() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ablation", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_row_is_a_configuration_of_its_own(ablation: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = set()
+    for words in ablation.ROWS.values():
+        with pytest.raises(SystemExit):
+            main(["fit", f"--config={ablation.CONFIG}", *words, "--print_config"])
+        printed.add(capsys.readouterr().out)
+    assert len(printed) == len(ablation.ROWS)
+    assert len({ablation.slug(name) for name in ablation.ROWS}) == len(ablation.ROWS)
+
+
+def test_the_table_tells_what_was_measured(ablation: ModuleType, checkpoint: Path, tmp_path: Path) -> None:
+    for name, accuracy in (("base", 0.5), ("head: query", 0.625)):
+        folder = tmp_path / ablation.slug(name) / "version_0"
+        (folder / "checkpoints").mkdir(parents=True)
+        shutil.copy(checkpoint.with_name("last.ckpt"), folder / "checkpoints")
+        (folder / "val.json").write_text(json.dumps({"accuracy": accuracy, "uar": 0.25}))
+    rows = [line.split(" | ") for line in ablation.table(tmp_path, rounds=2).splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| base", "| head: query"]
+    assert [row[4:] for row in rows] == [["50.0%", "25.0% |"], ["62.5%", "25.0% |"]]
+    assert all(float(row[3].split(" s")[0]) > 0 for row in rows)
+
+
+def test_finished_rows_are_not_trained_again(ablation: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "base" / "version_1").mkdir(parents=True)
+    (tmp_path / "base" / "version_1" / "val.json").write_text("{}")
+    ablation.train("base", tmp_path / "no.parquet", tmp_path, jobs=1)
+    assert not (tmp_path / "base" / "log.txt").exists()
