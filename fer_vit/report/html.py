@@ -172,8 +172,8 @@ def _heads(pictures: Sequence[Pil.Image]) -> Iterator[str]:
     yield " most. The folder <code>heads</code> beside this page has the same for every face.</p>\n"
     for picture in pictures:
         yield '<div class="scroll" tabindex="0" role="region" aria-label="Attention heads">'
-        yield f'<img src="{_data_uri(picture)}" alt="Attention heads" width="{picture.width}" height="{picture.height}">'
-        yield "</div>\n"
+        size = f'width="{picture.width}" height="{picture.height}"'
+        yield f'<img src="{_data_uri(picture)}" alt="Attention heads" {size}></div>\n'
     yield "</section>\n"
 
 
