@@ -89,6 +89,8 @@ def check_config(config: RegionViTConfig) -> None:
         raise FerVitError(
             "Pretrained weights are of attention: dot and block: pre_norm. Use those or pretrained: false."
         )
+    if config.keep_rate and config.tokens == "region":
+        raise FerVitError("network.keep_rate leaves out patches, and tokens: region has none: use both or patch.")
     if config.causal and config.head != "query":
         raise FerVitError(f"Only the decoder of head: query can be causal, but the head is {config.head}.")
     for name in ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "region_grid"):

@@ -61,8 +61,9 @@ class RegionViT(nn.Module):
         num_regions = 0 if self.region_embed is None else len(config.regions)
         self.layout = TokenLayout(vit.num_prefix_tokens, grid, num_regions, config.region_grid)
         rates = config.keep_rate or (1.0,) * len(vit.blocks)
-        counts = accumulate(rates, lambda patches, rate: math.ceil(patches * rate), initial=self.layout.num_patches)
-        self.num_kept = tuple(counts)  # patches at the start, and in each block
+        self.num_kept = tuple(
+            accumulate(rates, kept_patches, initial=self.layout.num_patches)
+        )  # at first, in each block
         middle = torch.full((vit.num_prefix_tokens, 2), config.img_size / 2)
         centres = torch.cat([middle, patch_centres(grid) * self.patch_size])  # of all tokens but the regions'
         self.register_buffer("centres", centres, persistent=False)
@@ -142,6 +143,11 @@ class RegionViT(nn.Module):
             "stem": r"^region_embed|^vit\.(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)",
             "blocks": [(r"^vit\.blocks\.(\d+)", None), (r"^vit\.(?:norm|fc_norm)", (99999,))],
         }
+
+
+def kept_patches(patches: int, rate: float) -> int:
+    """How many of some patches a rate keeps: rounded up, but for what floating point adds to a whole number."""
+    return math.ceil(patches * rate - 1e-9)
 
 
 def _per_channel(values: tuple[float, ...], in_chans: int) -> Tensor:

@@ -221,6 +221,16 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
         ({"img_size": 30}, "multiple of the patch size 8"),
         ({"num_heads": 5}, "divisible"),
         ({"pretrained": "nowhere.pth"}, "nowhere.pth"),
+        ({"pretrained": True, "attention": "gaussian"}, "are of attention: dot"),
+        ({"pretrained": True, "block": "post_norm"}, "are of attention: dot"),
+        ({"causal": True}, "Only the decoder of head: query can be causal"),
+        ({"keep_rate": (0.5,)}, "a number for each of the 2 blocks, but got 1"),
+        ({"keep_rate": (0.5, 1.5)}, "keep_rate to be .* 1.5"),
+        ({"keep_rate": (0.5, 1.0), "tokens": "region"}, "tokens: region has none"),
+        ({"keep_rate": (0.5, 1.0), "backbone": "vit_base_patch16_siglip_224", "head": "avg"}, "has none"),
+        ({"patch_downscale": 4, "img_size": 48}, "multiple of the patch size 8 times patch_downscale 4, but got 48"),
+        ({"dropout": 1.5}, "dropout"),
+        ({"head_drop_rate": -0.1}, "head_drop_rate"),
     ],
 )
 def test_what_does_not_fit_together_is_said_in_one_line(change: dict[str, object], words: str) -> None:
