@@ -52,11 +52,11 @@ ROWS = {
 """What each row changes. The base: both kinds of tokens, dot-product attention, class token, 2-D positions."""
 
 
-def train(name: str, manifest: Path, output: Path, jobs: int) -> None:
-    """Trains a row and judges its last epoch; the figures come to OUTPUT/ROW/version_N/val.json."""
+def train(name: str, manifest: Path, output: Path, jobs: int) -> bool:
+    """Trains a row and judges its last epoch; the figures come to OUTPUT/ROW/version_N/val.json. False: it failed."""
     folder = output / slug(name)
     if any(folder.rglob("val.json")):
-        return
+        return True
     env = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
     common = [f"--data.manifest={manifest}", "--data.num_workers=0", "--trainer.enable_progress_bar=false"]
     common += [f"--trainer.logger.init_args.save_dir={output}", f"--trainer.logger.init_args.name={slug(name)}"]
@@ -65,9 +65,15 @@ def train(name: str, manifest: Path, output: Path, jobs: int) -> None:
     with (folder / "log.txt").open("a") as log:
         run = partial(subprocess.run, env=env, stdout=log, stderr=subprocess.STDOUT, check=True)
         last = newest(folder)
-        run([*fer_vit, "fit", f"--config={CONFIG}", *ROWS[name], *common, *([f"--ckpt_path={last}"] if last else [])])
-        run([*fer_vit, "validate", f"--config={CONFIG}", *common, f"--ckpt_path={newest(folder)}"])
+        more = [f"--ckpt_path={last}"] if last else []
+        try:
+            run([*fer_vit, "fit", f"--config={CONFIG}", *ROWS[name], *common, *more])
+            run([*fer_vit, "validate", f"--config={CONFIG}", *common, f"--ckpt_path={newest(folder)}"])
+        except subprocess.CalledProcessError:
+            print(f"{name}: failed, {log.name} says why", flush=True)
+            return False
     print(f"{name}: {figures(folder)['accuracy']:.1%}", flush=True)
+    return True
 
 
 def newest(folder: Path) -> Path | None:
@@ -77,8 +83,7 @@ def newest(folder: Path) -> Path | None:
 
 def figures(folder: Path) -> dict[str, float]:
     """The figures of the val split."""
-    (path,) = folder.rglob("val.json")
-    return json.loads(path.read_text())
+    return json.loads(max(folder.rglob("val.json"), key=lambda path: path.stat().st_mtime).read_text())
 
 
 def slug(name: str) -> str:
@@ -146,9 +151,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="measurements of a step for each row")
     args = parser.parse_args()
     with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(partial(train, manifest=args.manifest, output=args.output, jobs=args.jobs), ROWS))
+        done = list(pool.map(partial(train, manifest=args.manifest, output=args.output, jobs=args.jobs), ROWS))
     (args.output / "table.md").write_text(table(args.output, args.rounds))
     print((args.output / "table.md").read_text())
+    sys.exit(not all(done))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from conftest import TINY
 
 from fer_vit.cli import main
 from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.cost import describe
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.task import load_task
 
@@ -87,11 +88,14 @@ MECHANISMS = {
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_every_mechanism_trains_and_its_weights_load_back(name: str, drawn: Path, tmp_path: Path) -> None:
+def test_every_mechanism_trains_and_its_weights_load_back(
+    name: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [f"--model.network.{word}" for word in MECHANISMS[name]]
     manifest, logs = drawn / "faces.parquet", f"--trainer.logger.init_args.save_dir={tmp_path}"
     main(["fit", *TINY, *words, "--model.mixup=0.2", "--model.region_dropout=0.5", f"--data.manifest={manifest}", logs])
     task = load_task(next(tmp_path.rglob("best.ckpt")))
+    assert f"RegionViT: {describe(task.net)}." in capsys.readouterr().out
     torch.save(task.net.state_dict(), tmp_path / "weights.pth")
     torch.manual_seed(1)
     again = RegionViT(task.net.config, len(task.labels)).eval()

@@ -28,6 +28,7 @@ class HeadWriter:
         self.folder = folder
         self.task = task
         self.faces = 0
+        self.counted = 0  # faces that have any place to look at
         self.roles: HeadRoles | None = None  # sums over the faces
         self.crop: Tensor | None = None
         self.boxes = torch.zeros(len(task.crop_spec.regions), 4, dtype=torch.float64)
@@ -49,6 +50,9 @@ class HeadWriter:
 
     def _sum(self, face: HeadRoles, crop: Tensor, boxes: Tensor, valid: Tensor) -> None:
         self.faces += 1
+        if not face.maps.any():
+            return
+        self.counted += 1
         crop = crop.double().cpu()
         self.crop = crop if self.crop is None else self.crop + crop
         self.roles = face if self.roles is None else HeadRoles(*(a + b for a, b in zip(self.roles, face, strict=True)))
@@ -59,14 +63,14 @@ class HeadWriter:
         """Writes `heads.png`, `heads_distance.png` and `heads.csv`: means over all faces. Returns the pictures."""
         if self.roles is None or self.crop is None:
             return []
-        mean = HeadRoles(*(value / self.faces for value in self.roles))
+        mean = HeadRoles(*(value / self.counted for value in self.roles))
         spec = self.task.crop_spec
         names = [name for name, seen in zip(spec.regions, self.seen, strict=True) if seen]
         boxes = (self.boxes / self.seen.clamp(min=1)).numpy()
         view = FaceView(
             name="",
             face=0,
-            photo=(self.crop / self.faces * 255).round().byte().permute(1, 2, 0).numpy(),
+            photo=(self.crop / self.counted * 255).round().byte().permute(1, 2, 0).numpy(),
             box=None,
             to_crop=np.eye(2, 3),
             crop_size=spec.size,
@@ -75,7 +79,7 @@ class HeadWriter:
             shares={},
             probabilities={},
         )
-        title = f"Where the heads look: mean of {self.faces:,} faces"
+        title = f"Where the heads look: mean of {self.counted:,} faces"
         pictures = {
             "heads.png": heads_figure(view, title, list(self._rows(mean, set(names)))),
             "heads_distance.png": Pil.fromarray(distance_figure(mean.distance.numpy(), spec.size)),
@@ -120,6 +124,7 @@ class HeadWriter:
             table = csv.writer(file)
             table.writerow(["block", "head", "distance_px", "patches", *self._shares(mean.maps[0, 0])])
             for (block, head), distance in np.ndenumerate(mean.distance.numpy()):
-                shares = self._shares(mean.maps[block, head]).values()
-                numbers = [distance, 1 - sum(shares), *shares]
+                scores = mean.maps[block, head]
+                patches = float(self.task.net.layout.patch_map(scores).sum())
+                numbers = [distance, patches, *self._shares(scores).values()]
                 table.writerow([block + 1, head + 1, *(f"{number:.4f}" for number in numbers)])

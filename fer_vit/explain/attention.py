@@ -105,7 +105,8 @@ def explain(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method:
     probabilities = net.forward_head(tokens).float().softmax(-1)
     weights = net.pool.weights(tokens).float()  # (B, 1 or C, T)
     # With a query for each expression: where that of the predicted one looked; else the one there is.
-    pool = weights[torch.arange(len(weights)), probabilities.argmax(-1) % weights.shape[1]]
+    every = weights.expand(-1, probabilities.shape[1], -1)  # (B, C, T)
+    pool = every[torch.arange(len(every)), probabilities.argmax(-1)]
     scores = (rollout if method == "rollout" else raw)(attention, pool)
     scores[:, : layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
     scores = scores / scores.sum(1, keepdim=True).clamp(min=1e-12)

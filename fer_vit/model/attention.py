@@ -112,7 +112,7 @@ class GaussianAttention(DotAttention):
 
     def __init__(self, dim: int, num_heads: int = 8, qkv_bias: bool = False, **how: object) -> None:
         super().__init__(dim, num_heads, **how)
-        del self.qkv
+        del self.qkv, self.q_norm, self.k_norm
         self.value = nn.Linear(dim, self.attn_dim, bias=qkv_bias)
         # From less than a patch to more than a small crop, so that heads begin with different jobs.
         self.log_width = nn.Parameter(torch.linspace(math.log(4.0), math.log(128.0), num_heads))
@@ -120,7 +120,8 @@ class GaussianAttention(DotAttention):
     @staticmethod
     def relation(tokens: Tokens) -> Tensor:
         """Squared distances of the tokens' centres in pixels (B, 1, T, T), infinite to those that are not there."""
-        difference = tokens.centres[:, :, None] - tokens.centres[:, None]  # (B, T, T, 2)
+        centres = tokens.centres.float()  # squares of pixels are too large for float16
+        difference = centres[:, :, None] - centres[:, None]  # (B, T, T, 2)
         squared = difference.square().sum(-1)
         if tokens.valid is not None:
             squared = squared.masked_fill(~tokens.valid[:, None], torch.inf)
@@ -164,7 +165,7 @@ class HeadDrop(nn.Module):
         """(B, T, D) -> (B, T, D)."""
         if not self.training:
             return x
-        batch = len(x)
+        batch = x.shape[0]
         dropped = F.one_hot(torch.randint(self.num_heads, (batch,), device=x.device), self.num_heads)  # (B, H)
         dropped = dropped * (torch.rand(batch, 1, device=x.device) < self.rate)
         kept = (1 - dropped).to(x.dtype) / (1 - self.rate / self.num_heads)

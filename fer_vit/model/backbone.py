@@ -8,7 +8,8 @@ from pickle import UnpicklingError
 
 import timm
 import torch
-from timm.models.vision_transformer import VisionTransformer, init_weights_vit_timm
+from timm.layers import Attention
+from timm.models.vision_transformer import Block, VisionTransformer, init_weights_vit_timm
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
@@ -42,6 +43,7 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     if config.stem == "conv":
         overrides["embed_layer"] = ConvStem
     if config.needs_own_blocks:
+        _check_replaceable(config.backbone)
         overrides |= {"attn_layer": ATTENTION[config.attention], "block_fn": BLOCK[config.block]}
     if config.block == "post_norm":
         overrides["final_norm"] = False  # every block ends in one
@@ -94,6 +96,22 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
         )
     if config.keep_rate and not vit.has_class_token:
         raise FerVitError(f"network.keep_rate asks the class token, but {config.backbone} has none.")
+    if config.tokens == "region" and not vit.num_prefix_tokens:
+        # A face without landmarks would have no token at all
+        raise FerVitError(f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1.")
+    if config.head_drop_rate and vit.blocks[0].attn.num_heads < 2:
+        raise FerVitError("network.head_drop_rate drops one head of several: use num_heads: 2 or more.")
+
+
+def _check_replaceable(name: str) -> None:
+    """Raises FerVitError when a backbone has blocks of its own kind, which would silently become plain ones."""
+    with torch.device("meta"):
+        vit = timm.create_model(name, depth=1)
+    if type(vit.blocks[0]) is not Block or type(vit.blocks[0].attn) is not Attention:
+        raise FerVitError(
+            f"{name} has blocks of its own: use a plain one, for example vit_small_patch16_224, with attention, block, "
+            "keep_rate or head_drop_rate."
+        )
 
 
 def create_region_embed(vit: VisionTransformer, config: RegionViTConfig) -> RegionEmbed:

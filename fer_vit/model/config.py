@@ -1,7 +1,7 @@
 """What a RegionViT is made of: every choice, as plain values."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import timm
 
@@ -32,12 +32,13 @@ class RegionViTConfig:
             distance between tokens (Nadaraya-Watson).
         block: "pre_norm" as in ViT, or "post_norm" with ReLU as in "Attention Is All You Need".
         keep_rate: Hard attention: part of the patches that enters each block, chosen by the class token's attention
-            in it; one number per block, of the patches that the block before had. Empty: all patches everywhere.
+            in it; one number per block, of the patches that the block before had. Empty: all patches everywhere. With
+            "gaussian" attention these are the same patches in every face.
         head: "token" classifies the class token, "avg" the mean of the patch and region tokens, "additive" their mean
             with learned weights, "query" what a query for each expression finds in them (Transformer decoder).
         causal: With head "query": a query sees only the queries of expressions that come before its own.
         reg_tokens: Number of register tokens.
-        dropout: Dropout of embeddings, attention weights and outputs of attention and feed-forward.
+        dropout: Dropout in the encoder: of embeddings, attention weights, and around attention and feed-forward.
         drop_path_rate: Stochastic depth of the last block; rises linearly from 0.
         head_drop_rate: Probability that a training face loses a random attention head in a block.
     """
@@ -75,32 +76,34 @@ class RegionViTConfig:
 
 def check_config(config: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration contradicts itself or names what does not exist."""
+    for name, kind in get_type_hints(RegionViTConfig).items():  # checkpoints and Python hand over any value
+        if get_origin(kind) is Literal and getattr(config, name) not in get_args(kind):
+            allowed = ", ".join(map(str, get_args(kind)))
+            raise FerVitError(f"Expected network.{name} to be one of {allowed}, but got {getattr(config, name)}.")
     if not timm.is_model(config.backbone):
         close = ", ".join(timm.list_models(f"*{config.backbone.split('_')[0]}*patch*")[:3])
         hint = f"for example {close}" if close else "for example vit_tiny_patch16_224"
         raise FerVitError(f"Expected a timm model as backbone ({hint}), but got {config.backbone}.")
-    if config.tokens != "patch" and not config.regions:
-        raise FerVitError(f"Expected at least one region with tokens: {config.tokens}, but got none (tokens: patch).")
-    for name in ("dropout", "drop_path_rate", "head_drop_rate"):
-        check_number(f"network.{name}", getattr(config, name), 0, 1)
-    for rate in config.keep_rate:
-        check_number("network.keep_rate", rate, 0, 1)
-    if config.pretrained and (config.attention, config.block) != ("dot", "pre_norm"):
-        raise FerVitError(
-            "Pretrained weights are of attention: dot and block: pre_norm. Use those or pretrained: false."
-        )
-    if config.keep_rate and config.tokens == "region":
-        raise FerVitError("network.keep_rate leaves out patches, and tokens: region has none: use both or patch.")
-    if config.causal and config.head != "query":
-        raise FerVitError(f"Only the decoder of head: query can be causal, but the head is {config.head}.")
     for name in ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "region_grid"):
         if (number := getattr(config, name)) is not None:
             check_number(f"network.{name}", number, 1)
+    for name in ("dropout", "drop_path_rate", "head_drop_rate"):
+        check_number(f"network.{name}", getattr(config, name), 0, 1)
     if config.embed_dim is not None and config.embed_dim % 4:
         raise FerVitError(f"Expected network.embed_dim to be a multiple of 4, but got {config.embed_dim}.")
+    if not all(0 < rate <= 1 for rate in config.keep_rate):
+        raise FerVitError(f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {config.keep_rate}.")
+    if config.tokens != "patch" and not config.regions:
+        raise FerVitError(f"Expected at least one region with tokens: {config.tokens}, but got none (tokens: patch).")
+    if config.tokens == "region" and (config.keep_rate or config.patch_downscale > 1):
+        raise FerVitError("network.keep_rate and patch_downscale are about patches: use tokens: both or patch.")
     if config.stem == "conv":
         if config.pretrained:
             raise FerVitError("Pretrained weights have no convolutional stem: use stem: patch or pretrained: false.")
         patch = config.patch_size or 0
         if patch < 2 or patch & (patch - 1):
             raise FerVitError(f"Expected a power of two as patch_size with stem: conv, but got {config.patch_size}.")
+    if config.pretrained and (config.attention, config.block) != ("dot", "pre_norm"):
+        raise FerVitError("Pretrained weights are of attention: dot and block: pre_norm. Else use pretrained: false.")
+    if config.causal and config.head != "query":
+        raise FerVitError(f"Only the decoder of head: query can be causal, but the head is {config.head}.")

@@ -15,6 +15,8 @@ from fer_vit.model.region_vit import RegionViT
 def multiply_adds(net: RegionViT) -> dict[str, int]:
     """Counts the multiply-adds of one face: those of matrix products and convolutions, by torch's own counter.
 
+    Other functions are not counted, and the tanh in additive attention's scores takes longer than its products do.
+
     Returns:
         "patches" and "regions" (embedding them), "encoder" and "head"; their sum is the whole model.
     """
@@ -25,7 +27,8 @@ def multiply_adds(net: RegionViT) -> dict[str, int]:
     tokens, embedding = _counted(net.tokenize, image, boxes)
     regions = 0
     if net.region_embed is not None:
-        _, regions = _counted(net.region_embed, net.normalize(image), boxes)
+        centres = tokens.centres[:, net.layout.regions]
+        _, regions = _counted(net.region_embed, net.normalize(image), boxes, centres)
     encoded, encoder = _counted(net.forward_features, tokens)
     _, head = _counted(net.forward_head, encoded)
     return {"patches": embedding - regions, "regions": regions, "encoder": encoder, "head": head}

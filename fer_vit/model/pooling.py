@@ -45,7 +45,7 @@ class AveragePool(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """-> (B, D)."""
-        return (self.weights(tokens) @ tokens.x)[:, 0]
+        return (self.weights(tokens).transpose(1, 2) * tokens.x).sum(1)
 
 
 class AdditivePool(nn.Module):
@@ -72,7 +72,7 @@ class AdditivePool(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """-> (B, D)."""
-        return (self.weights(tokens).to(tokens.x.dtype) @ tokens.x)[:, 0]
+        return (self.weights(tokens).transpose(1, 2) * tokens.x).sum(1)
 
 
 class QueryPool(nn.Module):
@@ -102,7 +102,7 @@ class QueryPool(nn.Module):
         """-> a vector for each expression (B, C, D), and the weights of cross-attention (B, H, C, places)."""
         start = self.num_prefix
         valid = None if tokens.valid is None else tokens.valid[:, start:]
-        x, weights = self.decoder(self.query.expand(len(tokens.x), -1, -1), tokens.x[:, start:], valid)
+        x, weights = self.decoder(self.query.expand(tokens.x.shape[0], -1, -1), tokens.x[:, start:], valid)
         return self.norm(x), weights
 
     def weights(self, tokens: Tokens) -> Tensor:

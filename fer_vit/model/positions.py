@@ -39,7 +39,7 @@ def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tenso
 
 
 def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal code of places: half the width for x, half for y.
+    """Sinusoidal code of places: half the width for x, half for y, in each first the sines and then the cosines.
 
     Args:
         centres: Places (..., 2), (x, y) in pixels.
@@ -49,7 +49,8 @@ def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
     Returns:
         Codes (..., D).
     """
-    return sincos_1d(centres / patch_size, dim // 2).flatten(-2)
+    code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines in turn
+    return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)
 
 
 def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -> Tensor:

@@ -30,8 +30,8 @@ class RegionViT(nn.Module):
     Attributes:
         layout: Which token is which when they enter the encoder.
         patch_size: Side of a patch in crop pixels.
-        drop_by_mask: Hard attention masks patches instead of taking them out: the same result without the saving, for
-            those who want to see T tokens in every block.
+        drop_by_mask: Hard attention masks patches instead of taking them out: the same result without the saving (but
+            for rounding, which in bfloat16 may choose other patches), for those who want T tokens in every block.
 
     Raises:
         FerVitError: The configuration does not fit together.
@@ -86,12 +86,14 @@ class RegionViT(nn.Module):
 
     def tokenize(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tokens:
         """Turns images into tokens with their positions; arguments as for `forward`."""
-        vit, batch = self.vit, len(image)
+        vit, batch = self.vit, image.shape[0]
         image = self.normalize(image)
         patches = image.new_zeros(batch, 0, vit.embed_dim)
         if self.layout.num_patches:
             patches = vit.patch_embed(self.reduce(image))
         x = vit._pos_embed(patches)  # (B, prefix + N, D)
+        if vit.pos_embed is None:
+            x = vit.pos_drop(x)  # which timm does after adding positions
         centres = self.centres.expand(batch, -1, -1)
         if self.region_embed is None:
             return Tokens(vit.norm_pre(vit.patch_drop(x)), None, centres)
@@ -102,11 +104,12 @@ class RegionViT(nn.Module):
             valid = torch.ones_like(boxes[..., 0], dtype=torch.bool)
         # A missing region may hold anything, NaN too, and NaN times a weight of 0 would still be NaN.
         boxes = boxes.masked_fill(~valid[..., None], 0.0)
-        regions = self.region_embed(image, boxes)
+        where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
+        regions = self.region_embed(image, boxes, where)
         present = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
         regions = regions.masked_fill(~present[..., None], 0.0)
         x = vit.norm_pre(torch.cat([x, vit.pos_drop(regions)], dim=1))  # (B, T, D)
-        centres = torch.cat([centres, token_centres(boxes, self.layout.region_grid).flatten(1, 2)], dim=1)
+        centres = torch.cat([centres, where], dim=1)
         always = present.new_ones(batch, self.layout.regions.start)
         return Tokens(x, torch.cat([always, present], dim=1), centres)
 

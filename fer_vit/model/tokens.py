@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from fer_vit.model.positions import Position, token_centres
+from fer_vit.model.positions import Position
 
 
 class Tokens(NamedTuple):
@@ -99,7 +99,7 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     if tokens.valid is not None:
         scores = scores.masked_fill(~tokens.valid[:, patches], -1.0)
     best = scores.topk(number).indices.sort().values + layout.num_prefix  # (B, number)
-    every = torch.arange(tokens.x.shape[1], device=best.device).expand(len(best), -1)  # (B, T')
+    every = torch.arange(tokens.x.shape[1], device=best.device).expand(best.shape[0], -1)  # (B, T')
     if by_mask:
         there = torch.ones_like(every, dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
         there[:, patches] = False
@@ -107,7 +107,7 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)
 
     def taken(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
-        return values.take_along_dim(index[..., None], 1)
+        return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
     valid = None if tokens.valid is None else tokens.valid.gather(1, index)
     return Tokens(taken(tokens.x), valid, taken(tokens.centres))
@@ -183,12 +183,13 @@ class RegionEmbed(nn.Module):
         for parameter in self.name_embed.values():
             nn.init.trunc_normal_(parameter, std=0.02)
 
-    def forward(self, image: Tensor, boxes: Tensor) -> Tensor:
+    def forward(self, image: Tensor, boxes: Tensor, centres: Tensor) -> Tensor:
         """Embeds the regions.
 
         Args:
             image: Normalised image (B, C, S, S).
             boxes: Region boxes (B, R, 4), xyxy in pixels; finite.
+            centres: Centres of their tokens (B, R k^2, 2), in pixels.
 
         Returns:
             Tokens (B, R k^2, D).
@@ -200,6 +201,5 @@ class RegionEmbed(nn.Module):
             crops = roi_align(image.float(), rois.float(), (self.side, self.side), sampling_ratio=2, aligned=True)
         x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1)  # (B, R, k^2, D)
         x = x + torch.stack([self.name_embed[name] for name in self.names])
-        if self.position is not None:
-            x = x + self.position(token_centres(boxes, self.region_grid))
-        return x.flatten(1, 2)
+        x = x.flatten(1, 2)
+        return x if self.position is None else x + self.position(centres)

@@ -44,5 +44,5 @@ def test_the_table_tells_what_was_measured(ablation: ModuleType, checkpoint: Pat
 def test_finished_rows_are_not_trained_again(ablation: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "base" / "version_1").mkdir(parents=True)
     (tmp_path / "base" / "version_1" / "val.json").write_text("{}")
-    ablation.train("base", tmp_path / "no.parquet", tmp_path, jobs=1)
+    assert ablation.train("base", tmp_path / "no.parquet", tmp_path, jobs=1)
     assert not (tmp_path / "base" / "log.txt").exists()

@@ -80,8 +80,24 @@ def test_rollout_and_raw_against_loops_in_float64() -> None:
             assert np.allclose(raw(attention, pool)[face], weight @ last, atol=1e-6)
 
 
+def test_with_a_query_for_each_expression_the_predicted_ones_is_followed() -> None:
+    net = build(head="query")
+    image, boxes, valid = faces()
+    for label in range(4):
+        with torch.no_grad():
+            net.vit.head.bias.copy_(100 * torch.eye(4)[label])
+        result = explain(net, image, boxes, valid, "raw")
+        tokens = net.tokenize(image, boxes, valid)
+        with record_attention(net) as attention:
+            encoded = net.forward_features(tokens)
+        scores = raw(attention, net.pool.weights(encoded)[:, label])[:, 1:]
+        expected = scores / scores.sum(1, keepdim=True)
+        assert torch.allclose(result.heat.flatten(1), expected[:, :16], atol=1e-6)
+        assert torch.allclose(result.shares, expected[:, 16:].view(3, 2, 4).sum(-1), atol=1e-6)
+
+
 @pytest.mark.parametrize("method", ["rollout", "raw"])
-@pytest.mark.parametrize("head", ["token", "avg"])
+@pytest.mark.parametrize("head", ["token", "avg", "additive", "query"])
 @pytest.mark.parametrize("tokens", ["patch", "region", "both"])
 def test_shares_add_up_and_missing_regions_have_none(tokens: str, head: str, method: str) -> None:
     net = build(tokens=tokens, head=head)

@@ -131,6 +131,7 @@ def test_gaussian_against_nadaraya_and_watsons_formula_in_float64() -> None:
 
 def test_gaussian_widths_are_pixels_and_learn() -> None:
     layer, batch = build(GaussianAttention), tokens()
+    assert layer.log_width.exp().tolist() == pytest.approx([4, 4 * 32**0.5, 128])
     layer(batch.x, attn_mask=layer.relation(batch)).square().sum().backward()
     assert layer.log_width.grad.isfinite().all()  # infinite distances stay out of it
     assert (layer.log_width.grad != 0).all()
@@ -164,6 +165,11 @@ def test_gradients_against_finite_differences(kind: type[DotAttention], valid: T
         return layer(x, attn_mask=relation)
 
     assert torch.autograd.gradcheck(run, batch.x[:, :, :].double().requires_grad_(), atol=1e-5)
+
+
+def test_distances_are_no_infinities_in_half_precision() -> None:
+    far = Tokens(torch.zeros(1, 2, DIM), None, torch.tensor([[[0.0, 0.0], [448.0, 448.0]]]).half())
+    assert GaussianAttention.relation(far)[0, 0, 0, 1] == 2 * 448.0**2
 
 
 def test_head_dropping_is_right_on_average_and_takes_one_head() -> None:

@@ -51,9 +51,10 @@ def test_encoder_blocks_are_torchs(kind: type, norm_first: bool, valid: Tensor |
 
 
 @pytest.mark.parametrize("kind", [PreNormBlock, PostNormBlock])
-def test_class_attention_is_what_the_block_computes(kind: type) -> None:
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_class_attention_is_what_the_block_computes(kind: type, qk_norm: bool) -> None:
     torch.manual_seed(0)
-    block = kind(DIM, HEADS, qkv_bias=True, attn_layer=DotAttention).eval()
+    block = kind(DIM, HEADS, qkv_bias=True, qk_norm=qk_norm, attn_layer=DotAttention).eval()
     shake(block)
     block.attn.fused_attn = False
     seen = []
@@ -61,6 +62,14 @@ def test_class_attention_is_what_the_block_computes(kind: type) -> None:
     x, relation = torch.randn(2, 6, DIM), VALID[:, None, None]
     block(x, attn_mask=relation)
     assert torch.allclose(block.class_attention(x, relation), seen[0].mean(1)[:, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [PreNormBlock, PostNormBlock])
+def test_stochastic_depth_leaves_out_both_branches(kind: type) -> None:
+    block = kind(DIM, HEADS, attn_layer=DotAttention, norm_layer=nn.LayerNorm, drop_path=1.0).train()
+    x = torch.randn(2, 6, DIM)
+    normed = nn.functional.layer_norm(x, (DIM,))
+    assert torch.allclose(block(x), x if kind is PreNormBlock else normed, atol=1e-4)
 
 
 @pytest.mark.parametrize("causal", [False, True])

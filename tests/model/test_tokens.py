@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from fer_vit.model.positions import token_centres
 from fer_vit.model.tokens import ConvStem, RegionEmbed, TokenLayout, Tokens, keep_patches
 
 
@@ -51,7 +52,8 @@ def test_region_tokens_come_from_their_boxes() -> None:
     for parameter in embed.name_embed.values():
         nn.init.zeros_(parameter)
     boxes = torch.tensor([[4.0, 8.0, 12.0, 16.0], [16.0, 0.0, 32.0, 16.0]]).expand(2, 2, 4)
-    tokens = embed(image, boxes).view(2, 2, 2, 2, 8)
+    centres = token_centres(boxes, 2).flatten(1, 2)
+    tokens = embed(image, boxes, centres).view(2, 2, 2, 2, 8)
     assert tokens[0, 0, 0, 1, 0].item() == pytest.approx(10 + 3 * 10, abs=1e-3)
     assert tokens[1, 0, 1, 1, 0].item() == pytest.approx(5 * 10 - 14, abs=1e-3)
     assert tokens[0, 1, 1, 0, 0].item() == pytest.approx(20 + 3 * 12, abs=1e-3)
