@@ -93,26 +93,17 @@ class HeadWriter:
         """The maps of a face, or of the mean face, as rows of a figure."""
         blocks, heads = roles.distance.shape
         for block in range(blocks):
-            yield (
-                f"block {block + 1}",
-                [
-                    self._map(
-                        f"head {head + 1}: {roles.distance[block, head]:.0f} px", roles.maps[block, head], present
-                    )
-                    for head in range(heads)
-                ],
-            )
+            captions = [f"head {head + 1}: {far:.0f} px" for head, far in enumerate(roles.distance[block].tolist())]
+            found = zip(captions, roles.maps[block], strict=True)
+            yield f"block {block + 1}", [self._map(caption, scores, present) for caption, scores in found]
         columns = max(heads, 4)
         for start in range(0, len(roles.expressions), columns):
             found = zip(self.task.labels[start:], roles.expressions[start : start + columns], strict=False)
             yield "expressions", [self._map(label, scores, present) for label, scores in found]
 
     def _map(self, caption: str, scores: Tensor, present: set[str]) -> HeadMap:
-        layout = self.task.net.layout
-        shares = self._shares(scores)
-        return HeadMap(
-            caption, layout.patch_map(scores).numpy(), {name: shares[name] for name in shares if name in present}
-        )
+        shares = {name: share for name, share in self._shares(scores).items() if name in present}
+        return HeadMap(caption, self.task.net.layout.patch_map(scores).numpy(), shares)
 
     def _shares(self, scores: Tensor) -> dict[str, float]:
         """Share of every region out of scores per token (T,); empty for a model without regions."""
