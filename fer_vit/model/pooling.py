@@ -52,7 +52,7 @@ class AdditivePool(nn.Module):
     """Takes a mean of the patch and region tokens whose weights it learns: softmax of v . tanh(W x + u).
 
     Additive attention (Bahdanau et al. 2015) of one query, the same for every face, that is part of u. Its weights
-    answer which region the prediction rests on.
+    say how much of each region is in what is classified.
 
     Args:
         num_prefix: Number of class and register tokens.
