@@ -45,9 +45,7 @@ ROWS = {
     "position: learned": ["--model.network.pos_embed=learn"],
     "base, seed 1": ["--seed_everything=1"],
     "position: sinusoidal 1-D": ["--model.network.pos_embed=sincos_1d"],
-    "block: post-norm": ["--model.network.block=post_norm"],
     "base, seed 2": ["--seed_everything=2"],
-    "head dropping: 0.5": ["--model.network.head_drop_rate=0.5"],
 }
 """What each row changes. The base: both kinds of tokens, dot-product attention, class token, 2-D positions."""
 
@@ -60,6 +58,7 @@ def train(name: str, manifest: Path, output: Path, jobs: int) -> bool:
     env = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
     common = [f"--data.manifest={manifest}", "--data.num_workers=0", "--trainer.enable_progress_bar=false"]
     common += [f"--trainer.logger.init_args.save_dir={output}", f"--trainer.logger.init_args.name={slug(name)}"]
+    row = [f"--config={CONFIG}", *ROWS[name], *common]
     fer_vit = [sys.executable, str(ROOT / "cli.py")]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("a") as log:
@@ -67,8 +66,8 @@ def train(name: str, manifest: Path, output: Path, jobs: int) -> bool:
         last = newest(folder)
         more = [f"--ckpt_path={last}"] if last else []
         try:
-            run([*fer_vit, "fit", f"--config={CONFIG}", *ROWS[name], *common, *more])
-            run([*fer_vit, "validate", f"--config={CONFIG}", *common, f"--ckpt_path={newest(folder)}"])
+            run([*fer_vit, "fit", *row, *more])
+            run([*fer_vit, "validate", *row, f"--ckpt_path={newest(folder)}"])
         except subprocess.CalledProcessError:
             print(f"{name}: failed, {log.name} says why", flush=True)
             return False
