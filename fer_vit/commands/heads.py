@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fer_vit.data.sample import Batch
 from fer_vit.explain.heads import HeadRoles, head_roles
-from fer_vit.report.draw import FaceView
+from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.heads import HeadMap, distance_figure, heads_figure
 from fer_vit.task import FERTask
 
@@ -42,8 +42,8 @@ class HeadWriter:
             roles = head_roles(self.task.net, part.image, part.boxes, part.valid)
             for row, view in zip(range(len(part.path)), left, strict=False):
                 face = HeadRoles(*(value[row].double().cpu() for value in roles))
-                top = max(view.probabilities, key=view.probabilities.__getitem__)
-                title = f"{view.name}, face {view.face}: {top} {view.probabilities[top]:.0%}"
+                label, confidence = ranked(view.probabilities)[0]
+                title = f"{view.name}, face {view.face}: {label} {confidence:.0%}"
                 figure = heads_figure(view, title, list(self._rows(face, set(view.regions))))
                 figure.save(self.folder / "heads" / f"{self.faces:06d}.jpg", quality=88)
                 self._sum(face, part.image[row], part.boxes[row], part.valid[row])

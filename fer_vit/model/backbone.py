@@ -43,7 +43,6 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     if config.stem == "conv":
         overrides["embed_layer"] = ConvStem
     if config.needs_own_blocks:
-        _check_replaceable(config.backbone)
         overrides |= {"attn_layer": ATTENTION[config.attention], "block_fn": BLOCK[config.block]}
     if config.block == "post_norm":
         overrides["final_norm"] = False  # every block ends in one
@@ -83,6 +82,8 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration does not fit what its backbone turned out to be."""
     if not isinstance(vit, VisionTransformer):
         raise FerVitError(f"Expected a plain timm vision transformer as backbone, but {config.backbone} is not one.")
+    if config.needs_own_blocks:
+        _check_replaceable(config.backbone)
     size = vit.patch_embed.patch_size[0]
     if config.img_size % (size * config.patch_downscale):
         times = f" times patch_downscale {config.patch_downscale}" if config.patch_downscale > 1 else ""
@@ -145,9 +146,14 @@ def create_pool(vit: VisionTransformer, config: RegionViTConfig, num_classes: in
     return makers[config.head]()
 
 
+def patch_side(vit: VisionTransformer, config: RegionViTConfig) -> int:
+    """Returns the side of a patch in crop pixels."""
+    return int(vit.patch_embed.patch_size[0] * config.patch_downscale)
+
+
 def position_code(vit: VisionTransformer, config: RegionViTConfig) -> Position | None:
     """Chooses the sinusoidal code of centres in crop pixels; None when there are no positions."""
-    patch_size = vit.patch_embed.patch_size[0] * config.patch_downscale
+    patch_size = patch_side(vit, config)
     if config.pos_embed == "none":
         return None
     if config.pos_embed == "sincos_1d":
@@ -158,10 +164,9 @@ def position_code(vit: VisionTransformer, config: RegionViTConfig) -> Position |
 
 def _fix_positions(vit: VisionTransformer, config: RegionViTConfig) -> None:
     """Puts fixed codes in the place of the learned patch positions; prefix tokens keep none."""
-    patch_size = vit.patch_embed.patch_size[0] * config.patch_downscale
     code = position_code(vit, config)
     assert code is not None
-    patches: Tensor = code(patch_centres(vit.patch_embed.grid_size) * patch_size)  # (N, D)
+    patches: Tensor = code(patch_centres(vit.patch_embed.grid_size) * patch_side(vit, config))  # (N, D)
     full = torch.zeros_like(vit.pos_embed)
     full[0, -len(patches) :] = patches
     vit.pos_embed = nn.Parameter(full, requires_grad=False)

@@ -73,10 +73,9 @@ class DecoderBlock(nn.Module):
         dim: Width D.
         num_heads: Heads H.
         causal: Each query sees itself and those before it, not those behind it.
-        mlp_ratio: Width of the feed-forward by D.
     """
 
-    def __init__(self, dim: int, num_heads: int, causal: bool = False, mlp_ratio: float = 4.0) -> None:
+    def __init__(self, dim: int, num_heads: int, causal: bool = False) -> None:
         super().__init__()
         self.causal = causal
         self.norm1 = nn.LayerNorm(dim)
@@ -84,7 +83,7 @@ class DecoderBlock(nn.Module):
         self.norm2 = nn.LayerNorm(dim)
         self.cross_attn = CrossAttention(dim, num_heads)
         self.norm3 = nn.LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio))
+        self.mlp = Mlp(dim, 4 * dim)
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Queries look at one another and then at the memory; arguments and results as `CrossAttention`'s."""

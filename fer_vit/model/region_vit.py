@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fer_vit.model.backbone import ATTENTION, create_backbone, create_pool, create_region_embed, remove_patches
+from fer_vit.model.backbone import (
+    ATTENTION,
+    create_backbone,
+    create_pool,
+    create_region_embed,
+    patch_side,
+    remove_patches,
+)
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.positions import patch_centres, token_centres
 from fer_vit.model.tokens import RegionEmbed, TokenLayout, Tokens, keep_patches
@@ -46,7 +53,7 @@ class RegionViT(nn.Module):
         self.config = config
         self.drop_by_mask = False
         self.vit = vit = create_backbone(config, num_classes)
-        self.patch_size: int = vit.patch_embed.patch_size[0] * config.patch_downscale
+        self.patch_size = patch_side(vit, config)
         self.reduce = nn.AvgPool2d(config.patch_downscale) if config.patch_downscale > 1 else nn.Identity()
         self.region_embed: RegionEmbed | None = None
         if config.tokens != "patch" and config.regions:

@@ -9,7 +9,18 @@ from matplotlib.figure import Figure
 from PIL import Image as Pil
 from PIL import ImageDraw
 
-from fer_vit.report.draw import Array, FaceView, Image, draw_boxes, fitted, font, overlay_heat, region_heat, zoom
+from fer_vit.report.draw import (
+    Array,
+    FaceView,
+    Image,
+    draw_boxes,
+    fitted,
+    font,
+    overlay_heat,
+    ranked,
+    region_heat,
+    zoom,
+)
 
 TILE = 132
 """Side of one head's picture in pixels."""
@@ -62,17 +73,13 @@ def heads_figure(view: FaceView, title: str, rows: Sequence[tuple[str, Sequence[
 def _tile(view: FaceView, head: HeadMap) -> Image:
     heat = head.heat if head.heat.size else region_heat(replace(view, shares=head.shares))
     covered = overlay_heat(view.photo, heat, view.to_crop, view.crop_size)
-    first = max(head.shares, key=head.shares.__getitem__, default=None)
-    outlined = {first: view.regions[first]} if first is not None else {}
+    outlined = {name: view.regions[name] for name, _ in ranked(head.shares)[:1]}
     return draw_boxes(replace(view, photo=covered, regions=outlined))
 
 
 def _first(shares: dict[str, float]) -> str:
     """The region with the largest share, in words."""
-    if not shares:
-        return ""
-    name = max(shares, key=shares.__getitem__)
-    return f"{name.replace('_', ' ')} {shares[name]:.0%}"
+    return "".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in ranked(shares)[:1])
 
 
 def distance_figure(distance: Array, crop_size: int) -> Image:

@@ -315,6 +315,10 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
         ({"patch_downscale": 8}, "patch_downscale to be one of 1, 2, 4, but got 8"),
         ({"backbone": "vit_base_patch16_siglip_224", "head": "avg", "tokens": "region"}, "add reg_tokens: 1"),
         ({"backbone": "vit_base_patch16_rpn_224", "head": "avg", "attention": "additive"}, "blocks of its own"),
+        (
+            {"backbone": "resnet18", "attention": "additive", **dict.fromkeys(("patch_size", "embed_dim", "depth"))},
+            "resnet18",
+        ),
         ({"head_drop_rate": 0.5, "num_heads": 1}, "num_heads: 2 or more"),
         ({"keep_rate": (0.5, 1.0), "backbone": "vit_base_patch16_siglip_224", "head": "avg"}, "has none"),
         ({"patch_downscale": 4, "img_size": 48}, "multiple of the patch size 8 times patch_downscale 4, but got 48"),
