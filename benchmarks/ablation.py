@@ -21,12 +21,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fer_vit.commands.faces import best_device
 from fer_vit.commands.train import has_bf16
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.cost import multiply_adds
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.task import load_task
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "ablation.yaml"
@@ -93,7 +91,7 @@ def slug(name: str) -> str:
 def table(output: Path, rounds: int) -> str:
     """The rows that are finished, as Markdown."""
     rows = [name for name in ROWS if any((output / slug(name)).rglob("val.json"))]
-    nets = {name: load_task(newest(output / slug(name))).net for name in rows}
+    nets = {name: RegionViT.from_pretrained(newest(output / slug(name))) for name in rows}
     seconds = step_seconds(nets, rounds)
     lines = ["| row | parameters | multiply-adds | step | accuracy | UAR |", "| --- | --- | --- | --- | --- | --- |"]
     for name, net in nets.items():
@@ -109,7 +107,7 @@ def table(output: Path, rounds: int) -> str:
 
 def step_seconds(nets: dict[str, RegionViT], rounds: int, batch: int = 128) -> dict[str, list[float]]:
     """Seconds of a training step of each model, once a round; a round takes all models in turn."""
-    device = best_device()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     steps = {name: training_step(net.to(device).train(), batch, device) for name, net in nets.items()}
     seconds: dict[str, list[float]] = {name: [] for name in nets}
     for name in tqdm([*nets, *list(nets) * rounds], desc="timing", disable=None):

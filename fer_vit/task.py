@@ -5,7 +5,6 @@ B images, R regions, C classes.
 
 import math
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
@@ -90,7 +89,7 @@ class FERTask(L.LightningModule):
             raise FerVitError("CutMix cuts out a rectangle of patches: use tokens: patch or both, or cutmix: 0.")
         # Plain values only, so that a checkpoint can be loaded without unpickling; the weights will be its own.
         self.save_hyperparameters({**hyper, "network": asdict(replace(network, pretrained=False))})
-        self.net = RegionViT(network, len(labels))
+        self.net = RegionViT(network, labels, align, template)
         self.labels = labels
         self.crop_spec = CropSpec(network.img_size, tuple(network.regions), align, tuple((x, y) for x, y in template))
         self.metrics: Any = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
@@ -220,39 +219,3 @@ def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: fl
         return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
 
     return LambdaLR(optimizer, factor)
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Loads a checkpoint without running any code in it.
-
-    Raises:
-        FerVitError: The file is missing, cannot be read or is not a checkpoint of fer-vit.
-    """
-    if not path.is_file():
-        raise FerVitError(f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints.")
-    try:
-        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for files that are not checkpoints
-        raise FerVitError(
-            f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
-        ) from error
-    if not isinstance(checkpoint, dict) or "network" not in checkpoint.get("hyper_parameters", {}):
-        raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
-    return checkpoint
-
-
-def load_task(path: Path) -> FERTask:
-    """Loads the model in a checkpoint, ready to predict on the CPU.
-
-    Raises:
-        FerVitError: The file is missing or is not a whole checkpoint of fer-vit.
-    """
-    checkpoint = load_checkpoint(path)
-    try:
-        task = FERTask(**checkpoint["hyper_parameters"])
-        task.load_state_dict(checkpoint["state_dict"])
-    except (TypeError, KeyError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise FerVitError(f"{path} does not fit this version of fer-vit ({reason}). Train again or upgrade.") from error
-    use_fused_attention(task.net, fused=False)
-    return task.eval()

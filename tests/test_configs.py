@@ -13,7 +13,6 @@ from fer_vit.cli import main
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.cost import describe
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.task import load_task
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 QUICK = [
@@ -51,9 +50,9 @@ def test_pretrained(name: str, drawn: Path, tmp_path: Path) -> None:
     small = ["--model.network.depth=1", f"--model.network.pretrained={tmp_path / 'weights.pth'}", "--model.lr=0"]
     best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path / "runs", *small)
     (tmp_path / "weights.pth").unlink()
-    state = load_task(best).state_dict()  # needs nothing but the checkpoint
+    state = RegionViT.from_pretrained(best).state_dict()  # needs nothing but the checkpoint
     # Without a learning rate what is saved is what was loaded.
-    assert torch.equal(state["net.vit.blocks.0.attn.qkv.weight"], own.blocks[0].attn.qkv.weight)
+    assert torch.equal(state["vit.blocks.0.attn.qkv.weight"], own.blocks[0].attn.qkv.weight)
 
 
 def test_overlay_for_several_processes(drawn: Path, tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_overlay_for_several_processes(drawn: Path, tmp_path: Path) -> None:
 
 def test_the_paper_overlay(drawn: Path, tmp_path: Path) -> None:
     overlay = [CONFIGS / "drawn.yaml", CONFIGS / "model" / "attention_is_all_you_need.yaml"]
-    net = load_task(run(overlay, drawn / "faces.parquet", tmp_path, "--model.network.stem=patch")).net
+    net = RegionViT.from_pretrained(run(overlay, drawn / "faces.parquet", tmp_path, "--model.network.stem=patch"))
     block = net.vit.blocks[5]
     assert (len(net.vit.blocks), block.attn.num_heads, block.mlp.fc1.weight.shape) == (6, 8, (2048, 512))
     assert type(block.mlp.act) is torch.nn.ReLU
@@ -79,6 +78,7 @@ MECHANISMS = {
     "additive head": ["head=additive", "pos_embed=sincos_1d"],
     "post-norm": ["block=post_norm", "dropout=0.1", "pos_embed=none"],
     "head dropping": ["head_drop_rate=0.5", "keep_rate=[0.9,0.6]"],
+    "stem regions": ["region_source=stem", "stem=conv", "tokens=region"],
     "foveated": ["patch_downscale=2", "stem=conv", "in_chans=1"],
     "all": [
         *("attention=gaussian", "keep_rate=[0.9,0.6]", "head=query", "causal=true", "pos_embed=sincos_1d"),
@@ -94,13 +94,13 @@ def test_every_mechanism_trains_and_its_weights_load_back(
     words = [f"--model.network.{word}" for word in MECHANISMS[name]]
     manifest, logs = drawn / "faces.parquet", f"--trainer.logger.init_args.save_dir={tmp_path}"
     main(["fit", *TINY, *words, "--model.mixup=0.2", "--model.region_dropout=0.5", f"--data.manifest={manifest}", logs])
-    task = load_task(next(tmp_path.rglob("best.ckpt")))
-    assert f"RegionViT: {describe(task.net)}." in capsys.readouterr().out
-    torch.save(task.net.state_dict(), tmp_path / "weights.pth")
+    net = RegionViT.from_pretrained(next(tmp_path.rglob("best.ckpt")))
+    assert f"RegionViT: {describe(net)}." in capsys.readouterr().out
+    torch.save(net.state_dict(), tmp_path / "weights.pth")
     torch.manual_seed(1)
-    again = RegionViT(task.net.config, len(task.labels)).eval()
+    again = RegionViT(net.config, net.labels).eval()
     image, boxes = torch.rand(2, 3, 32, 32), torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 8, 4)
-    before = task.net(image, boxes)
+    before = net(image, boxes)
     use_fused_attention(again, fused=False)
     assert not torch.equal(again(image, boxes), before)
     again.load_state_dict(torch.load(tmp_path / "weights.pth", weights_only=True))

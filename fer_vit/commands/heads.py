@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fer_vit.data.sample import Batch
 from fer_vit.explain.heads import HeadRoles, head_roles
+from fer_vit.recognizer import Recognizer
 from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.heads import HeadMap, distance_figure, heads_figure
-from fer_vit.task import FERTask
 
 
 class HeadWriter:
@@ -21,25 +21,25 @@ class HeadWriter:
 
     Args:
         folder: The report; pictures of faces go to its folder `heads`.
-        task: The model.
+        model: The model.
     """
 
-    def __init__(self, folder: Path, task: FERTask) -> None:
+    def __init__(self, folder: Path, model: Recognizer) -> None:
         self.folder = folder
-        self.task = task
+        self.model = model
         self.faces = 0
         self.counted = 0  # faces that have any place to look at
         self.roles: HeadRoles | None = None  # sums over the faces
         self.crop: Tensor | None = None
-        self.boxes = torch.zeros(len(task.crop_spec.regions), 4, dtype=torch.float64)
-        self.seen = torch.zeros(len(task.crop_spec.regions), 1, dtype=torch.float64)
+        self.boxes = torch.zeros(len(model.crop_spec.regions), 4, dtype=torch.float64)
+        self.seen = torch.zeros(len(model.crop_spec.regions), 1, dtype=torch.float64)
         (folder / "heads").mkdir()
 
     def add(self, parts: Sequence[Batch], views: Sequence[FaceView]) -> None:
         """Takes faces; `views` are those of `parts`, in order."""
         left = iter(views)
         for part in parts:
-            roles = head_roles(self.task.net, part.image, part.boxes, part.valid)
+            roles = head_roles(self.model.net, part.image, part.boxes, part.valid)
             for row, view in zip(range(len(part.path)), left, strict=False):
                 face = HeadRoles(*(value[row].double().cpu() for value in roles))
                 label, confidence = ranked(view.probabilities)[0]
@@ -64,7 +64,7 @@ class HeadWriter:
         if self.roles is None or self.crop is None:
             return []
         mean = HeadRoles(*(value / self.counted for value in self.roles))
-        spec = self.task.crop_spec
+        spec = self.model.crop_spec
         names = [name for name, seen in zip(spec.regions, self.seen, strict=True) if seen]
         boxes = (self.boxes / self.seen.clamp(min=1)).numpy()
         view = FaceView(
@@ -98,17 +98,17 @@ class HeadWriter:
             yield f"block {block + 1}", [self._map(caption, scores, present) for caption, scores in found]
         columns = max(heads, 4)
         for start in range(0, len(roles.expressions), columns):
-            found = zip(self.task.labels[start:], roles.expressions[start : start + columns], strict=False)
+            found = zip(self.model.labels[start:], roles.expressions[start : start + columns], strict=False)
             yield "expressions", [self._map(label, scores, present) for label, scores in found]
 
     def _map(self, caption: str, scores: Tensor, present: set[str]) -> HeadMap:
         shares = {name: share for name, share in self._shares(scores).items() if name in present}
-        return HeadMap(caption, self.task.net.layout.patch_map(scores).numpy(), shares)
+        return HeadMap(caption, self.model.net.layout.patch_map(scores).numpy(), shares)
 
     def _shares(self, scores: Tensor) -> dict[str, float]:
         """Share of every region out of scores per token (T,); empty for a model without regions."""
-        found = self.task.net.layout.region_scores(scores).tolist()
-        return dict(zip(self.task.crop_spec.regions, found, strict=False))
+        found = self.model.net.layout.region_scores(scores).tolist()
+        return dict(zip(self.model.crop_spec.regions, found, strict=False))
 
     def _write_table(self, mean: HeadRoles) -> None:
         with (self.folder / "heads.csv").open("w", newline="") as file:
@@ -116,6 +116,6 @@ class HeadWriter:
             table.writerow(["block", "head", "distance_px", "patches", *self._shares(mean.maps[0, 0])])
             for (block, head), distance in np.ndenumerate(mean.distance.numpy()):
                 scores = mean.maps[block, head]
-                patches = float(self.task.net.layout.patch_map(scores).sum())
+                patches = float(self.model.net.layout.patch_map(scores).sum())
                 numbers = [distance, patches, *self._shares(scores).values()]
                 table.writerow([block + 1, head + 1, *(f"{number:.4f}" for number in numbers)])

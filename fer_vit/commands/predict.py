@@ -4,15 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
-from fer_vit.commands.faces import DetectorName, best_device, face_batches
-from fer_vit.data.photos import FaceMode, Photo
+from fer_vit.data.photos import FaceMode, Photo, find_images
 from fer_vit.errors import FerVitError
-from fer_vit.face.detect import Face
 from fer_vit.face.geometry import LANDMARKS
+from fer_vit.recognizer import DetectorName, FaceResult, load
 from fer_vit.report.table import SUFFIXES, Cell, TableWriter
-from fer_vit.task import load_task
 
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
 POINTS = tuple(f"{name}_{axis}" for name in LANDMARKS for axis in "xy")
@@ -21,8 +17,8 @@ POINTS = tuple(f"{name}_{axis}" for name in LANDMARKS for axis in "xy")
 def predict(
     images: list[Path],
     *,
-    checkpoint: Path,
-    output: Path,
+    checkpoint: str | None = None,
+    output: Path = Path("faces.csv"),
     face: FaceMode = "detect",
     detector: DetectorName = "yunet",
     batch_size: int = 32,
@@ -36,15 +32,16 @@ def predict(
     A row of `--face crop` without box and landmarks is a crop in which none were found: its regions had no part.
 
     Examples:
-        fer-vit predict photos --checkpoint best.ckpt --output faces.csv
+        fer-vit predict photos
 
-        fer-vit predict a.jpg "more/**/*.png" --checkpoint best.ckpt --output faces.parquet
+        fer-vit predict a.jpg "more/**/*.png" --output faces.parquet
 
         fer-vit predict crops --face crop --checkpoint best.ckpt --output faces.jsonl
 
     Args:
         images: Image files, folders (with all below them) and glob patterns.
-        checkpoint: The model, as `fer-vit fit` wrote it.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name out of `fer-vit models` or
+            "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The table to write: .csv, .parquet or .jsonl.
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
@@ -56,58 +53,44 @@ def predict(
         FerVitError: The checkpoint or the images are not there, or the table cannot be written.
     """
     check_table(output, overwrite)
-    task = load_task(checkpoint).to(best_device())
+    model = load(checkpoint)
     columns = {"path": str, "status": str, "face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float)}
     columns |= {"label": str, "confidence": float}
-    if taken := columns.keys() & set(task.labels):
+    if taken := columns.keys() & set(model.labels):
         raise FerVitError(
             f"The model has a class `{min(taken)}`, which is the name of another column. Rename the class."
         )
-    columns |= dict.fromkeys(task.labels, float)
+    columns |= dict.fromkeys(model.labels, float)
     status: Counter[str] = Counter()
     found: Counter[str] = Counter()
-    with TableWriter(output, columns) as table, torch.inference_mode():
-        for photos, parts in face_batches(task, images, face, detector, batch_size, workers):
-            probabilities = [shares for part in parts for shares in task(part).tolist()]
-            rows = list(prediction_rows(photos, probabilities, task.labels))
-            table.write(rows)
-            status.update(photo.status for photo in photos)
-            found.update(str(row["label"]) for row in rows if row["label"])
+    with TableWriter(output, columns) as table:
+        for photo, faces in model.stream(find_images(images), face, detector, batch_size, workers):
+            table.write(list(photo_rows(photo, faces)))
+            status[photo.status] += 1
+            found.update(one.label for one in faces)
     print(f"{sum(status.values()):,} images: " + ", ".join(f"{n:,} {what}" for what, n in status.most_common()))
     print(f"{sum(found.values()):,} faces: " + ", ".join(f"{n:,} {label}" for label, n in found.most_common()))
     print(f"Table: {output}")
 
 
-def prediction_rows(
-    photos: list[Photo], probabilities: list[list[float]], labels: list[str]
-) -> Iterator[dict[str, Cell]]:
-    """Yields the rows of a batch of photos.
-
-    Args:
-        photos: The photos.
-        probabilities: Of every face in order, (F, C).
-        labels: Names of the C classes.
-    """
-    left = iter(probabilities)
-    for photo in photos:
-        if not photo.faces:
-            yield {"path": photo.path, "status": photo.status, "label": None}
-        for number, (face, shares) in enumerate(zip(photo.faces, left, strict=False)):
-            best = max(range(len(labels)), key=shares.__getitem__)
-            yield {
-                "path": photo.path,
-                "status": photo.status,
-                "face": number,
-                **({} if face is None else _place(face)),
-                "label": labels[best],
-                "confidence": shares[best],
-                **dict(zip(labels, shares, strict=True)),
-            }
-
-
-def _place(face: Face) -> dict[str, Cell]:
-    box = dict(zip(BOX, face.box.tolist(), strict=True))
-    return {**box, **dict(zip(POINTS, face.landmarks.ravel().tolist(), strict=True)), "score": face.score}
+def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell]]:
+    """Yields the rows of a photo: one for each face, or one without a face."""
+    if not faces:
+        yield {"path": photo.path, "status": photo.status, "label": None}
+    for face in faces:
+        box = {} if face.box is None else dict(zip(BOX, face.box.tolist(), strict=True))
+        points = [number for point in (face.landmarks or {}).values() for number in point]
+        yield {
+            "path": photo.path,
+            "status": photo.status,
+            "face": face.face,
+            **box,
+            **dict(zip(POINTS, points, strict=False)),
+            "score": face.score,
+            "label": face.label,
+            "confidence": face.confidence,
+            **face.probabilities,
+        }
 
 
 def check_table(path: Path, overwrite: bool) -> None:

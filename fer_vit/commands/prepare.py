@@ -20,8 +20,8 @@ from typing import Literal
 import cv2
 from tqdm import tqdm
 
-from fer_vit.commands import cores
 from fer_vit.data.manifest import SPLITS, Reading, Row, write_manifest
+from fer_vit.data.photos import cores
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, Detector, YuNet, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, one_thread, read_image

@@ -17,7 +17,8 @@ from fer_vit.callbacks import FigureWriter
 from fer_vit.data.datamodule import FaceDataModule
 from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
-from fer_vit.task import FERTask, load_checkpoint
+from fer_vit.model.pretrained import load_checkpoint
+from fer_vit.task import FERTask
 
 
 class TrainCLI(LightningCLI):

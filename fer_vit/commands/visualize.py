@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fer_vit.commands.faces import DetectorName, best_device, face_batches
 from fer_vit.commands.heads import HeadWriter
-from fer_vit.data.photos import FaceMode, Photo
+from fer_vit.data.photos import FaceMode, Photo, find_images
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.explain.attention import Method, explain
 from fer_vit.face.geometry import Image
 from fer_vit.face.image import ImageError, read_image
+from fer_vit.model.pretrained import DEFAULT
+from fer_vit.recognizer import DetectorName, Recognizer, load
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import FaceRecord, save_face, write_page
-from fer_vit.task import FERTask, load_task
 
 REPORT = ("index.html", "faces", "heads", "heads.png", "heads_distance.png", "heads.csv")
 """What a report may consist of, and what a new one replaces."""
@@ -28,8 +28,8 @@ REPORT = ("index.html", "faces", "heads", "heads.png", "heads_distance.png", "he
 def visualize(
     images: list[Path],
     *,
-    checkpoint: Path,
-    output: Path,
+    checkpoint: str | None = None,
+    output: Path = Path("report"),
     method: Method = "rollout",
     heads: bool = False,
     face: FaceMode = "detect",
@@ -45,15 +45,16 @@ def visualize(
     per face, and heads.png, heads_distance.png and heads.csv with the means.
 
     Examples:
-        fer-vit visualize photos --checkpoint best.ckpt --output report
+        fer-vit visualize photos
 
         fer-vit visualize crops --face crop --method raw --checkpoint best.ckpt --output report
 
-        fer-vit visualize photos --heads --checkpoint best.ckpt --output report
+        fer-vit visualize photos --heads --output report
 
     Args:
         images: Image files, folders (with all below them) and glob patterns.
-        checkpoint: The model, as `fer-vit fit` wrote it.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name out of `fer-vit models` or
+            "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
         method: "rollout" follows attention through all blocks; "raw" is the last block's.
         heads: Whether to show every attention head too: where it looks and how far, per face and on average.
@@ -77,20 +78,21 @@ def visualize(
         raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for some. Choose another.")
     if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
         raise FerVitError(f"{output} holds the photos, and they would be replaced. Choose another folder.")
-    task = load_task(checkpoint).to(best_device())
+    model = load(checkpoint)
+    sources = find_images(images)
     status: Counter[str] = Counter()
     records: list[FaceRecord] = []
     with _new_folder(output) as folder:
-        roles = HeadWriter(folder, task) if heads else None
-        for photos, parts in face_batches(task, images, face, detector, batch_size, workers):
+        roles = HeadWriter(folder, model) if heads else None
+        for photos, parts in model.batches(sources, face, detector, batch_size, workers):
             status.update(photo.status for photo in photos)
-            views = list(face_views(photos, parts, task, method))
+            views = list(face_views(photos, parts, model, method))
             records += [save_face(folder, number, view) for number, view in enumerate(views, len(records))]
             if roles is not None:
                 roles.add(parts, views)
         facts = {
             "Method": f"attention {method}",
-            "Checkpoint": str(checkpoint),
+            "Model": checkpoint or DEFAULT,
             "Photos": ", ".join(f"{number:,} {what}" for what, number in status.most_common()),
         }
         pictures = roles.write() if roles is not None else []
@@ -98,29 +100,29 @@ def visualize(
     print(f"{len(records):,} faces in {sum(status.values()):,} images: open {output / 'index.html'}")
 
 
-def face_views(photos: list[Photo], parts: list[Batch], task: FERTask, method: Method) -> Iterator[FaceView]:
+def face_views(photos: list[Photo], parts: list[Batch], model: Recognizer, method: Method) -> Iterator[FaceView]:
     """Yields what the report shows of every face in some photos; `parts` holds the faces in order."""
     faces = ((photo, number, face) for photo in photos for number, face in enumerate(photo.faces))
     path, pixels = "", np.zeros((1, 1, 3), np.uint8)
     for part in parts:
-        result = explain(task.net, part.image, part.boxes, part.valid, method)
+        result = explain(model.net, part.image, part.boxes, part.valid, method)
         for row, (photo, number, face) in zip(range(len(part.path)), faces, strict=False):
             if photo.path != path:
                 # Read again rather than carried along: the workers hand over crops, and photos can be large.
                 path, pixels = photo.path, _read_again(photo.path)
             present = part.valid[row].nonzero().flatten().tolist() if result.shares.shape[1] else []
-            names = task.crop_spec.regions
+            names = model.crop_spec.regions
             yield FaceView(
                 name=path,
                 face=number,
                 photo=pixels,
                 box=None if face is None else face.box,
                 to_crop=part.to_crop[row].double().numpy(),
-                crop_size=task.crop_spec.size,
+                crop_size=model.crop_spec.size,
                 heat=result.heat[row].double().cpu().numpy(),
                 regions={names[i]: part.boxes[row, i].double().cpu().numpy() for i in present},
                 shares={names[i]: float(result.shares[row, i]) for i in present},
-                probabilities=dict(zip(task.labels, result.probabilities[row].tolist(), strict=True)),
+                probabilities=dict(zip(model.labels, result.probabilities[row].tolist(), strict=True)),
             )
 
 

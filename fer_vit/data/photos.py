@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import cv2
 import numpy as np
@@ -19,6 +19,8 @@ from fer_vit.face.geometry import Image, apply
 from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, one_thread, read_image
 
 FaceMode = Literal["detect", "crop"]
+Source: TypeAlias = Path | Image
+"""A file, or an image in memory (H, W, 3), RGB uint8."""
 OK = "ok"
 NO_FACE = "no face"
 
@@ -27,7 +29,7 @@ class Photo(NamedTuple):
     """What became of an image.
 
     Attributes:
-        path: The image.
+        path: The image; "image 0" and so on for images in memory.
         status: `OK`, `NO_FACE`, or the reason why it could not be read.
         faces: Its faces in the image's own pixels; None for a whole-image crop in which none was found.
     """
@@ -50,50 +52,56 @@ class PhotoBatch(NamedTuple):
 
 
 class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
-    """Image files as faces. Nothing about a file raises: what went wrong becomes its status.
+    """Images as faces. Nothing about an image raises: what went wrong becomes its status.
 
     Args:
-        paths: The images.
+        sources: The images.
         spec: How a face becomes a crop.
         face: "detect" finds every face; "crop" takes each image as one face crop.
         detector: Finds the faces. None, for "crop" only, takes the images to be framed like the model's template.
     """
 
-    def __init__(self, paths: Sequence[Path], spec: CropSpec, face: FaceMode, detector: Detector | None) -> None:
-        self.paths = paths
+    def __init__(self, sources: Sequence[Source], spec: CropSpec, face: FaceMode, detector: Detector | None) -> None:
+        self.sources = sources
         self.spec = spec
         self.face = face
         self.detector = detector
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.sources)
 
     def __getitem__(self, index: int) -> tuple[Photo, list[Sample]]:
         """Reads an image and crops its faces."""
-        path = self.paths[index]
+        source = self.sources[index]
+        path = str(source) if isinstance(source, Path) else f"image {index}"
         try:
-            image = read_image(path)
+            image = read_image(source) if isinstance(source, Path) else source
             faces = self._faces(image)
             samples = [self._sample(image, face, place, path) for place, face in enumerate(faces)]
         except ImageError as error:
-            return Photo(str(path), str(error), []), []
+            return Photo(path, str(error), []), []
         except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
-            return Photo(str(path), "the image cannot be processed", []), []
-        return Photo(str(path), OK if faces else NO_FACE, faces), samples
+            return Photo(path, "the image cannot be processed", []), []
+        return Photo(path, OK if faces else NO_FACE, faces), samples
 
     def _faces(self, image: Image) -> list[Face | None]:
         if self.face == "detect":
             return list(self.detector(image)) if self.detector else []
         return [detect_in_crop(self.detector, image) if self.detector else None]
 
-    def _sample(self, image: Image, face: Face | None, place: int, path: Path) -> Sample:
+    def _sample(self, image: Image, face: Face | None, place: int, path: str) -> Sample:
         landmarks = None if face is None else face.landmarks
         crop, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
         points = None if landmarks is None else apply(to_crop, landmarks)
         if self.detector is None:  # framed like the template
             points = np.asarray(self.spec.template, float) * self.spec.size
         boxes, valid = place_regions(points, self.spec)
-        return Sample(crop, boxes, valid, None, place, str(path), to_crop)
+        return Sample(crop, boxes, valid, None, place, path, to_crop)
+
+
+def cores() -> int:
+    """Returns the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import Image
@@ -54,6 +55,25 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error
+
+
+def to_rgb(array: NDArray[np.generic]) -> Image:
+    """Takes an image in memory as RGB uint8 (H, W, 3): grey is repeated, alpha left out.
+
+    Raises:
+        FerVitError: It is not uint8 of shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).
+    """
+    if (
+        array.dtype != np.uint8
+        or array.ndim not in (2, 3)
+        or not array.size
+        or array.shape[2:] not in ((), (1,), (3,), (4,))
+    ):
+        raise FerVitError(
+            f"Expected an image as uint8 of shape (H, W), (H, W, 3) or (H, W, 4), but got {array.dtype} {array.shape}."
+        )
+    image = array.reshape(*array.shape[:2], -1)[..., :3]
+    return np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)), np.uint8)
 
 
 def encode_png(image: Image) -> bytes:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import timm
 import torch
-from timm.layers import Attention
+from timm.layers import Attention, PatchEmbed
 from timm.models.vision_transformer import Block, VisionTransformer, init_weights_vit_timm
 from torch import Tensor, nn
 
@@ -116,18 +117,28 @@ def _check_replaceable(name: str) -> None:
 
 
 def create_region_embed(vit: VisionTransformer, config: RegionViTConfig) -> RegionEmbed:
-    """Creates the embedding of regions: weights of its own, which start as the patch embedding's (maybe pretrained)."""
-    patch_embed = copy.deepcopy(vit.patch_embed)
-    size = patch_embed.patch_size[0]
-    if config.stem == "patch":
-        patch_embed.set_input_size(img_size=(config.region_grid * size,) * 2)
-    code = position_code(vit, config)
-    return RegionEmbed(patch_embed, config.regions, size, config.region_grid, vit.embed_dim, code)
+    """Creates the embedding of regions: weights of its own, which start as the patch embedding's (maybe pretrained).
+
+    Regions that are cut from the stem's features, where half a patch is a cell, become a token by 3 x 3 cells.
+    """
+    stem: Any = vit.patch_embed
+    grid, size, stride = config.region_grid, stem.patch_size[0], 1.0
+    if config.region_source == "stem":
+        size, stride = 3, patch_side(vit, config) / 2
+        patch_embed: Any = PatchEmbed(grid * size, size, stem.early_width, vit.embed_dim)
+    else:
+        patch_embed = copy.deepcopy(stem)
+        if config.stem == "patch":
+            patch_embed.set_input_size(img_size=(grid * size,) * 2)
+    return RegionEmbed(patch_embed, config.regions, size, stride, grid, vit.embed_dim, position_code(vit, config))
 
 
-def remove_patches(vit: VisionTransformer) -> None:
+def remove_patches(vit: VisionTransformer, config: RegionViTConfig) -> None:
     """Takes away what only patch tokens need."""
-    vit.patch_embed = nn.Identity()
+    if config.region_source == "stem":
+        vit.patch_embed.late = nn.Identity()
+    else:
+        vit.patch_embed = nn.Identity()
     if vit.pos_embed is not None:
         own = 0 if vit.no_embed_class else vit.num_prefix_tokens
         vit.pos_embed = nn.Parameter(vit.pos_embed[:, :own].detach().clone(), vit.pos_embed.requires_grad)

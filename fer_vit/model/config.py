@@ -25,6 +25,8 @@ class RegionViTConfig:
         tokens: What the encoder reads: "patch", "region" or "both".
         regions: Names of the regions (see face.regions).
         region_grid: k: a region becomes k x k tokens.
+        region_source: Regions are cut from the "image" and have an embedding of their own, or from the features that
+            a convolutional "stem" has before its last halving: much cheaper, and with what lies around a region.
         patch_downscale: Foveated tokens: the patch grid sees the image at 1/2 or 1/4 of its size, the regions at full.
         pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order) or "none".
             Regions have the sinusoidal code of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
@@ -55,6 +57,7 @@ class RegionViTConfig:
     tokens: Literal["patch", "region", "both"] = "both"
     regions: tuple[str, ...] = ()
     region_grid: int = 2
+    region_source: Literal["image", "stem"] = "image"
     patch_downscale: Literal[1, 2, 4] = 1
     pos_embed: Literal["learn", "sincos_2d", "sincos_1d", "none"] = "learn"
     attention: Literal["dot", "additive", "gaussian"] = "dot"
@@ -97,6 +100,8 @@ def check_config(config: RegionViTConfig) -> None:
         raise FerVitError(f"Expected at least one region with tokens: {config.tokens}, but got none (tokens: patch).")
     if config.tokens == "region" and (config.keep_rate or config.patch_downscale > 1):
         raise FerVitError("network.keep_rate and patch_downscale are about patches: use tokens: both or patch.")
+    if config.region_source == "stem" and config.stem != "conv":
+        raise FerVitError("network.region_source: stem cuts regions from the features of stem: conv. Set that too.")
     if config.stem == "conv":
         if config.pretrained:
             raise FerVitError("Pretrained weights have no convolutional stem: use stem: patch or pretrained: false.")

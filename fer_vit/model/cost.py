@@ -28,7 +28,8 @@ def multiply_adds(net: RegionViT) -> dict[str, int]:
     regions = 0
     if net.region_embed is not None:
         centres = tokens.centres[:, net.layout.regions]
-        _, regions = _counted(net.region_embed, net.normalize(image), boxes, centres)
+        _, source = net.embed_patches(net.normalize(image))
+        _, regions = _counted(net.region_embed, source, boxes, centres)
     encoded, encoder = _counted(net.forward_features, tokens)
     _, head = _counted(net.forward_head, encoded)
     return {"patches": embedding - regions, "regions": regions, "encoder": encoder, "head": head}

@@ -8,12 +8,17 @@ B images, S crop size, R regions, T tokens, D width, C classes (see `tokens`).
 """
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import torch
+from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
+from fer_vit.errors import FerVitError
+from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.backbone import (
     ATTENTION,
     create_backbone,
@@ -24,15 +29,22 @@ from fer_vit.model.backbone import (
 )
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.positions import patch_centres, token_centres
+from fer_vit.model.pretrained import USE, read_model, write_model
 from fer_vit.model.tokens import RegionEmbed, TokenLayout, Tokens, keep_patches
 
 
-class RegionViT(nn.Module):
+class RegionViT(nn.Module, ModelHubMixin, library_name="fer-vit", tags=["facial-expression-recognition"]):
     """Vision transformer over patch and region tokens.
+
+    It carries what its use needs beside the weights, so that `save_pretrained`, `push_to_hub` and `from_pretrained` (of
+    huggingface_hub's mixin) keep a whole model in one folder.
 
     Args:
         config: What to build.
-        num_classes: Number C of classes.
+        labels: The C expressions in the order of the logits.
+        align: How faces are cropped for it: "landmarks" or "crop" (see `data.crop`).
+        template: Where the five landmarks belong in a crop, as fractions of its side. Empty: not known.
+        temperature: What logits are divided by before the softmax, so that confidence is right as often as it says.
 
     Attributes:
         layout: Which token is which when they enter the encoder.
@@ -48,11 +60,22 @@ class RegionViT(nn.Module):
     std: Tensor
     centres: Tensor
 
-    def __init__(self, config: RegionViTConfig, num_classes: int) -> None:
+    def __init__(
+        self,
+        config: RegionViTConfig,
+        labels: Sequence[str],
+        align: Literal["landmarks", "crop"] = "landmarks",
+        template: Sequence[tuple[float, float]] = (),
+        temperature: float = 1.0,
+    ) -> None:
         super().__init__()
         self.config = config
+        self.labels = list(labels)
+        self.align = align
+        self.template = tuple((x, y) for x, y in template)
+        self.temperature = temperature
         self.drop_by_mask = False
-        self.vit = vit = create_backbone(config, num_classes)
+        self.vit = vit = create_backbone(config, len(self.labels))
         self.patch_size = patch_side(vit, config)
         self.reduce = nn.AvgPool2d(config.patch_downscale) if config.patch_downscale > 1 else nn.Identity()
         self.region_embed: RegionEmbed | None = None
@@ -61,9 +84,9 @@ class RegionViT(nn.Module):
         grid = vit.patch_embed.grid_size
         if config.tokens == "region":
             grid = (0, 0)
-            remove_patches(vit)
+            remove_patches(vit, config)
         self.relation = ATTENTION[config.attention].relation
-        self.pool: Any = create_pool(vit, config, num_classes)
+        self.pool: Any = create_pool(vit, config, len(self.labels))
 
         num_regions = 0 if self.region_embed is None else len(config.regions)
         self.layout = TokenLayout(vit.num_prefix_tokens, grid, num_regions, config.region_grid)
@@ -95,9 +118,7 @@ class RegionViT(nn.Module):
         """Turns images into tokens with their positions; arguments as for `forward`."""
         vit, batch = self.vit, image.shape[0]
         image = self.normalize(image)
-        patches = image.new_zeros(batch, 0, vit.embed_dim)
-        if self.layout.num_patches:
-            patches = vit.patch_embed(self.reduce(image))
+        patches, source = self.embed_patches(image)
         x = vit._pos_embed(patches)  # (B, prefix + N, D)
         if vit.pos_embed is None:
             x = vit.pos_drop(x)  # which timm does after adding positions
@@ -112,7 +133,7 @@ class RegionViT(nn.Module):
         # A missing region may hold anything, NaN too, and NaN times a weight of 0 would still be NaN.
         boxes = boxes.masked_fill(~valid[..., None], 0.0)
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
-        regions = self.region_embed(image, boxes, where)
+        regions = self.region_embed(source, boxes, where)
         present = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
         regions = regions.masked_fill(~present[..., None], 0.0)
         x = vit.norm_pre(torch.cat([x, vit.pos_drop(regions)], dim=1))  # (B, T, D)
@@ -126,6 +147,18 @@ class RegionViT(nn.Module):
             weights = image.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)  # ITU-R BT.601 luma
             image = (image * weights).sum(1, keepdim=True)
         return (image - self.mean) / self.std
+
+    def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeds the patches of a normalised image (B, C, S, S).
+
+        Returns:
+            Patches (B, N, D), and what the regions are cut from: the image itself, or the stem's features of it.
+        """
+        embed, patches = self.vit.patch_embed, image.new_zeros(image.shape[0], 0, self.vit.embed_dim)
+        if self.config.region_source == "stem":
+            features = embed.early(self.reduce(image))
+            return embed.patches(features) if self.layout.num_patches else patches, features
+        return embed(self.reduce(image)) if self.layout.num_patches else patches, image
 
     def forward_features(self, tokens: Tokens) -> Tokens:
         """Encodes tokens. Those of missing regions get no attention; with a keep rate fewer patches come out."""
@@ -142,6 +175,32 @@ class RegionViT(nn.Module):
         """Pools encoded tokens and classifies them. -> (B, C)."""
         pooled = self.vit.fc_norm(self.pool(tokens))  # (B, D), or (B, C, D): a vector for each expression
         return self.vit.head(self.vit.head_drop(pooled))  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path | None = None, **hub: Any) -> Self:  # type: ignore[override]
+        """Loads a trained model, ready to predict on the CPU.
+
+        Args:
+            name: A model that fer-vit ships, a checkpoint, a folder, or "user/name" on the Hugging Face hub. None: the
+                best that is shipped.
+            **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
+
+        Raises:
+            FerVitError: There is no such model, or its files are not whole or not fer-vit's.
+        """
+        settings, state = read_model(name, **hub)
+        try:
+            net = cls(**settings)
+            net.load_state_dict(state)  # of any precision, into float32
+        except (TypeError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise FerVitError(f"{name} does not fit this version of fer-vit ({reason}). Upgrade it.") from error
+        use_fused_attention(net, fused=False)  # which is slower on CPUs at these lengths
+        return net.eval()
+
+    def _save_pretrained(self, save_directory: Path) -> None:  # called by the mixin, which adds a model card
+        settings = {"config": self.config} | {name: getattr(self, name) for name in USE}
+        write_model(save_directory, settings, self.state_dict())
 
     def no_weight_decay(self) -> set[str]:
         """Patterns of parameters that weight decay must leave alone, as timm's optimisers ask for them."""

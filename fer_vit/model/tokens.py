@@ -136,29 +136,40 @@ class ConvStem(nn.Module):
         self.num_patches = self.grid_size[0] * self.grid_size[1]
         steps = int(math.log2(patch_size))
         widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
-        layers: list[nn.Module] = []
-        for before, after in pairwise(widths):
-            for channels, stride in ((before, 2), (after, 1), (after, 1)):
-                layers += [nn.Conv2d(channels, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
-        self.convs = nn.Sequential(*layers)
-        self.proj = nn.Conv2d(embed_dim, embed_dim, 1, bias=bias)
+        *early, late = (halving(before, after) for before, after in pairwise(widths))
+        self.early = nn.Sequential(*early)
+        self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias), nn.Flatten(2))
+        self.early_width = widths[-2]
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, S, S) -> (B, N, D)."""
-        x = self.proj(self.convs(x))  # (B, D, rows, columns)
-        return x.flatten(2).transpose(1, 2)
+        return self.patches(self.early(x))
+
+    def patches(self, features: Tensor) -> Tensor:
+        """Goes on from the map of half a patch a cell that `early` makes: (B, C', 2 S/P, 2 S/P) -> (B, N, D)."""
+        x: Tensor = self.late(features)
+        return x.transpose(1, 2)
+
+
+def halving(before: int, after: int) -> nn.Sequential:
+    """Three 3x3 convolutions, each with batch norm and GELU: (B, before, H, W) -> (B, after, H/2, W/2)."""
+    layers: list[nn.Module] = []
+    for channels, stride in ((before, 2), (after, 1), (after, 1)):
+        layers += [nn.Conv2d(channels, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
+    return nn.Sequential(*layers)
 
 
 class RegionEmbed(nn.Module):
-    """Region tokens: crops every region's box from the image and embeds it as k x k patches.
+    """Region tokens: crops every region's box from the image, or from features of it, and embeds it as k x k patches.
 
     Each token gets the sinusoidal code of its real centre in the image and an embedding that its region has by name, so
     that the order in which regions are listed means nothing.
 
     Args:
-        patch_embed: Embeds (B R, C, k P, k P) as (B R, k^2, D).
+        patch_embed: Embeds (B R, C, k p, k p) as (B R, k^2, D).
         names: The regions.
-        patch_size: P, the side of a patch that `patch_embed` takes.
+        patch_size: p, the side of a patch that `patch_embed` takes.
+        stride: Crop pixels to a cell of what is cropped from; 1 for the image itself.
         region_grid: k.
         embed_dim: D.
         position: Code (..., D) of centres (..., 2) in crop pixels, or None: tokens are not told where they are.
@@ -169,6 +180,7 @@ class RegionEmbed(nn.Module):
         patch_embed: nn.Module,
         names: tuple[str, ...],
         patch_size: int,
+        stride: float,
         region_grid: int,
         embed_dim: int,
         position: Position | None,
@@ -177,17 +189,18 @@ class RegionEmbed(nn.Module):
         self.patch_embed = patch_embed
         self.names = names
         self.side = region_grid * patch_size
+        self.stride = stride
         self.region_grid = region_grid
         self.position = position
         self.name_embed = nn.ParameterDict({name: torch.zeros(region_grid**2, embed_dim) for name in names})
         for parameter in self.name_embed.values():
             nn.init.trunc_normal_(parameter, std=0.02)
 
-    def forward(self, image: Tensor, boxes: Tensor, centres: Tensor) -> Tensor:
+    def forward(self, source: Tensor, boxes: Tensor, centres: Tensor) -> Tensor:
         """Embeds the regions.
 
         Args:
-            image: Normalised image (B, C, S, S).
+            source: Normalised image (B, C, S, S), or features of it (B, C, S / stride, S / stride).
             boxes: Region boxes (B, R, 4), xyxy in pixels; finite.
             centres: Centres of their tokens (B, R k^2, 2), in pixels.
 
@@ -196,9 +209,9 @@ class RegionEmbed(nn.Module):
         """
         batch, regions = boxes.shape[:2]
         index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)
-        rois = torch.cat([index[:, None], boxes.flatten(0, 1)], dim=1)  # (B R, 5)
-        with torch.autocast(image.device.type, enabled=False):
-            crops = roi_align(image.float(), rois.float(), (self.side, self.side), sampling_ratio=2, aligned=True)
+        rois = torch.cat([index[:, None], boxes.flatten(0, 1) / self.stride], dim=1)  # (B R, 5)
+        with torch.autocast(source.device.type, enabled=False):
+            crops = roi_align(source.float(), rois.float(), (self.side, self.side), sampling_ratio=2, aligned=True)
         x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1)  # (B, R, k^2, D)
         x = x + torch.stack([self.name_embed[name] for name in self.names])
         x = x.flatten(1, 2)

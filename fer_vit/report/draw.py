@@ -104,25 +104,14 @@ def face_figure(view: FaceView) -> Pil.Image:
     Returns:
         RGB image; the two pictures lie at `PANELS`.
     """
-    figure = Pil.new("RGB", (PANELS[1][2] + 2 * (2 * _GAP + _BAR) + _PAD - _GAP, _HEAD + SIDE + _FOOT), _PAPER)
+    figure = _titled(view, PANELS[1][2] + 2 * (2 * _GAP + _BAR) + _PAD - _GAP)
     draw = ImageDraw.Draw(figure)
-    (label, confidence), *_ = ranked(view.probabilities)
-    title = fitted(f"{label}  {confidence:.0%}", 24, SIDE)
-    draw.text((_PAD, 40), title, _INK, font(24), "ls")
-    start = _PAD + max(font(24).getlength(title) + 16, SIDE + _GAP)
-    where = f"face {view.face}"
-    name = fitted(view.name, 14, figure.width - _PAD - start - font(14).getlength(where) - 12)
-    draw.text((start, 40), name, _INK, font(14), "ls")
-    draw.text((start + font(14).getlength(name) + 12, 40), where, _MUTED, font(14), "ls")
-
     # Drawn at twice the size and reduced: Pillow's lines have no smooth edges of their own.
     close = zoom(view, 2 * SIDE)
     heat = close.heat if close.heat.size else region_heat(close)
     pictures = (draw_boxes(close), overlay_heat(close.photo, heat, close.to_crop, close.crop_size))
     for panel, picture in zip(PANELS, pictures, strict=True):
-        draw.rectangle((panel[0], panel[1], panel[2] - 1, panel[3] - 1), _EMPTY)
-        small = Pil.fromarray(picture).reduce(2)
-        figure.paste(small, (panel[0] + (SIDE - small.width) // 2, panel[1] + (SIDE - small.height) // 2))
+        _paste_half(figure, panel, picture)
 
     foot = _HEAD + SIDE + 20
     draw.text((PANELS[0][0], foot), "face and regions" if view.regions else "face", _MUTED, font(12), "ls")
@@ -136,6 +125,18 @@ def face_figure(view: FaceView) -> Pil.Image:
     left = PANELS[1][2] + 2 * _GAP
     _draw_bars(draw, left, "share of the attention", share_bars(token_shares(view)))
     _draw_bars(draw, left + _BAR + 2 * _GAP, "probability", probability_bars(view.probabilities))
+    return figure
+
+
+def prediction_figure(view: FaceView) -> Pil.Image:
+    """Draws one face with its box and regions beside its probabilities; `heat` and `shares` are not looked at.
+
+    Returns:
+        RGB image; the photo lies in the first of `PANELS`.
+    """
+    figure = _titled(view, PANELS[0][2] + 2 * _GAP + _BAR + _PAD)
+    _paste_half(figure, PANELS[0], draw_boxes(zoom(view, 2 * SIDE)))
+    _draw_bars(ImageDraw.Draw(figure), PANELS[0][2] + 2 * _GAP, "probability", probability_bars(view.probabilities))
     return figure
 
 
@@ -286,6 +287,28 @@ def fitted(text: str, size: int, width: float) -> str:
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     """Returns Pillow's own font, so that figures look the same everywhere."""
     return ImageFont.load_default(size)
+
+
+def _titled(view: FaceView, width: int) -> Pil.Image:
+    """Returns a figure with its head: the expression on the left, the photo's name and the face's number after it."""
+    figure = Pil.new("RGB", (width, _HEAD + SIDE + _FOOT), _PAPER)
+    draw = ImageDraw.Draw(figure)
+    (label, confidence), *_ = ranked(view.probabilities)
+    title = fitted(f"{label}  {confidence:.0%}", 24, SIDE)
+    draw.text((_PAD, 40), title, _INK, font(24), "ls")
+    start = _PAD + max(font(24).getlength(title) + 16, SIDE + _GAP)
+    where = f"face {view.face}"
+    name = fitted(view.name, 14, width - _PAD - start - font(14).getlength(where) - 12)
+    draw.text((start, 40), name, _INK, font(14), "ls")
+    draw.text((start + font(14).getlength(name) + 12, 40), where, _MUTED, font(14), "ls")
+    return figure
+
+
+def _paste_half(figure: Pil.Image, panel: tuple[int, int, int, int], picture: Image) -> None:
+    """Puts a picture of twice its size into the middle of a panel."""
+    ImageDraw.Draw(figure).rectangle((panel[0], panel[1], panel[2] - 1, panel[3] - 1), _EMPTY)
+    small = Pil.fromarray(picture).reduce(2)
+    figure.paste(small, (panel[0] + (SIDE - small.width) // 2, panel[1] + (SIDE - small.height) // 2))
 
 
 def _draw_bars(draw: ImageDraw.ImageDraw, left: int, title: str, bars: Iterable[Bar]) -> None:

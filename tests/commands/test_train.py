@@ -9,7 +9,7 @@ import yaml
 from conftest import TINY
 
 from fer_vit.cli import main
-from fer_vit.task import load_checkpoint
+from fer_vit.model.pretrained import load_checkpoint
 
 
 def fit(drawn: Path, folder: Path, *more: str) -> Path:

@@ -17,7 +17,7 @@ VALID = torch.tensor([[True, True], [True, False], [False, False]])
 
 def build(**change: object) -> RegionViT:
     torch.manual_seed(0)
-    return RegionViT(replace(SMALL, **change), num_classes=4).eval()
+    return RegionViT(replace(SMALL, **change), "abcd").eval()
 
 
 def faces() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

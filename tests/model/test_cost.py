@@ -30,7 +30,7 @@ def block(tokens: int) -> int:
     ],
 )
 def test_against_the_formula(change: dict[str, object], expected: tuple[int, int, int, int]) -> None:
-    parts = multiply_adds(RegionViT(replace(SMALL, **change), 5))
+    parts = multiply_adds(RegionViT(replace(SMALL, **change), "abcde"))
     patch = 3 * 8 * 8 * D  # of one token's embedding
     assert parts["patches"] == expected[0] * patch
     assert parts["regions"] == expected[1] * patch
@@ -38,8 +38,15 @@ def test_against_the_formula(change: dict[str, object], expected: tuple[int, int
     assert parts["head"] == expected[3]
 
 
+def test_regions_of_the_stem_cost_little() -> None:
+    net = RegionViT(replace(SMALL, stem="conv", region_source="stem"), "abcde")
+    whole = multiply_adds(RegionViT(replace(SMALL, stem="conv", tokens="patch"), "abcde"))
+    assert multiply_adds(net)["patches"] == whole["patches"]
+    assert multiply_adds(net)["regions"] == R * 9 * (D // 2) * D  # 3 x 3 cells of half the width
+
+
 def test_hard_attention_saves_what_it_leaves_out() -> None:
-    parts = multiply_adds(RegionViT(replace(SMALL, keep_rate=(1.0, 0.5, 0.5)), 5))
+    parts = multiply_adds(RegionViT(replace(SMALL, keep_rate=(1.0, 0.5, 0.5)), "abcde"))
     full, half, quarter = (1 + n + R for n in (16, 8, 4))
     # Choosing costs a query and every token's key and score.
     choosing = sum(D * D + tokens * D * D + tokens * D for tokens in (full, half))
@@ -47,7 +54,7 @@ def test_hard_attention_saves_what_it_leaves_out() -> None:
 
 
 def test_counting_leaves_the_model_as_it_was() -> None:
-    net = RegionViT(replace(SMALL, stem="conv"), 5).train()
+    net = RegionViT(replace(SMALL, stem="conv"), "abcde").train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     multiply_adds(net)
     assert net.training
@@ -56,7 +63,7 @@ def test_counting_leaves_the_model_as_it_was() -> None:
 
 
 def test_description_is_short() -> None:
-    net = RegionViT(SMALL, 5)
+    net = RegionViT(SMALL, "abcde")
     parts = multiply_adds(net)
     line = describe(net)
     assert f"{sum(p.numel() for p in net.parameters()) / 1000:.3g} k parameters, 25 tokens" in line

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
@@ -22,7 +23,7 @@ SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_he
 
 def build(config: RegionViTConfig, seed: int = 0) -> RegionViT:
     torch.manual_seed(seed)
-    return RegionViT(config, num_classes=5).eval()
+    return RegionViT(config, "abcde").eval()
 
 
 def faces(batch: int = 3, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,6 +133,10 @@ def test_positions_are_what_tells_patches_apart(position: str, same: bool) -> No
         {"in_chans": 1},
         {"stem": "conv"},
         {"stem": "conv", "tokens": "region", "in_chans": 1},
+        {"stem": "conv", "region_source": "stem"},
+        {"stem": "conv", "region_source": "stem", "tokens": "region", "region_grid": 1},
+        {"stem": "conv", "region_source": "stem", "tokens": "patch"},
+        {"stem": "conv", "region_source": "stem", "patch_size": 2, "patch_downscale": 2, "region_grid": 1},
         {"region_grid": 1},
         {"region_grid": 3, "head": "avg"},
         {"reg_tokens": 3},
@@ -172,6 +177,7 @@ def test_every_choice_trains(change: dict[str, object]) -> None:
         {"keep_rate": (0.5, 1.0), "tokens": "patch", "attention": "additive"},
         {"attention": "gaussian", "head": "query", "block": "post_norm", "patch_downscale": 2},
         {"head": "additive", "stem": "conv"},
+        {"stem": "conv", "region_source": "stem"},
     ],
 )
 def test_mechanisms_compile_export_and_run_in_bfloat16(change: dict[str, object]) -> None:
@@ -257,6 +263,30 @@ def test_tokens_lie_where_they_were_cut() -> None:
     assert torch.allclose(second[:, 2], corners + sides * torch.tensor([0.25, 0.75]), atol=1e-4)
 
 
+def test_regions_of_the_stem_see_what_its_patches_see() -> None:
+    net = build(replace(SMALL, stem="conv", region_source="stem", region_grid=1, pos_embed="none"))
+    image, boxes, valid = faces()
+    features = net.vit.patch_embed.early(net.normalize(image))  # (B, 16, 8, 8), 4 px a cell
+    pairs = zip(features, boxes / 4, strict=True)
+    cells = torch.stack(
+        [torch.stack([_mean_cells(face, box) for box in row]) for face, row in pairs]
+    )
+    proj = net.region_embed.patch_embed.proj
+    expected = torch.einsum("brchw,dchw->brd", cells, proj.weight) + proj.bias
+    names = torch.stack([net.region_embed.name_embed[name][0] for name in NAMES])
+    assert torch.allclose(net.tokenize(image, boxes, valid).x[:, -3:], expected + names, atol=1e-5)
+
+
+def _mean_cells(features: Tensor, box: Tensor) -> Tensor:
+    """The 3 x 3 cells of a box (4,) in a map (C, H, W): bilinear values at the middles of each cell's quarters."""
+    steps = torch.linspace(0, 1, 13)[1::2]
+    x, y = box[0] + (box[2] - box[0]) * steps, box[1] + (box[3] - box[1]) * steps
+    height, width = features.shape[1:]
+    places = torch.stack(torch.meshgrid(x / width, y / height, indexing="xy"), -1) * 2 - 1
+    values = F.grid_sample(features[None], places[None], padding_mode="border", align_corners=False)
+    return F.avg_pool2d(values, 2)[0]
+
+
 def test_no_mechanism_is_in_the_default_model() -> None:
     net = build(SMALL)
     plain = timm.create_model(SMALL.backbone, img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
@@ -300,6 +330,7 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
         ({"tokens": "region", "regions": ()}, "at least one region"),
         ({"stem": "conv", "pretrained": True}, "no convolutional stem"),
         ({"stem": "conv", "patch_size": 12}, "power of two"),
+        ({"region_source": "stem"}, "features of stem: conv"),
         ({"img_size": 30}, "multiple of the patch size 8"),
         ({"num_heads": 5}, "divisible"),
         ({"pretrained": "nowhere.pth"}, "nowhere.pth"),

@@ -44,11 +44,13 @@ class Mean(nn.Module):
         return cells.flatten(2).transpose(1, 2).repeat(1, 1, 8)
 
 
-def test_region_tokens_come_from_their_boxes() -> None:
+@pytest.mark.parametrize("stride", [1.0, 4.0])
+def test_region_tokens_come_from_their_boxes(stride: float) -> None:
     # On a slope interpolation is exact: a cell's mean is the value at its centre.
-    y, x = torch.meshgrid(torch.arange(32) + 0.5, torch.arange(32) + 0.5, indexing="ij")
+    axis = (torch.arange(32 / stride) + 0.5) * stride
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
     image = torch.stack([x + 3 * y, 5 * x - y])[:, None]
-    embed = RegionEmbed(Mean(), ("mouth", "nose"), patch_size=4, region_grid=2, embed_dim=8, position=None)
+    embed = RegionEmbed(Mean(), ("mouth", "nose"), 4, stride, region_grid=2, embed_dim=8, position=None)
     for parameter in embed.name_embed.values():
         nn.init.zeros_(parameter)
     boxes = torch.tensor([[4.0, 8.0, 12.0, 16.0], [16.0, 0.0, 32.0, 16.0]]).expand(2, 2, 4)

@@ -1,0 +1,144 @@
+"""Trained models as files: those that fer-vit ships, folders, the Hugging Face hub, and checkpoints of `fer-vit fit`.
+
+A folder holds model.safetensors and config.json: what to build, and what its use needs (labels, cropping, temperature).
+Nothing here runs code that lies in a file.
+"""
+
+import json
+import math
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fer_vit.errors import FerVitError
+from fer_vit.model.config import RegionViTConfig
+
+SHIPPED = Path(__file__).parents[1] / "weights"
+"""Where the package keeps its models, a folder each."""
+DEFAULT = "ferplus-small"
+"""The model that is taken when nobody names one."""
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+USE = ("labels", "align", "template", "temperature")
+"""What a model's use needs beside the network."""
+
+
+def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Reads a model.
+
+    Args:
+        name: A model that fer-vit ships, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
+        **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
+
+    Returns:
+        The arguments of `RegionViT`, and its state dict.
+
+    Raises:
+        FerVitError: There is no such model, or its files are not whole or not fer-vit's.
+    """
+    name = DEFAULT if name is None else name
+    if Path(name).is_file() or Path(name).suffix == ".ckpt":
+        checkpoint = load_checkpoint(Path(name))
+        hyper = checkpoint["hyper_parameters"]
+        settings = {"config": hyper["network"], **{key: hyper[key] for key in USE if key in hyper}}
+        state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
+        return check_settings(settings, name), state
+    folder = find_folder(name, **hub)
+    try:
+        settings = json.loads((folder / CONFIG).read_text("utf-8"))
+        state = load_file(folder / WEIGHTS)
+    except FileNotFoundError as error:
+        raise FerVitError(f"{name} has no {Path(error.filename).name}. Name a folder with it and the other.") from error
+    except (OSError, ValueError, SafetensorError) as error:
+        raise FerVitError(f"The model {name} cannot be read ({error}). Get it again.") from error
+    return check_settings(settings, name), state
+
+
+def find_folder(name: str | Path, **hub: Any) -> Path:
+    """Returns the folder of a model, out of the package, the disk or the hub (downloaded and kept in its cache).
+
+    Raises:
+        FerVitError: There is none.
+    """
+    if str(name) in (models := shipped_models()):
+        return models[str(name)]
+    if Path(name).is_dir():
+        return Path(name)
+    known = f"Expected a model that is shipped ({', '.join(models)}), a checkpoint, a folder or user/name on the hub"
+    if str(name).count("/") != 1:
+        raise FerVitError(f"{known}, but there is no {name}.")
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=[CONFIG, WEIGHTS, "README.md"], **hub))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise FerVitError(f"{known}, but cannot get {name} from the hub ({reason}).") from error
+
+
+def shipped_models() -> dict[str, Path]:
+    """Returns the folders of the models in the package by name."""
+    return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{CONFIG}"))}
+
+
+def write_model(folder: Path, settings: dict[str, Any], state: dict[str, Tensor]) -> None:
+    """Writes what `read_model` reads."""
+    settings = {**settings, "config": asdict(settings["config"]) | {"pretrained": False}}  # the weights are its own
+    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+    save_file({name: value.contiguous() for name, value in state.items()}, folder / WEIGHTS, {"format": "pt"})
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Loads a checkpoint without running any code in it.
+
+    Raises:
+        FerVitError: The file is missing, cannot be read or is not a checkpoint of fer-vit.
+    """
+    if not path.is_file():
+        raise FerVitError(f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints.")
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for files that are not checkpoints
+        raise FerVitError(
+            f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
+        ) from error
+    hyper = checkpoint.get("hyper_parameters", {}) if isinstance(checkpoint, dict) else {}
+    if not {"network", "labels"} <= hyper.keys() or "state_dict" not in checkpoint:
+        raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
+    return checkpoint
+
+
+def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
+    """Returns what a file says as the arguments of `RegionViT`.
+
+    Raises:
+        FerVitError: Something is missing or is not what it should be.
+    """
+    config = settings.get("config") if isinstance(settings, dict) else None
+    if not isinstance(config, dict) or not settings.get("labels"):
+        raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
+    if unknown := config.keys() - {field.name for field in fields(RegionViTConfig)}:
+        raise FerVitError(
+            f"{name} does not fit this version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit."
+        )
+    known = {key: settings[key] for key in USE if key in settings}
+    labels, template, temperature = known["labels"], known.get("template", ()), known.get("temperature", 1.0)
+    if known.get("align", "landmarks") not in ("landmarks", "crop"):
+        raise FerVitError(f"{name}: expected align to be landmarks or crop, but got {known['align']}.")
+    if not _all(labels, str) or len(set(labels)) < len(labels):
+        raise FerVitError(f"{name}: expected labels that differ from each other, but got {labels}.")
+    if template and not (_all(template, list | tuple) and all(_all(point, int | float) for point in template)):
+        raise FerVitError(f"{name}: expected five points as template, but got {template}.")
+    if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
+        raise FerVitError(f"{name}: expected a temperature above 0, but got {temperature}.")
+    # JSON knows lists only
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
+    return {**known, "config": RegionViTConfig(**values)}
+
+
+def _all(values: Any, kind: Any) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(value, kind) for value in values)

@@ -1,0 +1,274 @@
+"""A trained model at work: photos in, faces with their expressions out. The same for the command line and for Python.
+
+    from fer_vit import load
+
+    model = load()
+    faces = model.predict("photo.jpg")
+    faces[0].plot()
+
+B images, R regions, C classes.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image as Pil
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from fer_vit.data.crop import CropSpec
+from fer_vit.data.photos import NO_FACE, OK, FaceMode, Photo, PhotoDataset, Source, cores, find_images, photo_loader
+from fer_vit.data.sample import Batch
+from fer_vit.errors import FerVitError
+from fer_vit.face.detect import CROP_SCORE, Face, YuNet
+from fer_vit.face.geometry import LANDMARKS, TEMPLATE, Array
+from fer_vit.face.image import read_image, to_rgb
+from fer_vit.face.regions import check_regions
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.report.draw import FaceView, prediction_figure
+
+DetectorName = Literal["yunet", "none"]
+Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
+"""A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
+PART = 64
+"""Faces that the model sees at once."""
+
+
+def load(model: str | Path | None = None, device: str | torch.device | None = None, **hub: Any) -> "Recognizer":
+    """Loads a trained model.
+
+    Args:
+        model: A model that fer-vit ships (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or
+            "user/name" on the Hugging Face hub. None: the best that is shipped.
+        device: Where to compute. None: the GPU if there is one.
+        **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
+
+    Raises:
+        FerVitError: There is no such model, or its files are not whole or not fer-vit's.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Recognizer(RegionViT.from_pretrained(model, **hub)).to(device)
+
+
+@dataclass(frozen=True)
+class FaceResult:
+    """A face and its expression.
+
+    Attributes:
+        label: The most probable expression.
+        confidence: Its probability.
+        probabilities: Of every expression by name.
+        path: The photo; "image 0" and so on for images in memory.
+        face: Number of the face in its photo, from 0.
+        box: Box (4,), xyxy in the photo's pixels; None when a crop was taken whole.
+        landmarks: (x, y) in the photo's pixels by name; None when none were found.
+        score: Certainty of the detector in [0, 1]; None without one.
+        source: The photo's path, or the image in memory.
+        to_crop: Matrix (2, 3) from photo to crop pixels.
+        crop_size: Side of the crop that the model saw.
+        regions: Box (4,) of every region that the model saw, xyxy in crop pixels.
+    """
+
+    label: str
+    confidence: float
+    probabilities: dict[str, float] = field(repr=False)
+    path: str
+    face: int
+    box: Array | None = field(repr=False)
+    landmarks: dict[str, tuple[float, float]] | None = field(repr=False)
+    score: float | None
+    source: Source = field(repr=False)
+    to_crop: Array = field(repr=False)
+    crop_size: int = field(repr=False)
+    regions: dict[str, Array] = field(repr=False)
+
+    def plot(self) -> Pil.Image:
+        """Draws the face with its box and regions beside its probabilities; a notebook shows the picture by itself."""
+        return prediction_figure(
+            FaceView(
+                name=self.path,
+                face=self.face,
+                photo=read_image(self.source) if isinstance(self.source, Path) else self.source,
+                box=self.box,
+                to_crop=self.to_crop,
+                crop_size=self.crop_size,
+                heat=np.zeros((0, 0)),
+                regions=self.regions,
+                shares={},
+                probabilities=self.probabilities,
+            )
+        )
+
+
+class Recognizer(nn.Module):
+    """A RegionViT with what its use needs: cropping before, names and calibrated probabilities after.
+
+    Args:
+        net: The model.
+
+    Attributes:
+        labels: The C expressions in the order of the probabilities.
+        crop_spec: How a face becomes a crop.
+
+    Raises:
+        FerVitError: The model names a region that does not exist.
+    """
+
+    def __init__(self, net: RegionViT) -> None:
+        super().__init__()
+        check_regions(net.config.regions)
+        self.net = net
+        self.labels = net.labels
+        self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.align, net.template or TEMPLATE)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return next(self.parameters()).device
+
+    def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
+        """Returns probabilities (B, C); arguments as for `RegionViT`."""
+        logits: Tensor = self.net(image, boxes, valid)
+        return (logits.float() / self.net.temperature).softmax(-1)
+
+    def predict(
+        self,
+        images: Images | Iterable[Images],
+        *,
+        face: FaceMode = "detect",
+        detector: DetectorName = "yunet",
+        batch_size: int = 32,
+        workers: int | None = None,
+    ) -> list[FaceResult]:
+        """Finds and classifies every face in photos.
+
+        Args:
+            images: A file, a folder, a glob pattern, a PIL image, an array of uint8 (RGB), or a list of these.
+            face: "detect" finds every face; "crop" takes each image as the crop of one face.
+            detector: Finds faces or, in crops, landmarks. With "none" crops count as framed like the model's own.
+            batch_size: Photos per batch; the result does not depend on it.
+            workers: Processes that read photos; all cores when left out.
+
+        Returns:
+            The faces, photo by photo. A photo without a face has none; those that cannot be read are warned about.
+
+        Raises:
+            FerVitError: An image is not there, or the only one cannot be read.
+        """
+        sources = as_sources(images)
+        found: list[FaceResult] = []
+        wrong: list[str] = []
+        for photo, faces in self.stream(sources, face, detector, batch_size, workers):
+            found += faces
+            if photo.status not in (OK, NO_FACE):
+                wrong.append(f"{photo.path}: {photo.status}")
+        if wrong and len(sources) == 1:
+            raise FerVitError(f"{wrong[0]}.")
+        if wrong:
+            warnings.warn(f"{len(wrong)} of {len(sources)} images cannot be read, the first {wrong[0]}.", stacklevel=2)
+        return found
+
+    def stream(
+        self, sources: Sequence[Source], face: FaceMode, detector: DetectorName, batch_size: int, workers: int | None
+    ) -> Iterator[tuple[Photo, list[FaceResult]]]:
+        """Yields every photo with its faces, in order; arguments as for `predict`."""
+        place = iter(sources)
+        for photos, parts in self.batches(sources, face, detector, batch_size, workers):
+            found = ((row, part, shares) for part in parts for row, shares in enumerate(self.probabilities(part)))
+            for photo, source in zip(photos, place, strict=False):
+                faces = zip(enumerate(photo.faces), found, strict=False)
+                yield photo, [self._result(photo, source, number, face, *its) for (number, face), its in faces]
+
+    @torch.inference_mode()
+    def probabilities(self, part: Batch) -> list[list[float]]:
+        """Returns the probability of every expression for each face of a batch that is ready."""
+        return self(part.image, part.boxes, part.valid).tolist()  # type: ignore[no-any-return]
+
+    def _result(
+        self, photo: Photo, source: Source, number: int, face: Face | None, row: int, part: Batch, shares: list[float]
+    ) -> FaceResult:
+        probabilities = dict(zip(self.labels, shares, strict=True))
+        label = max(probabilities, key=probabilities.__getitem__)
+        names, present = self.crop_spec.regions, part.valid[row].nonzero().flatten().tolist()
+        return FaceResult(
+            label=label,
+            confidence=probabilities[label],
+            probabilities=probabilities,
+            path=photo.path,
+            face=number,
+            box=None if face is None else face.box,
+            landmarks=None if face is None else dict(zip(LANDMARKS, map(tuple, face.landmarks.tolist()), strict=True)),
+            score=None if face is None else face.score,
+            source=source,
+            to_crop=part.to_crop[row].double().numpy(),
+            crop_size=self.crop_spec.size,
+            regions={names[i]: part.boxes[row, i].double().cpu().numpy() for i in present},
+        )
+
+    def batches(
+        self, sources: Sequence[Source], face: FaceMode, detector: DetectorName, batch_size: int, workers: int | None
+    ) -> Iterator[tuple[list[Photo], list[Batch]]]:
+        """Yields photos, and all their faces in parts for the model, under a progress bar in images per second.
+
+        Arguments as for `predict`.
+
+        Raises:
+            FerVitError: The options contradict each other.
+        """
+        if batch_size < 1 or (workers or 0) < 0:
+            raise FerVitError(
+                f"Expected a positive batch size and number of workers, but got {batch_size} and {workers}."
+            )
+        if face == "detect" and detector == "none":
+            raise FerVitError(
+                "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
+            )
+        use_fused_attention(self.net, fused=self.device.type != "cpu")  # slower on CPUs at these lengths
+        finder = YuNet(min_score=CROP_SCORE if face == "crop" else 0.6) if detector == "yunet" else None
+        dataset = PhotoDataset(sources, self.crop_spec, face, finder)
+        workers = cores() if workers is None else workers
+        # Starting processes costs seconds; a handful of photos is read sooner without.
+        loader = photo_loader(dataset, batch_size, workers if len(sources) > batch_size else 0)
+        with tqdm(total=len(sources), unit=" images", disable=None) as bar, _readable_errors():
+            for photos, batch in loader:
+                # A photo may hold hundreds of faces, and the attention that is recorded grows with them.
+                yield photos, [part.ready(self.device) for part in batch.split(PART)] if batch else []
+                bar.update(len(photos))
+
+
+def as_sources(images: Images | Iterable[Images]) -> list[Source]:
+    """Lists files by their paths, images in memory as RGB; folders and patterns become the files they name.
+
+    Raises:
+        FerVitError: A file is not there, or an array is not an image.
+    """
+    if isinstance(images, str | Path):
+        return list(find_images([images]))
+    if isinstance(images, Pil.Image):
+        return [to_rgb(np.asarray(images.convert("RGB")))]
+    if isinstance(images, np.ndarray) and images.ndim < 4:
+        return [to_rgb(images)]
+    return [source for image in images for source in as_sources(image)]
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Turns the ends that a machine too small makes into lines that say what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise FerVitError("The GPU has too little memory for this model. Free some, or hide the GPU.") from error
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise FerVitError(
+            "A process that reads photos died, perhaps for lack of memory. Try fewer `--workers`."
+        ) from error

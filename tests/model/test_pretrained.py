@@ -1,0 +1,169 @@
+import copy
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
+
+from fer_vit import RegionViT
+from fer_vit.errors import FerVitError
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.pretrained import load_checkpoint, read_model
+
+NETWORK = RegionViTConfig(
+    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), keep_rate=(1.0, 0.5)
+)
+TEMPLATE = ((0.3, 0.4), (0.7, 0.4), (0.5, 0.6), (0.35, 0.8), (0.65, 0.8))
+
+
+@pytest.fixture
+def net() -> RegionViT:
+    torch.manual_seed(0)
+    net = RegionViT(NETWORK, ["sadness", "fear", "anger"], "crop", TEMPLATE, temperature=1.5).eval()
+    use_fused_attention(net, fused=False)
+    return net
+
+
+def logits(net: RegionViT) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return net(torch.rand(2, 3, 32, 32, generator=generator), torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 2, 4))
+
+
+def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) -> None:
+    net.save_pretrained(tmp_path / "model")
+    again = RegionViT.from_pretrained(tmp_path / "model")
+    assert not again.training
+    assert (again.config, again.labels, again.align, again.template) == (NETWORK, net.labels, "crop", TEMPLATE)
+    assert again.temperature == 1.5
+    assert torch.equal(logits(again), logits(net))
+    assert ModelCard.load(tmp_path / "model" / "README.md").data.library_name == "fer-vit"
+
+
+def test_half_precision_is_read_into_float32(net: RegionViT, tmp_path: Path) -> None:
+    copy.deepcopy(net).half().save_pretrained(tmp_path)
+    assert {str(value.dtype) for value in load_file(tmp_path / "model.safetensors").values()} == {"torch.float16"}
+    again = RegionViT.from_pretrained(tmp_path)
+    assert {value.dtype for value in again.state_dict().values()} == {torch.float32}
+    assert torch.allclose(logits(again), logits(net), atol=5e-3)
+
+
+def test_pushes_a_whole_folder(net: RegionViT, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed: dict[str, bytes] = {}
+
+    class Api:
+        def __init__(self, **_: object) -> None: ...
+
+        def create_repo(self, repo_id: str, **_: object) -> object:
+            return type("Url", (), {"repo_id": repo_id})
+
+        def upload_folder(self, folder_path: Path, **_: object) -> str:
+            pushed.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
+            return "done"
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
+    assert net.push_to_hub("somebody/model") == "done"
+    assert pushed.keys() == {"config.json", "model.safetensors", "README.md"}
+    assert json.loads(pushed["config.json"])["labels"] == ["sadness", "fear", "anger"]
+
+
+def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def snapshot(repo: str, **options: object) -> str:
+        asked.update(options, repo=repo)
+        return str(tmp_path)
+
+    net.save_pretrained(tmp_path)
+    monkeypatch.setattr("fer_vit.model.pretrained.snapshot_download", snapshot)
+    again = RegionViT.from_pretrained("somebody/model", revision="v1")
+    assert torch.equal(logits(again), logits(net))
+    assert (asked["repo"], asked["revision"]) == ("somebody/model", "v1")
+
+
+@pytest.mark.parametrize("name", ["no-such-model", "a/b/c", "nobody/nothing", "bad name!/x"])
+def test_models_that_are_not_there_are_said(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=r"Expected a model that is shipped \(.*on the hub"):
+        RegionViT.from_pretrained(name, local_files_only=True, cache_dir=tmp_path)
+
+
+def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
+    saved = load_checkpoint(checkpoint)
+    net = RegionViT.from_pretrained(checkpoint)
+    assert not net.training
+    assert asdict(net.config) == saved["hyper_parameters"]["network"]
+    assert net.labels == saved["hyper_parameters"]["labels"]
+    assert net.template == saved["hyper_parameters"]["template"]
+    assert all(torch.equal(saved["state_dict"][f"net.{name}"], value) for name, value in net.state_dict().items())
+
+
+def test_checkpoints_that_are_not_are_said(tmp_path: Path, checkpoint: Path) -> None:
+    with pytest.raises(FerVitError, match="No checkpoint at"):
+        RegionViT.from_pretrained(tmp_path / "gone.ckpt")
+    (tmp_path / "text.ckpt").write_text("text")
+    with pytest.raises(FerVitError, match="not a checkpoint that can be read safely"):
+        RegionViT.from_pretrained(tmp_path / "text.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(FerVitError, match="not a checkpoint of fer-vit"):
+        RegionViT.from_pretrained(tmp_path / "other.ckpt")
+    saved = load_checkpoint(checkpoint)
+    saved["hyper_parameters"]["network"]["unheard_of"] = 1
+    torch.save(saved, tmp_path / "newer.ckpt")
+    with pytest.raises(FerVitError, match="`unheard_of` is unknown"):
+        RegionViT.from_pretrained(tmp_path / "newer.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"labels": []}, "no `config` or no `labels`"),
+        ({"labels": ["a", "a", "b"]}, "labels that differ"),
+        ({"labels": "abc"}, "labels that differ"),
+        ({"labels": [1, 2, 3]}, "labels that differ"),
+        ({"labels": ["a", "b"]}, "size mismatch"),
+        ({"config": None}, "no `config` or no `labels`"),
+        ({"config": {"unheard_of": 1}}, "`unheard_of` is unknown"),
+        ({"config": {"depth": "two"}}, "does not fit"),
+        ({"config": {"backbone": "vit_nothing"}}, "Expected a timm model"),
+        ({"temperature": 0}, "temperature above 0"),
+        ({"temperature": "hot"}, "temperature above 0"),
+        ({"template": [[1, 2, "x"]]}, "five points"),
+        ({"template": 7}, "five points"),
+        ({"align": "eyes"}, "landmarks or crop"),
+    ],
+)
+def test_settings_that_are_wrong_are_said(
+    change: dict[str, object], words: str, net: RegionViT, tmp_path: Path
+) -> None:
+    net.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | change))
+    with pytest.raises(FerVitError, match=words):
+        RegionViT.from_pretrained(tmp_path)
+
+
+def test_files_that_are_broken_are_said(net: RegionViT, tmp_path: Path) -> None:
+    net.save_pretrained(tmp_path)
+    weights, settings = tmp_path / "model.safetensors", tmp_path / "config.json"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000])
+    with pytest.raises(FerVitError, match="cannot be read"):
+        read_model(tmp_path)
+    state = load_file_from(whole, tmp_path)
+    save_file({name: value for name, value in state.items() if "head" not in name}, weights)
+    with pytest.raises(FerVitError, match=r"Missing key\(s\).*head"):
+        RegionViT.from_pretrained(tmp_path)
+    settings.write_text("{")
+    with pytest.raises(FerVitError, match="cannot be read"):
+        read_model(tmp_path)
+    settings.unlink()
+    with pytest.raises(FerVitError, match=r"has no config.json"):
+        read_model(tmp_path)
+
+
+def load_file_from(data: bytes, folder: Path) -> dict[str, torch.Tensor]:
+    (folder / "whole.safetensors").write_bytes(data)
+    return load_file(folder / "whole.safetensors")
