@@ -25,13 +25,16 @@ PLAIN_VERBS = {
     "prepare": "make a manifest (one Parquet table) from a data set as its owners distribute it",
     "predict": "find and classify every face in photos: one table out",
     "visualize": "show what the model attended to: pictures and one HTML page",
+    "models": "list the models that are here, with their figures",
+    "export": "write a model for other programs: safetensors, ONNX or torch.export",
 }
 EXAMPLES = """\
   fer-vit prepare drawn faces faces.parquet
   fer-vit fit --config configs/drawn.yaml --data.manifest faces.parquet
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
-  fer-vit predict photos --checkpoint best.ckpt --output faces.csv
+  fer-vit predict photos
   fer-vit visualize photos --checkpoint best.ckpt --output report
+  fer-vit export model.onnx
 """
 
 

@@ -268,9 +268,7 @@ def test_regions_of_the_stem_see_what_its_patches_see() -> None:
     image, boxes, valid = faces()
     features = net.vit.patch_embed.early(net.normalize(image))  # (B, 16, 8, 8), 4 px a cell
     pairs = zip(features, boxes / 4, strict=True)
-    cells = torch.stack(
-        [torch.stack([_mean_cells(face, box) for box in row]) for face, row in pairs]
-    )
+    cells = torch.stack([torch.stack([_mean_cells(face, box) for box in row]) for face, row in pairs])
     proj = net.region_embed.patch_embed.proj
     expected = torch.einsum("brchw,dchw->brd", cells, proj.weight) + proj.bias
     names = torch.stack([net.region_embed.name_embed[name][0] for name in NAMES])

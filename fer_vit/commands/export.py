@@ -1,0 +1,121 @@
+"""The verb `export`: a trained model for other programs."""
+
+import copy
+import json
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fer_vit.errors import FerVitError
+from fer_vit.recognizer import Recognizer, load
+
+SUFFIXES = (".onnx", ".pt2")
+
+
+def export(output: Path, *, checkpoint: str | None = None, half: bool = False, overwrite: bool = False) -> None:
+    """Writes a trained model for other programs, in the form that OUTPUT's name asks for.
+
+    A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging Face hub read it.
+    NAME.onnx: for ONNX Runtime and others (needs `pip install "fer-vit[onnx]"`). NAME.pt2: for `torch.export.load`.
+
+    Both files take any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has regions, boxes
+    (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is there. They give probabilities (B, C), calibrated
+    if the model is. Labels, regions and how a face is cropped are in ONNX metadata and the .pt2's file `fer_vit.json`.
+
+    Examples:
+        fer-vit export model.onnx
+
+        fer-vit export my-model --checkpoint best.ckpt --half
+
+        fer-vit export model.pt2 --checkpoint best.ckpt
+
+    Args:
+        output: A folder, NAME.onnx or NAME.pt2.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder, a name out of `fer-vit models` or "user/name" on the Hugging
+            Face hub. Left out: the model that comes with fer-vit.
+        half: Whether a folder's weights are kept in 16 bits, half the size; they are read into 32.
+        overwrite: Whether an existing file, or a model in the folder, may be replaced.
+
+    Raises:
+        FerVitError: The model is not there, or OUTPUT cannot be written.
+    """
+    if output.suffix and output.suffix not in SUFFIXES and not output.is_dir():
+        raise FerVitError(f"Expected a folder or a name that ends in {' or '.join(SUFFIXES)}, but got {output}.")
+    if output.exists() and not overwrite and (output.is_file() or any(output.iterdir())):
+        raise FerVitError(f"{output} exists already. Choose another name or add `--overwrite`.")
+    if half and output.suffix:
+        raise FerVitError("`--half` is for folders: name one, or leave it out.")
+    if output.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
+        raise FerVitError('Writing ONNX needs two more packages: pip install "fer-vit[onnx]".')
+    model = load(checkpoint, "cpu")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
+        new = Path(folder, output.name)
+        if output.suffix == ".onnx":
+            write_onnx(model, new)
+        elif output.suffix == ".pt2":
+            write_program(model, new)
+        else:
+            net = copy.deepcopy(model.net)
+            (net.half() if half else net).save_pretrained(new)
+        if new.is_dir() and output.is_dir():
+            for file in new.iterdir():
+                file.replace(output / file.name)
+        else:
+            new.replace(output)
+    files = sorted(output.iterdir()) if output.is_dir() else [output]
+    print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
+
+
+def write_program(model: Recognizer, path: Path) -> None:
+    """Writes a model as a graph of torch's own."""
+    program = torch.export.export(model, example(model), dynamic_shapes=any_number(model))
+    torch.export.save(program, path, extra_files={"fer_vit.json": description(model)})
+
+
+def write_onnx(model: Recognizer, path: Path) -> None:
+    """Writes a model as ONNX."""
+    program = torch.onnx.export(
+        model,
+        example(model),
+        dynamo=True,
+        dynamic_shapes=any_number(model),
+        output_names=["probabilities"],
+        verbose=False,
+    )
+    assert program is not None
+    program.model.metadata_props["fer_vit"] = description(model)
+    program.save(path)
+
+
+def any_number(model: Recognizer) -> tuple[dict[int, torch.export.Dim], ...]:
+    """Says that each input of a model holds any number of faces."""
+    return ({0: torch.export.Dim("faces")},) * len(example(model))
+
+
+def example(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
+    """Returns random inputs that fit a model."""
+    config, regions = model.net.config, model.net.layout.num_regions
+    image = torch.rand(faces, 3, config.img_size, config.img_size)
+    if not regions:
+        return (image,)
+    corner = torch.rand(faces, regions, 2) * config.img_size / 2
+    boxes = torch.cat([corner, corner + config.img_size / 3], dim=-1)
+    return image, boxes, torch.rand(faces, regions) > 0.2
+
+
+def description(model: Recognizer) -> str:
+    """Says as JSON what the use of a graph needs."""
+    spec = model.crop_spec
+    return json.dumps(
+        {
+            "labels": model.labels,
+            "regions": spec.regions if model.net.layout.num_regions else [],
+            "size": spec.size,
+            "align": spec.align,
+            "template": spec.template,
+        }
+    )

@@ -1,0 +1,104 @@
+import json
+from pathlib import Path
+
+import onnxruntime
+import pytest
+import torch
+
+from fer_vit import load
+from fer_vit.cli import main
+from fer_vit.commands.export import example, write_onnx
+from fer_vit.face.regions import DEFAULT_REGIONS
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.recognizer import Recognizer
+
+SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"))
+
+
+def run_onnx(path: Path, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    session = onnxruntime.InferenceSession(path)
+    names = [given.name for given in session.get_inputs()]
+    values = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+    return torch.from_numpy(session.run(["probabilities"], values)[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stem": "conv", "region_source": "stem", "pos_embed": "sincos_2d", "head": "avg", "in_chans": 1},
+        {"tokens": "patch"},
+        {"head": "query", "attention": "gaussian"},
+    ],
+)
+def test_onnx_runtime_agrees_on_any_number_of_faces(change: dict[str, object], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = RegionViT(RegionViTConfig(**{**vars(SMALL), **change}), "abcde", temperature=1.3).eval()
+    model = Recognizer(net)
+    write_onnx(model, tmp_path / "model.onnx")
+    for faces in (1, 2, 9):
+        inputs = example(model, faces)
+        assert torch.allclose(run_onnx(tmp_path / "model.onnx", inputs), model(*inputs), atol=1e-4)
+    if change != {"tokens": "patch"}:
+        image, boxes, valid = example(model, 2)
+        boxes[0], valid[0] = float("nan"), False  # as missing as can be
+        assert torch.allclose(
+            run_onnx(tmp_path / "model.onnx", (image, boxes, valid)), model(image, boxes, valid), atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "folder"])
+def test_every_form_by_the_command_line(
+    name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "deep" / name
+    command = ["export", str(output), "--checkpoint", str(checkpoint)]
+    main(command)
+    assert str(output) in capsys.readouterr().out
+    model = load(checkpoint, "cpu")
+    inputs = example(model, 4)
+    if name == "folder":
+        assert {file.name for file in output.iterdir()} == {"model.safetensors", "config.json", "README.md"}
+        found = load(output, "cpu")(*inputs)
+    elif name == "model.onnx":
+        found = run_onnx(output, inputs)
+        facts = onnxruntime.InferenceSession(output).get_modelmeta().custom_metadata_map["fer_vit"]
+        assert json.loads(facts)["regions"] == list(DEFAULT_REGIONS)
+    else:
+        files = {"fer_vit.json": ""}
+        found = torch.export.load(output, extra_files=files).module()(*inputs)
+        assert json.loads(files["fer_vit.json"])["labels"] == model.labels
+    assert torch.allclose(found, model(*inputs), atol=1e-4)
+    assert [path.name for path in output.parent.iterdir()] == [name]  # nothing half-written is left
+
+    with pytest.raises(SystemExit):
+        main(command)
+    assert "exists already" in capsys.readouterr().err
+    main([*command, "--overwrite"])
+
+
+def test_half_a_folder_is_half_the_size(checkpoint: Path, tmp_path: Path) -> None:
+    main(["export", str(tmp_path / "whole"), "--checkpoint", str(checkpoint)])
+    main(["export", str(tmp_path / "half"), "--checkpoint", str(checkpoint), "--half"])
+    whole, half = ((tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half"))
+    assert half < 0.55 * whole
+    inputs = example(load(checkpoint, "cpu"))
+    assert torch.allclose(load(tmp_path / "half", "cpu")(*inputs), load(checkpoint, "cpu")(*inputs), atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.zip"], "ends in .onnx or .pt2"),
+        (["model.onnx", "--half"], "`--half` is for folders"),
+        (["model.onnx", "--checkpoint", "gone.ckpt"], "No checkpoint at gone.ckpt"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["export", *words])
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

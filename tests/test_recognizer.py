@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import cbook
+from PIL import Image as Pil
+from skimage.data import astronaut
+
+from fer_vit import load
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import LANDMARKS
+from fer_vit.face.image import encode_png
+from fer_vit.recognizer import Recognizer
+
+
+@pytest.fixture
+def model(checkpoint: Path, yunet_named: None) -> Recognizer:
+    return load(checkpoint)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    path = tmp_path / "photos" / "woman.png"
+    path.parent.mkdir()
+    path.write_bytes(encode_png(astronaut()))
+    return path
+
+
+def test_a_photo_in_any_form_gives_the_same_face(model: Recognizer, photo: Path) -> None:
+    pixels = astronaut()
+    forms = [photo, str(photo), photo.parent, f"{photo.parent}/*.png", pixels, Pil.fromarray(pixels), [photo]]
+    forms += [np.dstack([pixels, pixels[..., :1]]), Pil.fromarray(pixels).convert("RGBA")]
+    expected, *others = (model.predict(form) for form in forms)
+    (face,) = expected
+    assert sum(face.probabilities.values()) == pytest.approx(1, abs=1e-6)
+    assert face.confidence == max(face.probabilities.values()) == face.probabilities[face.label]
+    assert list(face.probabilities) == model.labels
+    assert tuple(face.landmarks) == LANDMARKS
+    assert abs(face.landmarks["right_eye"][0] - 203) < 8  # read off the picture
+    assert face.box[0] < face.landmarks["nose"][0] < face.box[2]
+    assert 0.6 < face.score <= 1
+    assert (face.path, face.face) == (str(photo), 0)
+    for found in others:
+        assert [one.probabilities for one in found] == [face.probabilities]
+
+
+def test_every_face_of_many_photos_in_order(model: Recognizer, photo: Path) -> None:
+    man = Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
+    both = np.zeros((700, 1100, 3), np.uint8)
+    both[:512, :512] = astronaut()
+    both[:600, 550:1062] = np.asarray(Pil.open(man))[:600, :512]
+    nobody = np.full((64, 64, 3), 128, np.uint8)
+    faces = model.predict([both, nobody, photo, man], batch_size=3, workers=1)
+    assert [(face.path, face.face) for face in faces] == [
+        ("image 0", 0),
+        ("image 0", 1),
+        (str(photo), 0),
+        (str(man), 0),
+    ]
+    alone = {name: model.predict(name)[0].probabilities for name in (photo, man)}
+    assert faces[2].probabilities == pytest.approx(alone[photo], abs=1e-5)
+    assert faces[3].probabilities == pytest.approx(alone[man], abs=1e-5)
+    assert model.predict(nobody) == []
+
+
+def test_crops_may_have_no_landmarks(model: Recognizer) -> None:
+    crop = np.full((48, 48), 128, np.uint8)  # grey
+    (face,) = model.predict(crop, face="crop")
+    assert (face.box, face.landmarks, face.score, face.regions) == (None, None, None, {})
+    (framed,) = model.predict(crop, face="crop", detector="none")
+    assert set(framed.regions) == set(model.crop_spec.regions)
+
+
+def test_the_temperature_makes_it_less_sure(model: Recognizer, photo: Path) -> None:
+    cold = model.predict(photo)[0].probabilities
+    model.net.temperature = 2.0
+    warm = np.sqrt(list(cold.values()))
+    assert list(model.predict(photo)[0].probabilities.values()) == pytest.approx(warm / warm.sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_plot_shows_the_face(model: Recognizer, photo: Path, memory: bool) -> None:
+    (face,) = model.predict(astronaut() if memory else photo)
+    figure = face.plot()
+    assert figure.mode == "RGB"
+    left, top, right, bottom = 18, 56, 338, 376
+    shown = np.asarray(figure.crop((left, top, right, bottom)), float)
+    x, y = face.box.reshape(2, 2).mean(0).astype(int)
+    # The middle of the panel is the middle of the face.
+    assert (
+        np.abs(shown[140:180, 140:180].mean((0, 1)) - astronaut()[y - 10 : y + 10, x - 10 : x + 10].mean((0, 1))).max()
+        < 30
+    )
+    assert (np.asarray(figure)[:, right:] != 255).any()  # the bars
+
+
+def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
+    broken = photo.parent / "broken.jpg"
+    broken.write_bytes(b"text")
+    with pytest.raises(FerVitError, match=r"broken.jpg: not an image"):
+        model.predict(broken)
+    with pytest.warns(UserWarning, match=r"1 of 2 images cannot be read, the first .*broken.jpg"):
+        assert len(model.predict(photo.parent)) == 1
+    with pytest.raises(FerVitError, match="there is no"):
+        model.predict(photo.parent / "gone.png")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((8, 8, 3), np.float32),
+        np.zeros((8, 8, 2), np.uint8),
+        np.zeros((0, 8, 3), np.uint8),
+        np.zeros(8, np.uint8),
+    ],
+)
+def test_arrays_that_are_no_images_are_said(model: Recognizer, array: np.ndarray) -> None:
+    with pytest.raises(FerVitError, match="Expected an image as uint8"):
+        model.predict(array)
+
+
+def test_nothing_gives_nothing(model: Recognizer) -> None:
+    assert model.predict([]) == []
