@@ -1,8 +1,11 @@
 """The figures of a classifier: torchmetrics, under the names that logs and tables use."""
 
+import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torchmetrics import MetricCollection
 from torchmetrics.classification import (
@@ -35,6 +38,24 @@ def class_recall(confusion: Tensor) -> Tensor:
     counts = confusion.sum(1)
     recall = confusion.diagonal() / counts.clamp(min=1)
     return torch.where(counts > 0, recall, torch.full_like(recall, torch.nan))
+
+
+def fit_temperature(logits: Tensor, target: Tensor) -> float:
+    """Finds what to divide logits by so that confidence is right as often as it says (Guo et al. 2017).
+
+    Args:
+        logits: (N, C).
+        target: Class indices (N,).
+
+    Returns:
+        The temperature with the least cross-entropy, between 0.05 and 20.
+    """
+    logits = logits.double()
+
+    def loss(log_temperature: float) -> float:
+        return float(F.cross_entropy(logits / math.exp(log_temperature), target))
+
+    return math.exp(minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded").x)
 
 
 def metrics_table(scalars: dict[str, float], confusion: Tensor, labels: Sequence[str]) -> str:

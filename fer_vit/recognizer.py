@@ -21,14 +21,17 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image as Pil
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from fer_vit.data.crop import CropSpec
+from fer_vit.data.dataset import FaceDataset
+from fer_vit.data.manifest import Manifest, Split
 from fer_vit.data.photos import NO_FACE, OK, FaceMode, Photo, PhotoDataset, Source, cores, find_images, photo_loader
-from fer_vit.data.sample import Batch
+from fer_vit.data.sample import Batch, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, Face, YuNet
-from fer_vit.face.geometry import LANDMARKS, TEMPLATE, Array
+from fer_vit.face.geometry import LANDMARKS, TEMPLATE, Array, mirror
 from fer_vit.face.image import read_image, to_rgb
 from fer_vit.face.regions import check_regions
 from fer_vit.model.attention import use_fused_attention
@@ -191,6 +194,38 @@ class Recognizer(nn.Module):
     def probabilities(self, part: Batch) -> list[list[float]]:
         """Returns the probability of every expression for each face of a batch that is ready."""
         return self(part.image, part.boxes, part.valid).tolist()  # type: ignore[no-any-return]
+
+    @torch.inference_mode()
+    def judge(self, manifest: str | Path, split: Split = "val", mirrored: bool = False) -> tuple[Tensor, Tensor]:
+        """Computes the logits of the labelled faces of a manifest.
+
+        Args:
+            manifest: A Parquet table of `fer-vit prepare` with the model's labels in their order.
+            split: Which of its rows.
+            mirrored: Look at every face in a mirror.
+
+        Returns:
+            Logits (N, C) before the temperature, and the share of every class (N, C).
+
+        Raises:
+            FerVitError: The manifest is not there, has other labels, or not every row has one.
+        """
+        rows = Manifest.read(manifest).split(split)
+        if list(rows.names) != self.labels:
+            raise FerVitError(
+                f"Expected labels {', '.join(self.labels)} in {manifest}, but got {', '.join(rows.names)}."
+            )
+        dataset = FaceDataset(
+            rows, self.crop_spec, (lambda crop, points, _: mirror(crop, points)) if mirrored else None
+        )
+        if dataset.targets is None or not len(dataset):
+            raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
+        use_fused_attention(self.net, fused=self.device.type != "cpu")
+        logits = []
+        for batch in tqdm(DataLoader(dataset, PART, collate_fn=collate), unit=" batches", disable=None, leave=False):
+            part = batch.ready(self.device)
+            logits.append(self.net(part.image, part.boxes, part.valid).float().cpu())
+        return torch.cat(logits), torch.from_numpy(dataset.targets).float()
 
     def _result(
         self, photo: Photo, source: Source, number: int, face: Face | None, row: int, part: Batch, shares: list[float]

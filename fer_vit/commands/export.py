@@ -10,32 +10,41 @@ import torch
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
+from fer_vit.metrics import fit_temperature
 from fer_vit.recognizer import Recognizer, load
 
 SUFFIXES = (".onnx", ".pt2")
 
 
-def export(output: Path, *, checkpoint: str | None = None, half: bool = False, overwrite: bool = False) -> None:
+def export(
+    output: Path,
+    *,
+    checkpoint: str | None = None,
+    calibrate: Path | None = None,
+    half: bool = False,
+    overwrite: bool = False,
+) -> None:
     """Writes a trained model for other programs, in the form that OUTPUT's name asks for.
 
     A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging Face hub read it.
     NAME.onnx: for ONNX Runtime and others (needs `pip install "fer-vit[onnx]"`). NAME.pt2: for `torch.export.load`.
 
     Both files take any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has regions, boxes
-    (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is there. They give probabilities (B, C), calibrated
-    if the model is. Labels, regions and how a face is cropped are in ONNX metadata and the .pt2's file `fer_vit.json`.
+    (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is there. They give probabilities (B, C). Labels,
+    regions and how a face is cropped are in the ONNX metadata and in the .pt2's `fer_vit.json`.
 
     Examples:
         fer-vit export model.onnx
 
-        fer-vit export my-model --checkpoint best.ckpt --half
+        fer-vit export my-model --checkpoint best.ckpt --calibrate faces.parquet --half
 
         fer-vit export model.pt2 --checkpoint best.ckpt
 
     Args:
         output: A folder, NAME.onnx or NAME.pt2.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder, a name out of `fer-vit models` or "user/name" on the Hugging
-            Face hub. Left out: the model that comes with fer-vit.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder, a name out of `fer-vit models` or "user/name" on the
+            Hugging Face hub. Left out: the model that comes with fer-vit.
+        calibrate: A manifest. On its val split a temperature is fitted, so that the model is right as often as it says.
         half: Whether a folder's weights are kept in 16 bits, half the size; they are read into 32.
         overwrite: Whether an existing file, or a model in the folder, may be replaced.
 
@@ -51,6 +60,10 @@ def export(output: Path, *, checkpoint: str | None = None, half: bool = False, o
     if output.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
         raise FerVitError('Writing ONNX needs two more packages: pip install "fer-vit[onnx]".')
     model = load(checkpoint, "cpu")
+    if calibrate is not None:
+        logits, target = model.judge(calibrate)
+        model.net.temperature = fit_temperature(logits, target.argmax(-1))
+        print(f"Temperature: {model.net.temperature:.3f}")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
         new = Path(folder, output.name)

@@ -1,6 +1,7 @@
 """Faces of a manifest as samples."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -9,10 +10,12 @@ from torch.utils.data import Dataset, DistributedSampler
 from fer_vit.data.crop import CropSpec, crop_face, place_regions
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Sample
-from fer_vit.data.transforms import Augment
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import apply
+from fer_vit.face.geometry import Array, Image, apply
 from fer_vit.face.image import ImageError, decode_image
+
+Change: TypeAlias = Callable[[Image, Array | None, int], tuple[Image, Array | None]]
+"""Changes a crop (S, S, 3) and its landmarks (5, 2) in crop pixels or None, given a seed."""
 
 
 class FaceDataset(Dataset[Sample]):
@@ -21,10 +24,10 @@ class FaceDataset(Dataset[Sample]):
     Args:
         manifest: The rows.
         spec: How a face becomes a crop.
-        augment: Changes crop and landmarks (see `transforms`), or None.
+        augment: Changes crop and landmarks (see `transforms.Augment`), or None.
     """
 
-    def __init__(self, manifest: Manifest, spec: CropSpec, augment: Augment | None = None) -> None:
+    def __init__(self, manifest: Manifest, spec: CropSpec, augment: Change | None = None) -> None:
         self.manifest = manifest
         self.spec = spec
         self.augment = augment

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from fer_vit.errors import check_number
-from fer_vit.face.geometry import BORDER, INTERPOLATION, MIRRORED, Array, Image
+from fer_vit.face.geometry import BORDER, INTERPOLATION, Array, Image, mirror
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for a newer version when imported
 import albumentations as A
@@ -37,13 +37,6 @@ class AugmentConfig:
     contrast: float = 0.2
     erase: float = 0.25
     jitter: float = 0.0
-
-
-def mirror(image: Image, landmarks: Array | None) -> tuple[Image, Array | None]:
-    """Mirrors a crop (S, S, 3) and its landmarks (5, 2): their coordinates, and which row is left and which right."""
-    if landmarks is not None:
-        landmarks = (landmarks * [-1.0, 1.0] + [image.shape[1], 0.0])[list(MIRRORED)]
-    return np.ascontiguousarray(image[:, ::-1]), landmarks
 
 
 HIGHEST = {"degrees": 180, "scale": 0.9}

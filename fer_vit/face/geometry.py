@@ -112,3 +112,10 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     # OpenCV puts a pixel's centre at whole numbers; here it lies at +0.5.
     m = m + np.array([[0.0, 0.0, 0.5 * (m[0, 0] + m[0, 1]) - 0.5], [0.0, 0.0, 0.5 * (m[1, 0] + m[1, 1]) - 0.5]])
     return np.asarray(cv2.warpAffine(image, m, (size, size), flags=INTERPOLATION, borderMode=BORDER), np.uint8)
+
+
+def mirror(image: Image, landmarks: Array | None) -> tuple[Image, Array | None]:
+    """Mirrors a crop (S, S, 3) and its landmarks (5, 2): their coordinates, and which row is left and which right."""
+    if landmarks is not None:
+        landmarks = (landmarks * [-1.0, 1.0] + [image.shape[1], 0.0])[list(MIRRORED)]
+    return np.ascontiguousarray(image[:, ::-1]), landmarks

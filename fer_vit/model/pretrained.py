@@ -28,6 +28,22 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 USE = ("labels", "align", "template", "temperature")
 """What a model's use needs beside the network."""
 
+CARD = """---
+{{ card_data }}
+---
+
+# A facial expression model of fer-vit
+
+```python
+from fer_vit import load
+
+faces = load("path/to/this/folder").predict("photo.jpg")
+```
+
+What it was trained on, how good it is, and what it must not be used for: not said yet.
+"""
+"""The card of a model that has none, for huggingface_hub's mixin."""
+
 
 def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Reads a model.

@@ -29,11 +29,17 @@ from fer_vit.model.backbone import (
 )
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.positions import patch_centres, token_centres
-from fer_vit.model.pretrained import USE, read_model, write_model
+from fer_vit.model.pretrained import CARD, USE, read_model, write_model
 from fer_vit.model.tokens import RegionEmbed, TokenLayout, Tokens, keep_patches
 
 
-class RegionViT(nn.Module, ModelHubMixin, library_name="fer-vit", tags=["facial-expression-recognition"]):
+class RegionViT(
+    nn.Module,
+    ModelHubMixin,
+    library_name="fer-vit",
+    tags=["facial-expression-recognition"],
+    model_card_template=CARD,
+):
     """Vision transformer over patch and region tokens.
 
     It carries what its use needs beside the weights, so that `save_pretrained`, `push_to_hub` and `from_pretrained` (of
