@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test ablation help
+.PHONY: demo test card ablation help
 help:
 	@echo "make demo   draw faces, train, test, predict and visualize (a few minutes on two cores)"
 	@echo "make test   style checks, types and tests"
+	@echo "make card FERPLUS=ferplus.zip  measure the model that is shipped (some minutes on two cores)"
 	@echo "make ablation  train the rows of docs/ablation.md on data/ferplus.parquet (hours on two cores)"
 
 # Newer than pyproject.toml and the pins: everything is installed.
@@ -44,5 +45,12 @@ demo: .venv/installed
 	@echo "  demo/drawn/version_1/test.md             the test figures"
 	@echo "  demo/drawn/version_1/test_confusion.png  the confusion matrix"
 
+card: .venv/installed
+	@test -e "$(FERPLUS)" || { echo "Name FERPlus, a folder or zip: make card FERPLUS=ferplus.zip"; exit 1; }
+	@mkdir -p runs
+	$(BIN)/fer-vit prepare ferplus $(FERPLUS) runs/card.parquet --labels soft --overwrite
+	$(BIN)/python -m benchmarks.model_card runs/card.parquet fer_vit/weights/ferplus-small
+
 ablation: .venv/installed
 	$(BIN)/python -m benchmarks.ablation data/ferplus.parquet runs/ablation
+	$(BIN)/python -m benchmarks.regions data/ferplus.parquet runs/regions

@@ -48,7 +48,7 @@ ROWS = {
 """What each row changes. The base: both kinds of tokens, dot-product attention, class token, 2-D positions."""
 
 
-def train(name: str, manifest: Path, output: Path, jobs: int) -> bool:
+def train(name: str, words: list[str], manifest: Path, output: Path, jobs: int) -> bool:
     """Trains a row and judges its last epoch; the figures come to OUTPUT/ROW/version_N/val.json. False: it failed."""
     folder = output / slug(name)
     if any(folder.rglob("val.json")):
@@ -56,7 +56,7 @@ def train(name: str, manifest: Path, output: Path, jobs: int) -> bool:
     env = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
     common = [f"--data.manifest={manifest}", "--data.num_workers=0", "--trainer.enable_progress_bar=false"]
     common += [f"--trainer.logger.init_args.save_dir={output}", f"--trainer.logger.init_args.name={slug(name)}"]
-    row = [f"--config={CONFIG}", *ROWS[name], *common]
+    row = [f"--config={CONFIG}", *words, *common]
     fer_vit = [sys.executable, str(ROOT / "cli.py")]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("a") as log:
@@ -71,6 +71,13 @@ def train(name: str, manifest: Path, output: Path, jobs: int) -> bool:
             return False
     print(f"{name}: {figures(folder)['accuracy']:.1%}", flush=True)
     return True
+
+
+def train_all(rows: dict[str, list[str]], manifest: Path, output: Path, jobs: int) -> bool:
+    """Trains rows, some at once. False: one failed."""
+    with ThreadPoolExecutor(jobs) as pool:
+        done = pool.map(partial(train, manifest=manifest, output=output, jobs=jobs), rows, rows.values())
+        return all(list(done))
 
 
 def newest(folder: Path) -> Path | None:
@@ -139,19 +146,23 @@ def _step(net: RegionViT, optimiser: torch.optim.Optimizer, image: Tensor, boxes
         torch.cuda.synchronize()
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str) -> argparse.Namespace:
+    """The command line of this and of benchmarks/regions.py."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path, help="FERPlus with soft labels, as `fer-vit prepare` wrote it")
     parser.add_argument("output", type=Path, help="folder of the runs")
     parser.add_argument("--jobs", type=int, default=1, help="rows that are trained at once, sharing the cores")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of a step for each row")
-    args = parser.parse_args()
-    with ThreadPoolExecutor(args.jobs) as pool:
-        done = list(pool.map(partial(train, manifest=args.manifest, output=args.output, jobs=args.jobs), ROWS))
+    return parser.parse_args()
+
+
+def main() -> None:
+    """The command line."""
+    args = arguments(__doc__)
+    done = train_all(ROWS, args.manifest, args.output, args.jobs)
     (args.output / "table.md").write_text(table(args.output, args.rounds))
     print((args.output / "table.md").read_text())
-    sys.exit(not all(done))
+    sys.exit(not done)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def run_plain(verb: str, args: list[str]) -> None:
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=lists)
     flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
     words = []
-    for word, following in zip(args, [*args[1:], ""], strict=True):
+    for word, following in zip(args, [*args, ""][1:], strict=True):
         name, equals, value = word.partition("=")
         name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name  # as people type them
         alone = name in flags and not equals and following.lower() not in ("true", "false")

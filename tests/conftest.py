@@ -50,6 +50,15 @@ def yunet() -> Path:
 
 
 @pytest.fixture(scope="session")
+def ferplus_zip() -> Path:
+    """The real FERPlus, which is not part of the project."""
+    path = Path(os.environ.get("FER_VIT_FERPLUS") or SHARED / "data" / "ferplus.zip")
+    if not path.is_file():
+        pytest.skip("FERPlus is not here: set FER_VIT_FERPLUS to its zip")
+    return path
+
+
+@pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the manifest `faces.parquet` of 170 drawn faces, whose pictures are in `faces`."""
     folder = tmp_path_factory.mktemp("drawn")

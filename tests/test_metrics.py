@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, recall_score
 
-from fer_vit.metrics import class_recall, expression_metrics, metrics_table
+from fer_vit.metrics import class_recall, expression_metrics, fit_temperature, metrics_table
 
 
 def figures(classes: int = 4) -> tuple[np.ndarray, np.ndarray, dict[str, torch.Tensor]]:
@@ -52,3 +52,16 @@ def test_table() -> None:
     assert "| accuracy | 0.7500 |" in table
     assert "| anger | 4 | 0.7500 |" in table
     assert "| fear | 0 | nan |" in table
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_temperature_is_found_again(temperature: float) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(20_000, 4) * 2
+    target = torch.distributions.Categorical(logits=logits).sample()
+    found = fit_temperature(logits * temperature, target)
+    assert found == pytest.approx(temperature, rel=0.03)
+    # No temperature on a fine grid does better.
+    grid = torch.linspace(0.8, 1.2, 41) * found
+    losses = [torch.nn.functional.cross_entropy(logits * temperature / t, target).item() for t in grid]
+    assert int(np.argmin(losses)) == 20

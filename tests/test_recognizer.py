@@ -2,14 +2,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from matplotlib import cbook
 from PIL import Image as Pil
 from skimage.data import astronaut
 
 from fer_vit import load
+from fer_vit.data.crop import crop_face, place_regions
+from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import LANDMARKS
-from fer_vit.face.image import encode_png
+from fer_vit.face.geometry import LANDMARKS, apply
+from fer_vit.face.image import decode_image, encode_png
 from fer_vit.recognizer import Recognizer
 
 
@@ -121,3 +124,25 @@ def test_arrays_that_are_no_images_are_said(model: Recognizer, array: np.ndarray
 
 def test_nothing_gives_nothing(model: Recognizer) -> None:
     assert model.predict([]) == []
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_logits_of_a_manifest_are_those_of_its_images(model: Recognizer, drawn: Path, mirrored: bool) -> None:
+    logits, target = model.judge(drawn / "faces.parquet", "test", mirrored)
+    manifest = Manifest.read(drawn / "faces.parquet").split("test")
+    assert logits.shape == target.shape == (len(manifest), 8)
+    assert torch.equal(target, torch.from_numpy(manifest.targets()).float())
+    image, landmarks = decode_image(manifest.image_bytes(3)), manifest.landmarks()[3]
+    crop, to_crop = crop_face(image, landmarks, model.crop_spec, framed=True)
+    points = apply(to_crop, landmarks)
+    if mirrored:
+        crop, points = crop[:, ::-1], (points * [-1, 1] + [32, 0])[[1, 0, 2, 4, 3]]
+    boxes, valid = place_regions(points, model.crop_spec)
+    pixels = torch.from_numpy(crop.copy()).permute(2, 0, 1)[None] / 255
+    expected = model.net(pixels, torch.from_numpy(boxes)[None], torch.from_numpy(valid)[None])
+    assert torch.allclose(logits[3], expected[0], atol=1e-5)
+
+
+def test_other_labels_are_said(model: Recognizer, seven: Path, drawn: Path) -> None:
+    with pytest.raises(FerVitError, match=r"Expected labels neutral, happiness.* but got surprise, fear"):
+        model.judge(seven)

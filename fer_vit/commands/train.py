@@ -129,7 +129,7 @@ def last_checkpoint() -> ModelCheckpoint:
 
 def checkpoint_path(args: list[str]) -> Path | None:
     """Returns the file that `--ckpt_path` names in the words of a command, or None."""
-    for word, following in zip(args, [*args[1:], ""], strict=True):
+    for word, following in zip(args, [*args, ""][1:], strict=True):
         if word.partition("=")[0] == "--ckpt_path":
             return Path(word.partition("=")[2] or following)
     return None

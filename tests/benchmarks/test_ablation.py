@@ -1,25 +1,14 @@
-import importlib.util
 import json
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from benchmarks import ablation
 from fer_vit.cli import main
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ablation.py"
 
-
-@pytest.fixture(scope="module")
-def ablation() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ablation", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_row_is_a_configuration_of_its_own(ablation: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_row_is_a_configuration_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     printed = set()
     for words in ablation.ROWS.values():
         with pytest.raises(SystemExit):
@@ -29,7 +18,7 @@ def test_every_row_is_a_configuration_of_its_own(ablation: ModuleType, capsys: p
     assert len({ablation.slug(name) for name in ablation.ROWS}) == len(ablation.ROWS)
 
 
-def test_the_table_tells_what_was_measured(ablation: ModuleType, checkpoint: Path, tmp_path: Path) -> None:
+def test_the_table_tells_what_was_measured(checkpoint: Path, tmp_path: Path) -> None:
     for name, accuracy in (("base, seed 0", 0.5), ("head: query", 0.625)):
         folder = tmp_path / ablation.slug(name) / "version_0"
         (folder / "checkpoints").mkdir(parents=True)
@@ -41,8 +30,8 @@ def test_the_table_tells_what_was_measured(ablation: ModuleType, checkpoint: Pat
     assert all(float(row[3].split(" s")[0]) > 0 for row in rows)
 
 
-def test_finished_rows_are_not_trained_again(ablation: ModuleType, tmp_path: Path) -> None:
+def test_finished_rows_are_not_trained_again(tmp_path: Path) -> None:
     (tmp_path / "base-seed_0" / "version_1").mkdir(parents=True)
     (tmp_path / "base-seed_0" / "version_1" / "val.json").write_text("{}")
-    assert ablation.train("base, seed 0", tmp_path / "no.parquet", tmp_path, jobs=1)
+    assert ablation.train("base, seed 0", [], tmp_path / "no.parquet", tmp_path, jobs=1)
     assert not (tmp_path / "base-seed_0" / "log.txt").exists()

@@ -1,6 +1,5 @@
 """FERPlus: the label rules by hand, against their text step by step, and against the real tables' counts."""
 
-import os
 import tempfile
 import zipfile
 from collections import Counter
@@ -15,8 +14,6 @@ from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
 from fer_vit.sources.ferplus import majority, soft
-
-ARCHIVE = Path(os.environ.get("FER_VIT_FERPLUS", Path(__file__).parents[2] / "../shared/data/ferplus.zip"))
 
 # The columns: neutral happiness surprise sadness anger disgust fear contempt | unknown NF
 
@@ -185,11 +182,9 @@ def test_nothing_found(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[Path]:
+def real(ferplus_zip: Path) -> Iterator[Path]:
     """The real tables beside empty images: the reader opens none."""
-    if not ARCHIVE.is_file():
-        pytest.skip(f"the data set is not here: {ARCHIVE} (or name its archive in FER_VIT_FERPLUS)")
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(ARCHIVE) as archive:
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(ferplus_zip) as archive:
         for name in sorted(archive.namelist()):
             path = Path(folder, name)
             if path.name == "label.csv":

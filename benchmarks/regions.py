@@ -1,0 +1,116 @@
+"""Patches, facial regions, or both: the same budget, three seeds each; writes OUTPUT/table.md and OUTPUT/regions.png.
+
+python -m benchmarks.regions data/ferplus.parquet runs/regions
+
+Every row trains the model of configs/ablation.yaml with one choice of tokens and is judged after its last epoch on the
+validation images: as they are, with eyes or mouth covered, and where heads are turned most. A row that is finished is
+not trained again, one that was interrupted goes on with its last epoch.
+"""
+
+import json
+import sys
+from pathlib import Path
+from statistics import mean, median, stdev
+
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from benchmarks.ablation import arguments, figures, newest, slug, step_seconds, train_all
+from benchmarks.robustness import robustness
+from fer_vit.model.cost import multiply_adds
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.recognizer import load
+
+BUDGET = ["--trainer.max_epochs=8", "--data.batch_size=64", "--model.lr=6e-4", "--model.network.head=avg"]
+TOKENS = {
+    "patches": ["tokens=patch"],
+    "patches, narrower": ["tokens=patch", "embed_dim=64"],
+    "regions from the image": ["tokens=region"],
+    "regions from the stem": ["tokens=region", "region_source=stem"],
+    "regions from the stem, 2 x 2": ["tokens=region", "region_source=stem", "region_grid=2"],
+    "both, regions from the image": [],
+    "both, regions from the stem": ["region_source=stem"],
+}
+"""What each row changes. "Narrower" has about as many multiply-adds as regions from the stem have."""
+SEEDS = (0, 1, 2)
+HARD = ("eyes covered", "mouth covered", "heads turned most")
+
+
+def rows() -> dict[str, list[str]]:
+    """The options of every run by its name."""
+    return {
+        run(name, seed): [*BUDGET, f"--seed_everything={seed}", *(f"--model.network.{word}" for word in words)]
+        for name, words in TOKENS.items()
+        for seed in SEEDS
+    }
+
+
+def run(name: str, seed: int) -> str:
+    """The name of a run."""
+    return f"{name}, seed {seed}"
+
+
+def judge(folder: Path, manifest: Path) -> dict[str, float]:
+    """Accuracy of a run on all images and on the hard ones; kept in its folder."""
+    kept = folder / "hard.json"
+    if not kept.is_file():
+        hard = robustness(load(newest(folder)), manifest, only=("as they are", *HARD))
+        kept.write_text(json.dumps({name: hard[name][0] for name in HARD}))
+    return {"all": figures(folder)["accuracy"], **json.loads(kept.read_text())}
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation in per cent."""
+    return f"{100 * mean(values):.1f} ± {100 * stdev(values):.1f}"
+
+
+def table(manifest: Path, output: Path, rounds: int) -> str:
+    """The rows whose seeds are all finished, as Markdown; draws the picture as well."""
+    finished = [
+        name for name in TOKENS if all(any((output / slug(run(name, seed))).rglob("val.json")) for seed in SEEDS)
+    ]
+    nets = {name: RegionViT.from_pretrained(newest(output / slug(run(name, SEEDS[0])))) for name in finished}
+    seconds = step_seconds(nets, rounds)
+    lines = ["| tokens | number | parameters | multiply-adds | step | accuracy | " + " | ".join(HARD) + " |"]
+    lines.append("| --- |" + " ---: |" * (5 + len(HARD)))
+    points: dict[str, tuple[float, list[float]]] = {}
+    for name, net in tqdm(nets.items(), desc="judging", disable=None):
+        judged = [judge(output / slug(run(name, seed)), manifest) for seed in SEEDS]
+        cost = sum(multiply_adds(net).values()) / 1e6
+        cells = [spread([one[what] for one in judged]) for what in ("all", *HARD)]
+        parameters = sum(parameter.numel() for parameter in net.parameters()) / 1e6
+        lines.append(
+            f"| {name} | {net.layout.num_patches + net.layout.num_regions * net.layout.tokens_per_region} "
+            f"| {parameters:.2f} M | {cost:.1f} M | {median(seconds[name]):.3f} s | {' | '.join(cells)} |"
+        )
+        points[name] = (cost, [one["all"] for one in judged])
+    draw(points, output / "regions.png")
+    return "\n".join(lines) + "\n"
+
+
+def draw(points: dict[str, tuple[float, list[float]]], path: Path) -> None:
+    """Draws accuracy against multiply-adds: a dot for each seed, a line at their mean."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for place, (name, (cost, accuracies)) in enumerate(points.items()):
+        colour = f"C{place}"
+        axes.scatter([cost] * len(accuracies), [100 * value for value in accuracies], color=colour, s=18)
+        axes.hlines(100 * mean(accuracies), cost - 1, cost + 1, color=colour, linewidth=3, label=name)
+    axes.set(xlabel="multiply-adds of a face, millions", ylabel="validation accuracy, %", xlim=(0, None))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(loc="lower right", frameon=False, fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """The command line."""
+    args = arguments(__doc__)
+    done = train_all(rows(), args.manifest, args.output, args.jobs)
+    (args.output / "table.md").write_text(table(args.manifest, args.output, args.rounds))
+    print((args.output / "table.md").read_text())
+    sys.exit(not done)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from benchmarks import ablation, regions
+from fer_vit.cli import main
+
+
+def test_every_run_is_a_configuration_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = set()
+    rows = regions.rows()
+    for words in rows.values():
+        with pytest.raises(SystemExit):
+            main(["fit", f"--config={ablation.CONFIG}", *words, "--print_config"])
+        printed.add(capsys.readouterr().out)
+    assert len(printed) == len(rows) == len(regions.TOKENS) * len(regions.SEEDS)
+    assert len({ablation.slug(name) for name in rows}) == len(rows)
+
+
+def test_the_table_has_mean_and_spread(
+    checkpoint: Path, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, yunet_named: None
+) -> None:
+    monkeypatch.setattr(regions, "SEEDS", (0, 1))
+    for seed, accuracy in ((0, 0.50), (1, 0.54)):
+        for name in ("patches", "regions from the stem")[: 2 - seed]:  # the second is not finished
+            folder = tmp_path / ablation.slug(regions.run(name, seed)) / "version_0"
+            (folder / "checkpoints").mkdir(parents=True)
+            shutil.copy(checkpoint.with_name("last.ckpt"), folder / "checkpoints")
+            (folder / "val.json").write_text(json.dumps({"accuracy": accuracy}))
+    lines = regions.table(drawn / "faces.parquet", tmp_path, rounds=1).splitlines()
+    assert len(lines) == 3
+    cells = lines[2].split(" | ")
+    assert (cells[0], cells[1], cells[5]) == ("| patches", "48", "52.0 ± 2.8")  # 16 patches, 8 regions of 4
+    assert Image.open(tmp_path / "regions.png").size == (1200, 675)
+    hard = json.loads((tmp_path / "patches-seed_0" / "hard.json").read_text())
+    assert list(hard) == list(regions.HARD)
+    assert all(0 <= value <= 1 for value in hard.values())
