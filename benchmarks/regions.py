@@ -24,14 +24,15 @@ from fer_vit.recognizer import load
 BUDGET = ["--trainer.max_epochs=8", "--data.batch_size=64", "--model.lr=6e-4", "--model.network.head=avg"]
 TOKENS = {
     "patches": ["tokens=patch"],
-    "patches, narrower": ["tokens=patch", "embed_dim=64"],
-    "regions from the image": ["tokens=region"],
-    "regions from the stem": ["tokens=region", "region_source=stem"],
-    "regions from the stem, 2 x 2": ["tokens=region", "region_source=stem", "region_grid=2"],
-    "both, regions from the image": [],
-    "both, regions from the stem": ["region_source=stem"],
+    "patches and regions of the stem": ["region_source=stem", "embed_dim=92"],
+    "regions of the stem": ["tokens=region", "region_source=stem", "embed_dim=140"],
+    "patches and regions of the image": [],
+    "patches, the later ones halved, and regions of the stem": ["region_source=stem", "keep_rate=[1,0.5,0.5,0.5]"],
+    "patches, narrow": ["tokens=patch", "embed_dim=64"],
+    "regions of the stem, narrow": ["tokens=region", "region_source=stem"],
+    "regions of the image, narrow": ["tokens=region"],
 }
-"""What each row changes. "Narrower" has about as many multiply-adds as regions from the stem have."""
+"""What each row changes. The first three have about the same multiply-adds, and so have the two that are narrow."""
 SEEDS = (0, 1, 2)
 HARD = ("eyes covered", "mouth covered", "heads turned most")
 

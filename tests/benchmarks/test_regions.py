@@ -25,7 +25,7 @@ def test_the_table_has_mean_and_spread(
 ) -> None:
     monkeypatch.setattr(regions, "SEEDS", (0, 1))
     for seed, accuracy in ((0, 0.50), (1, 0.54)):
-        for name in ("patches", "regions from the stem")[: 2 - seed]:  # the second is not finished
+        for name in ("patches", "regions of the stem")[: 2 - seed]:  # the second is not finished
             folder = tmp_path / ablation.slug(regions.run(name, seed)) / "version_0"
             (folder / "checkpoints").mkdir(parents=True)
             shutil.copy(checkpoint.with_name("last.ckpt"), folder / "checkpoints")
