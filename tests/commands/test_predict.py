@@ -111,7 +111,7 @@ def test_wrong_words(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pyte
         ([str(drawn), *good, str(tmp_path / "u.csv"), "--batch_size", "0"], "positive batch size"),
         ([str(drawn), *good, str(tmp_path / "u.csv"), "--checkpoint", str(tmp_path / "no.ckpt")], "No checkpoint"),
         ([str(drawn), *good, str(tmp_path / "u.csv"), "--face", "front"], "front"),
-        ([str(drawn), "--output", str(tmp_path / "u.csv")], "checkpoint"),
+        ([str(drawn), "--checkpoint", "no-such-model", "--output", str(tmp_path / "u.csv")], "ferplus-small"),
     ):
         with pytest.raises(SystemExit) as end:
             main(["predict", *args])
@@ -123,3 +123,16 @@ def test_wrong_words(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pyte
     assert out.read_text() == "mine"
     rows = predict(drawn / "faces" / "val", checkpoint, out, *good[2:-1], "--overwrite")
     assert rows[0]["status"] == "ok"
+
+
+def test_one_short_command_after_the_install(
+    photos: Path, tmp_path: Path, yunet_named: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["predict", str(photos / "woman.png")])
+    assert "Table: faces.csv" in capsys.readouterr().out
+    (row,) = csv.DictReader((tmp_path / "faces.csv").read_text().splitlines())
+    assert row["label"] == "happiness"
+    with pytest.raises(SystemExit):
+        main(["predict", str(photos / "woman.png")])
+    assert "faces.csv exists already" in capsys.readouterr().err
