@@ -23,6 +23,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from benchmarks.robustness import markdown, robustness
 from fer_vit.commands.export import example
 from fer_vit.metrics import fit_temperature
+from fer_vit.model.pretrained import CARD_FILE, find_folder
 from fer_vit.recognizer import Recognizer, load
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -107,8 +108,8 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     lines += [
         "",
         f"Calibration: expected calibration error {raw:.3f} without a temperature, {fitted:.3f} with the stored one of "
-        f"{temperature:.3f}, which was fitted on these images; {crossed:.3f} when each half is judged by a temperature "
-        f"from the other half. Cross-entropy {loss:.3f}.",
+        f"{temperature:.3f}; {crossed:.3f} when each half of the images is judged by a temperature that the other half "
+        f"gave. Cross-entropy {loss:.3f}.",
         "",
         "| expression | images | recall | precision |",
         "| --- | ---: | ---: | ---: |",
@@ -158,10 +159,11 @@ def main() -> None:
     parser.add_argument("model", help="a folder, a checkpoint or a name out of `fer-vit models`")
     parser.add_argument("--write", action="store_true", help="put the figures into the model's card")
     args = parser.parse_args()
+    card = find_folder(args.model) / CARD_FILE if args.write else None
     text, figures = measure(load(args.model, "cpu"), args.manifest)
     print(text)
-    if args.write:
-        write_card(Path(args.model) / "README.md", text, figures)
+    if card is not None:
+        write_card(card, text, figures)
 
 
 if __name__ == "__main__":

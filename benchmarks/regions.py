@@ -15,7 +15,7 @@ from statistics import mean, median, stdev
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.ablation import arguments, figures, newest, slug, step_seconds, train_all
+from benchmarks.ablation import arguments, newest, slug, step_seconds, train_all
 from benchmarks.robustness import robustness
 from fer_vit.model.cost import multiply_adds
 from fer_vit.model.region_vit import RegionViT
@@ -34,6 +34,7 @@ TOKENS = {
 }
 """What each row changes. The first three have about the same multiply-adds, and so have the two that are narrow."""
 SEEDS = (0, 1, 2)
+ALL = "as they are"
 HARD = ("eyes covered", "mouth covered", "heads turned most")
 
 
@@ -55,9 +56,10 @@ def judge(folder: Path, manifest: Path) -> dict[str, float]:
     """Accuracy of a run on all images and on the hard ones; kept in its folder."""
     kept = folder / "hard.json"
     if not kept.is_file():
-        hard = robustness(load(newest(folder)), manifest, only=("as they are", *HARD))
-        kept.write_text(json.dumps({name: hard[name][0] for name in HARD}))
-    return {"all": figures(folder)["accuracy"], **json.loads(kept.read_text())}
+        hard = robustness(load(newest(folder)), manifest, only=(ALL, *HARD))
+        kept.write_text(json.dumps({name: accuracy for name, (accuracy, _) in hard.items()}))
+    found: dict[str, float] = json.loads(kept.read_text())
+    return found
 
 
 def spread(values: list[float]) -> str:
@@ -78,13 +80,13 @@ def table(manifest: Path, output: Path, rounds: int) -> str:
     for name, net in tqdm(nets.items(), desc="judging", disable=None):
         judged = [judge(output / slug(run(name, seed)), manifest) for seed in SEEDS]
         cost = sum(multiply_adds(net).values()) / 1e6
-        cells = [spread([one[what] for one in judged]) for what in ("all", *HARD)]
+        cells = [spread([one[what] for one in judged]) for what in (ALL, *HARD)]
         parameters = sum(parameter.numel() for parameter in net.parameters()) / 1e6
         lines.append(
             f"| {name} | {net.layout.num_patches + net.layout.num_regions * net.layout.tokens_per_region} "
             f"| {parameters:.2f} M | {cost:.1f} M | {median(seconds[name]):.3f} s | {' | '.join(cells)} |"
         )
-        points[name] = (cost, [one["all"] for one in judged])
+        points[name] = (cost, [one[ALL] for one in judged])
     draw(points, output / "regions.png")
     return "\n".join(lines) + "\n"
 

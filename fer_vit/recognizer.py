@@ -14,12 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image as Pil
+from PIL import ImageOps
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
@@ -31,8 +32,8 @@ from fer_vit.data.photos import NO_FACE, OK, FaceMode, Photo, PhotoDataset, Sour
 from fer_vit.data.sample import Batch, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, Face, YuNet
-from fer_vit.face.geometry import LANDMARKS, TEMPLATE, Array, mirror
-from fer_vit.face.image import read_image, to_rgb
+from fer_vit.face.geometry import LANDMARKS, TEMPLATE, Array, Image, mirror
+from fer_vit.face.image import ImageError, read_image, to_rgb
 from fer_vit.face.regions import check_regions
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
@@ -45,23 +46,35 @@ PART = 64
 """Faces that the model sees at once."""
 
 
-def load(model: str | Path | None = None, device: str | torch.device | None = None, **hub: Any) -> "Recognizer":
+def load(
+    model: str | Path | None = None,
+    device: str | torch.device | None = None,
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+) -> "Recognizer":
     """Loads a trained model.
 
     Args:
         model: A model that fer-vit ships (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or
             "user/name" on the Hugging Face hub. None: the best that is shipped.
         device: Where to compute. None: the GPU if there is one.
-        **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
+        revision: Branch, tag or commit on the hub.
+        token: Of a private repository on the hub; None takes the one you logged in with.
 
     Raises:
-        FerVitError: There is no such model, or its files are not whole or not fer-vit's.
+        FerVitError: There is no such model or device, or the model's files are not whole or not fer-vit's.
     """
+    recognizer = Recognizer(RegionViT.from_pretrained(model, revision=revision, token=token))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Recognizer(RegionViT.from_pretrained(model, **hub)).to(device)
+    try:
+        return recognizer.to(device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise FerVitError(f"Expected a device that is here, for example cpu, but got {device} ({reason}).") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FaceResult:
     """A face and its expression.
 
@@ -94,12 +107,20 @@ class FaceResult:
     regions: dict[str, Array] = field(repr=False)
 
     def plot(self) -> Pil.Image:
-        """Draws the face with its box and regions beside its probabilities; a notebook shows the picture by itself."""
+        """Draws the face with its box and regions beside its probabilities; a notebook shows the picture by itself.
+
+        Raises:
+            FerVitError: The photo cannot be read any more.
+        """
+        try:
+            photo = read_image(self.source) if isinstance(self.source, Path) else self.source
+        except ImageError as error:
+            raise FerVitError(f"{self.path}: {error}.") from error
         return prediction_figure(
             FaceView(
                 name=self.path,
                 face=self.face,
-                photo=read_image(self.source) if isinstance(self.source, Path) else self.source,
+                photo=photo,
                 box=self.box,
                 to_crop=self.to_crop,
                 crop_size=self.crop_size,
@@ -128,9 +149,10 @@ class Recognizer(nn.Module):
     def __init__(self, net: RegionViT) -> None:
         super().__init__()
         check_regions(net.config.regions)
-        self.net = net
+        self.net = net.eval()
         self.labels = net.labels
         self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.align, net.template or TEMPLATE)
+        self._finders: dict[FaceMode, YuNet] = {}
 
     @property
     def device(self) -> torch.device:
@@ -139,8 +161,7 @@ class Recognizer(nn.Module):
 
     def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Returns probabilities (B, C); arguments as for `RegionViT`."""
-        logits: Tensor = self.net(image, boxes, valid)
-        return (logits.float() / self.net.temperature).softmax(-1)
+        return self.net.probabilities(self.net(image, boxes, valid))
 
     def predict(
         self,
@@ -164,7 +185,7 @@ class Recognizer(nn.Module):
             The faces, photo by photo. A photo without a face has none; those that cannot be read are warned about.
 
         Raises:
-            FerVitError: An image is not there, or the only one cannot be read.
+            FerVitError: An image is not there, or the only one cannot be read, or an option is unknown.
         """
         sources = as_sources(images)
         found: list[FaceResult] = []
@@ -232,7 +253,8 @@ class Recognizer(nn.Module):
     ) -> FaceResult:
         probabilities = dict(zip(self.labels, shares, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
-        names, present = self.crop_spec.regions, part.valid[row].nonzero().flatten().tolist()
+        names, boxes = self.crop_spec.regions, part.boxes[row].cpu().double().numpy()
+        seen = part.valid[row].nonzero().flatten().tolist() if self.net.layout.num_regions else []
         return FaceResult(
             label=label,
             confidence=probabilities[label],
@@ -245,8 +267,14 @@ class Recognizer(nn.Module):
             source=source,
             to_crop=part.to_crop[row].double().numpy(),
             crop_size=self.crop_spec.size,
-            regions={names[i]: part.boxes[row, i].double().cpu().numpy() for i in present},
+            regions={names[i]: boxes[i] for i in seen},
         )
+
+    def _finder(self, face: FaceMode) -> YuNet:
+        """Returns the detector for a mode; reading it anew would take longer than a photo."""
+        if face not in self._finders:
+            self._finders[face] = YuNet(min_score=CROP_SCORE) if face == "crop" else YuNet()
+        return self._finders[face]
 
     def batches(
         self, sources: Sequence[Source], face: FaceMode, detector: DetectorName, batch_size: int, workers: int | None
@@ -258,6 +286,9 @@ class Recognizer(nn.Module):
         Raises:
             FerVitError: The options contradict each other.
         """
+        if face not in get_args(FaceMode) or detector not in get_args(DetectorName):
+            modes = f"face {' or '.join(get_args(FaceMode))}, and detector {' or '.join(get_args(DetectorName))}"
+            raise FerVitError(f"Expected {modes}, but got {face} and {detector}.")
         if batch_size < 1 or (workers or 0) < 0:
             raise FerVitError(
                 f"Expected a positive batch size and number of workers, but got {batch_size} and {workers}."
@@ -267,7 +298,7 @@ class Recognizer(nn.Module):
                 "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
             )
         use_fused_attention(self.net, fused=self.device.type != "cpu")  # slower on CPUs at these lengths
-        finder = YuNet(min_score=CROP_SCORE if face == "crop" else 0.6) if detector == "yunet" else None
+        finder = self._finder(face) if detector == "yunet" else None
         dataset = PhotoDataset(sources, self.crop_spec, face, finder)
         workers = cores() if workers is None else workers
         # Starting processes costs seconds; a handful of photos is read sooner without.
@@ -288,10 +319,25 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     if isinstance(images, str | Path):
         return list(find_images([images]))
     if isinstance(images, Pil.Image):
-        return [to_rgb(np.asarray(images.convert("RGB")))]
+        return [from_pil(images)]
     if isinstance(images, np.ndarray) and images.ndim < 4:
         return [to_rgb(images)]
+    if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
+        raise FerVitError(
+            f"Expected a path, an image of numpy or PIL, or a list of these, but got {type(images).__name__} "
+            "(of a uint8 tensor (H, W, 3) `.numpy()` is an image)."
+        )
     return [source for image in images for source in as_sources(image)]
+
+
+def from_pil(image: Pil.Image) -> Image:
+    """Takes a PIL image as the file reader would: turned as its EXIF says, 16 bits made 8."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise FerVitError(f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255.")
+    return to_rgb(np.asarray(image.convert("RGB")))
 
 
 @contextmanager

@@ -118,10 +118,6 @@ class FERTask(L.LightningModule):
             group["lr"] = new["initial_lr"] * factor(schedule.last_epoch)
         schedule.base_lrs = [new["initial_lr"] for new in wanted]
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Returns the probabilities (B, C) of a batch whose images are floats in [0, 1]."""
-        return self.net(batch.image, batch.boxes, batch.valid).float().softmax(-1)  # type: ignore[no-any-return]
-
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step: hide some regions, embed, mix, encode, compare with the votes."""
         assert batch.target is not None  # the data module checks it

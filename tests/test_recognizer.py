@@ -13,6 +13,8 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import LANDMARKS, apply
 from fer_vit.face.image import decode_image, encode_png
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.recognizer import Recognizer
 
 
@@ -120,6 +122,53 @@ def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
 def test_arrays_that_are_no_images_are_said(model: Recognizer, array: np.ndarray) -> None:
     with pytest.raises(FerVitError, match="Expected an image as uint8"):
         model.predict(array)
+
+
+@pytest.mark.parametrize("thing", [None, 3, b"photo.jpg", [None], torch.zeros(8, 8, 3, dtype=torch.uint8)])
+def test_what_is_no_image_is_said(model: Recognizer, thing: object) -> None:
+    with pytest.raises(FerVitError, match="Expected a path, an image of numpy or PIL"):
+        model.predict(thing)
+
+
+@pytest.mark.parametrize("options", [{"face": "crops"}, {"detector": "nothing"}])
+def test_options_that_are_not_are_said(model: Recognizer, options: dict[str, str]) -> None:
+    with pytest.raises(FerVitError, match=r"Expected face detect or crop, and detector yunet or none"):
+        model.predict(astronaut(), **options)
+
+
+def test_pil_images_are_read_as_files_are(model: Recognizer, tmp_path: Path) -> None:
+    sideways = Pil.fromarray(astronaut()).rotate(90, expand=True)
+    exif = Pil.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    sideways.save(tmp_path / "turned.png", exif=exif)
+    deep = (np.asarray(Pil.fromarray(astronaut()).convert("L"), np.uint16) << 8) + 7
+    Pil.fromarray(deep).save(tmp_path / "deep.png")
+    for name in ("turned.png", "deep.png"):
+        (by_path,), (by_image,) = model.predict(tmp_path / name), model.predict(Pil.open(tmp_path / name))
+        assert by_image.probabilities == pytest.approx(by_path.probabilities, abs=1e-5)
+    with pytest.raises(FerVitError, match="PIL's mode F"):
+        model.predict(Pil.new("F", (8, 8)))
+
+
+def test_patches_alone_show_no_regions() -> None:
+    config = RegionViTConfig(
+        img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, tokens="patch", regions=("mouth",)
+    )
+    (face,) = Recognizer(RegionViT(config, "abc")).predict(np.zeros((32, 32), np.uint8), face="crop", detector="none")
+    assert face.regions == {}
+
+
+def test_devices_that_are_not_there_are_said(checkpoint: Path) -> None:
+    with pytest.raises(FerVitError, match="Expected a device that is here"):
+        load(checkpoint, "toaster")
+
+
+def test_a_photo_that_is_gone_is_said(model: Recognizer, photo: Path) -> None:
+    (face,) = model.predict(photo)
+    assert face == face  # arrays inside would not compare
+    photo.unlink()
+    with pytest.raises(FerVitError, match=r"woman.png: No such file"):
+        face.plot()
 
 
 def test_nothing_gives_nothing(model: Recognizer) -> None:

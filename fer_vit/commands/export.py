@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.metrics import fit_temperature
+from fer_vit.model.pretrained import CARD_FILE, CONFIG, DEFAULT, find_folder
 from fer_vit.recognizer import Recognizer, load
 
-SUFFIXES = (".onnx", ".pt2")
+OTHER = (".safetensors", ".pt", ".pth", ".ckpt", ".zip")
+"""Suffixes of files that are not written, and that a folder would hardly have."""
 
 
 def export(
@@ -46,41 +49,65 @@ def export(
             Hugging Face hub. Left out: the model that comes with fer-vit.
         calibrate: A manifest. On its val split a temperature is fitted, so that the model is right as often as it says.
         half: Whether a folder's weights are kept in 16 bits, half the size; they are read into 32.
-        overwrite: Whether an existing file, or a model in the folder, may be replaced.
+        overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card stays.
 
     Raises:
         FerVitError: The model is not there, or OUTPUT cannot be written.
     """
-    if output.suffix and output.suffix not in SUFFIXES and not output.is_dir():
-        raise FerVitError(f"Expected a folder or a name that ends in {' or '.join(SUFFIXES)}, but got {output}.")
-    if output.exists() and not overwrite and (output.is_file() or any(output.iterdir())):
-        raise FerVitError(f"{output} exists already. Choose another name or add `--overwrite`.")
-    if half and output.suffix:
-        raise FerVitError("`--half` is for folders: name one, or leave it out.")
-    if output.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
-        raise FerVitError('Writing ONNX needs two more packages: pip install "fer-vit[onnx]".')
+    kind = check_output(output, half, overwrite)
     model = load(checkpoint, "cpu")
     if calibrate is not None:
         logits, target = model.judge(calibrate)
         model.net.temperature = fit_temperature(logits, target.argmax(-1))
         print(f"Temperature: {model.net.temperature:.3f}")
-    output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
         new = Path(folder, output.name)
-        if output.suffix == ".onnx":
+        if kind == ".onnx":
             write_onnx(model, new)
-        elif output.suffix == ".pt2":
+        elif kind == ".pt2":
             write_program(model, new)
         else:
             net = copy.deepcopy(model.net)
             (net.half() if half else net).save_pretrained(new)
-        if new.is_dir() and output.is_dir():
+            for card in cards(output, checkpoint):
+                shutil.copy(card, new)
+        if output.is_dir():
             for file in new.iterdir():
                 file.replace(output / file.name)
         else:
             new.replace(output)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
+
+
+def check_output(output: Path, half: bool, overwrite: bool) -> str:
+    """Says what to write: ".onnx", ".pt2" or "folder". Raises FerVitError when it cannot be, before any work."""
+    kind = "folder" if output.is_dir() else output.suffix.lower()
+    if kind in OTHER:
+        raise FerVitError(f"Expected a folder or a name that ends in .onnx or .pt2, but got {output}.")
+    if kind not in (".onnx", ".pt2"):
+        kind = "folder"
+    if half and kind != "folder":
+        raise FerVitError("`--half` is for folders: name one, or leave it out.")
+    if kind == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
+        raise FerVitError('Writing ONNX needs two more packages: pip install "fer-vit[onnx]".')
+    filled = any(output.iterdir()) if output.is_dir() else output.exists()
+    if filled and not overwrite:
+        raise FerVitError(f"{output} exists already. Choose another name or add `--overwrite`.")
+    if filled and kind == "folder" and not (output / CONFIG).is_file():
+        raise FerVitError(f"{output} holds something else than a model. Choose another folder.")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FerVitError(f"Cannot write {output}: {error.strerror}. Choose a place you may write.") from error
+    return kind
+
+
+def cards(output: Path, checkpoint: str | None) -> list[Path]:
+    """Lists the model cards to keep: that of the model itself, and what was written by hand into the folder before."""
+    trained = checkpoint is not None and Path(checkpoint).is_file()
+    folders = [output] if trained else [find_folder(checkpoint or DEFAULT), output]
+    return [folder / CARD_FILE for folder in folders if (folder / CARD_FILE).is_file()]
 
 
 def write_program(model: Recognizer, path: Path) -> None:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from huggingface_hub import ModelCard, scan_cache_dir
+from huggingface_hub import ModelCard, ModelCardData, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
+from yaml import YAMLError
 
-from fer_vit.model.pretrained import CONFIG, DEFAULT, WEIGHTS, shipped_models
+from fer_vit.model.pretrained import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_models
 
 
 def models() -> None:
@@ -37,22 +38,25 @@ def found_models() -> Iterator[tuple[str, str, Path]]:
         return
     for repo in repos:
         for revision in sorted(repo.revisions, key=lambda one: one.last_modified)[-1:]:
-            files = {file.file_name for file in revision.files}
-            if {CONFIG, WEIGHTS} <= files and "fer-vit" in library(revision.snapshot_path):
+            card = card_data(revision.snapshot_path)
+            if {CONFIG, WEIGHTS} <= {file.file_name for file in revision.files} and card.get(
+                "library_name"
+            ) == "fer-vit":
                 yield repo.repo_id, "cached", revision.snapshot_path
 
 
-def library(folder: Path) -> str:
-    """The library that a model card names; empty without a card."""
-    card = folder / "README.md"
-    return str(ModelCard.load(card).data.library_name or "") if card.is_file() else ""
+def card_data(folder: Path) -> ModelCardData:
+    """Returns the metadata of a folder's model card; empty without a card, or with one that cannot be read."""
+    try:
+        data: ModelCardData = ModelCard.load(folder / CARD_FILE, ignore_metadata_errors=True).data
+    except (OSError, TypeError, ValueError, YAMLError):
+        return ModelCardData()
+    return data
 
 
 def card_figures(folder: Path) -> tuple[str, str]:
     """Returns the data that a model was trained on and its figures, as its card's metadata has them."""
-    card = folder / "README.md"
-    data = ModelCard.load(card).data if card.is_file() else None
-    trained = data.datasets if data is not None and data.datasets else []
-    results = (data.eval_results or []) if data is not None else []
-    figures = [f"{result.dataset_name} {result.metric_name} {result.metric_value}" for result in results]
-    return ", ".join([trained] if isinstance(trained, str) else trained) or "-", "; ".join(figures) or "-"
+    data = card_data(folder)
+    trained = [data.datasets] if isinstance(data.datasets, str) else data.datasets or []
+    figures = [f"{one.dataset_name} {one.metric_name} {one.metric_value}" for one in data.eval_results or []]
+    return ", ".join(map(str, trained)) or "-", "; ".join(figures) or "-"

@@ -102,7 +102,7 @@ def explain(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method:
     tokens = net.tokenize(image, boxes, valid)
     with record_attention(net) as attention:
         tokens = net.forward_features(tokens)
-    probabilities = net.forward_head(tokens).float().softmax(-1)
+    probabilities = net.probabilities(net.forward_head(tokens))
     weights = net.pool.weights(tokens).float()  # (B, 1 or C, T)
     # With a query for each expression: where that of the predicted one looked; else the one there is.
     every = weights.expand(-1, probabilities.shape[1], -1)  # (B, C, T)

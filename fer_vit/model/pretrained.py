@@ -24,7 +24,7 @@ SHIPPED = Path(__file__).parents[1] / "weights"
 """Where the package keeps its models, a folder each."""
 DEFAULT = "ferplus-small"
 """The model that is taken when nobody names one."""
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, CARD_FILE = "config.json", "model.safetensors", "README.md"
 USE = ("labels", "align", "template", "temperature")
 """What a model's use needs beside the network."""
 
@@ -66,12 +66,12 @@ def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, An
         state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
         return check_settings(settings, name), state
     folder = find_folder(name, **hub)
+    if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
+        raise FerVitError(f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint.")
     try:
         settings = json.loads((folder / CONFIG).read_text("utf-8"))
         state = load_file(folder / WEIGHTS)
-    except FileNotFoundError as error:
-        raise FerVitError(f"{name} has no {Path(error.filename).name}. Name a folder with it and the other.") from error
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
         raise FerVitError(f"The model {name} cannot be read ({error}). Get it again.") from error
     return check_settings(settings, name), state
 
@@ -82,15 +82,15 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
     Raises:
         FerVitError: There is none.
     """
-    if str(name) in (models := shipped_models()):
+    if name in (models := shipped_models()):  # a Path is a folder of that name
         return models[str(name)]
-    if Path(name).is_dir():
+    if str(name) and Path(name).is_dir():
         return Path(name)
     known = f"Expected a model that is shipped ({', '.join(models)}), a checkpoint, a folder or user/name on the hub"
     if str(name).count("/") != 1:
         raise FerVitError(f"{known}, but there is no {name}.")
     try:
-        return Path(snapshot_download(str(name), allow_patterns=[CONFIG, WEIGHTS, "README.md"], **hub))
+        return Path(snapshot_download(str(name), allow_patterns=[CONFIG, WEIGHTS, CARD_FILE], **hub))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FerVitError(f"{known}, but cannot get {name} from the hub ({reason}).") from error
@@ -103,7 +103,7 @@ def shipped_models() -> dict[str, Path]:
 
 def write_model(folder: Path, settings: dict[str, Any], state: dict[str, Tensor]) -> None:
     """Writes what `read_model` reads."""
-    settings = {**settings, "config": asdict(settings["config"]) | {"pretrained": False}}  # the weights are its own
+    settings = {**settings, "config": asdict(settings["config"])}
     (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
     save_file({name: value.contiguous() for name, value in state.items()}, folder / WEIGHTS, {"format": "pt"})
 
@@ -147,13 +147,15 @@ def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
         raise FerVitError(f"{name}: expected align to be landmarks or crop, but got {known['align']}.")
     if not _all(labels, str) or len(set(labels)) < len(labels):
         raise FerVitError(f"{name}: expected labels that differ from each other, but got {labels}.")
-    if template and not (_all(template, list | tuple) and all(_all(point, int | float) for point in template)):
-        raise FerVitError(f"{name}: expected five points as template, but got {template}.")
+    points = template if _all(template, list | tuple) else [[]]
+    numbers = [value for point in points for value in point if isinstance(value, int | float) and math.isfinite(value)]
+    if template and ([len(point) for point in points] != [2] * 5 or len(numbers) != 10):
+        raise FerVitError(f"{name}: expected five points (x, y) as template, but got {template}.")
     if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
         raise FerVitError(f"{name}: expected a temperature above 0, but got {temperature}.")
     # JSON knows lists only
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
-    return {**known, "config": RegionViTConfig(**values)}
+    return {**known, "config": RegionViTConfig(**{**values, "pretrained": False})}  # the weights are its own
 
 
 def _all(values: Any, kind: Any) -> bool:

@@ -183,30 +183,54 @@ class RegionViT(
         return self.vit.head(self.vit.head_drop(pooled))  # type: ignore[no-any-return]
 
     @classmethod
-    def from_pretrained(cls, name: str | Path | None = None, **hub: Any) -> Self:  # type: ignore[override]
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        name: str | Path | None = None,
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        force_download: bool = False,
+    ) -> Self:
         """Loads a trained model, ready to predict on the CPU.
 
         Args:
             name: A model that fer-vit ships, a checkpoint, a folder, or "user/name" on the Hugging Face hub. None: the
                 best that is shipped.
-            **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
+            revision: Branch, tag or commit on the hub.
+            token: Of a private repository on the hub; None takes the one you logged in with.
+            cache_dir: Where models of the hub are kept; None: huggingface_hub's cache.
+            local_files_only: Look into the cache alone.
+            force_download: Download what is in the cache already.
 
         Raises:
             FerVitError: There is no such model, or its files are not whole or not fer-vit's.
         """
-        settings, state = read_model(name, **hub)
+        settings, state = read_model(
+            name,
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+            force_download=force_download,
+        )
         try:
             net = cls(**settings)
             net.load_state_dict(state)  # of any precision, into float32
-        except (TypeError, RuntimeError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings may hold anything
             reason = " ".join(str(error).split())[:200]
-            raise FerVitError(f"{name} does not fit this version of fer-vit ({reason}). Upgrade it.") from error
+            raise FerVitError(f"{name} is of another version of fer-vit, or damaged ({reason}).") from error
         use_fused_attention(net, fused=False)  # which is slower on CPUs at these lengths
         return net.eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:  # called by the mixin, which adds a model card
         settings = {"config": self.config} | {name: getattr(self, name) for name in USE}
         write_model(save_directory, settings, self.state_dict())
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Calibrated probabilities of logits (B, C), in float32."""
+        return (logits.float() / self.temperature).softmax(-1)
 
     def no_weight_decay(self) -> set[str]:
         """Patterns of parameters that weight decay must leave alone, as timm's optimisers ask for them."""

@@ -209,7 +209,9 @@ class RegionEmbed(nn.Module):
         """
         batch, regions = boxes.shape[:2]
         index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)
-        rois = torch.cat([index[:, None], boxes.flatten(0, 1) / self.stride], dim=1)  # (B R, 5)
+        # Strided convolutions see a cell's first pixel in their middle: cell i lies at pixel i stride.
+        cells = (boxes.flatten(0, 1) + (self.stride - 1) / 2) / self.stride
+        rois = torch.cat([index[:, None], cells], dim=1)  # (B R, 5)
         with torch.autocast(source.device.type, enabled=False):
             crops = roi_align(source.float(), rois.float(), (self.side, self.side), sampling_ratio=2, aligned=True)
         x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1)  # (B, R, k^2, D)

@@ -10,6 +10,7 @@ from fer_vit.cli import main
 from fer_vit.commands.export import example, write_onnx
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.pretrained import DEFAULT, shipped_models
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.recognizer import Recognizer
 
@@ -47,7 +48,16 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(change: dict[str, object], t
         )
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "folder"])
+def test_the_shipped_model_as_onnx(tmp_path: Path) -> None:
+    model = load(device="cpu")
+    write_onnx(model, tmp_path / "model.onnx")
+    inputs = example(model, 16)
+    expected = model(*inputs)
+    assert expected.std() > 0.1  # it has opinions
+    assert torch.allclose(run_onnx(tmp_path / "model.onnx", inputs), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "v1.2"])
 def test_every_form_by_the_command_line(
     name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,7 +67,7 @@ def test_every_form_by_the_command_line(
     assert str(output) in capsys.readouterr().out
     model = load(checkpoint, "cpu")
     inputs = example(model, 4)
-    if name == "folder":
+    if name == "v1.2":
         assert {file.name for file in output.iterdir()} == {"model.safetensors", "config.json", "README.md"}
         found = load(output, "cpu")(*inputs)
     elif name == "model.onnx":
@@ -75,6 +85,29 @@ def test_every_form_by_the_command_line(
         main(command)
     assert "exists already" in capsys.readouterr().err
     main([*command, "--overwrite"])
+
+
+def test_cards_stay(tmp_path: Path, checkpoint: Path) -> None:
+    main(["export", str(tmp_path / "copy")])
+    card = (tmp_path / "copy" / "README.md").read_text()
+    assert card == (shipped_models()[DEFAULT] / "README.md").read_text()
+    own = tmp_path / "own"
+    main(["export", str(own), "--checkpoint", str(checkpoint)])
+    assert "not said yet" in (own / "README.md").read_text()
+    (own / "README.md").write_text("mine")
+    main(["export", str(own), "--checkpoint", str(checkpoint), "--overwrite", "--half"])
+    assert (own / "README.md").read_text() == "mine"
+
+
+def test_a_folder_of_something_else_stays(tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(SystemExit):
+        main(["export", str(tmp_path), "--checkpoint", str(checkpoint), "--overwrite"])
+    assert "something else than a model" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        main(["export", str(tmp_path / "file" / "model.onnx"), "--checkpoint", str(checkpoint)])
+    assert "Cannot write" in capsys.readouterr().err
 
 
 def test_half_a_folder_is_half_the_size(checkpoint: Path, tmp_path: Path) -> None:

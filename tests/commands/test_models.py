@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,6 +37,12 @@ def test_models_in_the_hubs_cache(
     for name in ("config.json", "model.safetensors"):  # another library's, and without a card
         (foreign / name).touch()
     repos = [repo("somebody/ours", tmp_path / "ours"), repo("somebody/foreign", foreign)]
+    for number, card in enumerate(
+        (b"---\na: [\n---\n", b"---\n- 1\n---\n", b"\xff\xfe", b"---\nmodel-index: 3\n---\n")
+    ):
+        shutil.copytree(foreign, tmp_path / str(number))
+        (tmp_path / str(number) / "README.md").write_bytes(card)
+        repos.append(repo(f"somebody/{number}", tmp_path / str(number)))
     monkeypatch.setattr(verb, "scan_cache_dir", lambda: SimpleNamespace(repos=repos))
     capsys.readouterr()
     (line,) = [line for line in table(capsys) if "cached" in line]

@@ -12,7 +12,7 @@ from fer_vit import RegionViT
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.pretrained import load_checkpoint, read_model
+from fer_vit.model.pretrained import DEFAULT, load_checkpoint, read_model
 
 NETWORK = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), keep_rate=(1.0, 0.5)
@@ -84,7 +84,7 @@ def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkey
     assert (asked["repo"], asked["revision"]) == ("somebody/model", "v1")
 
 
-@pytest.mark.parametrize("name", ["no-such-model", "a/b/c", "nobody/nothing", "bad name!/x"])
+@pytest.mark.parametrize("name", ["", "no-such-model", "a/b/c", "nobody/nothing", "bad name!/x"])
 def test_models_that_are_not_there_are_said(name: str, tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"Expected a model that is shipped \(.*on the hub"):
         RegionViT.from_pretrained(name, local_files_only=True, cache_dir=tmp_path)
@@ -126,11 +126,17 @@ def test_checkpoints_that_are_not_are_said(tmp_path: Path, checkpoint: Path) -> 
         ({"labels": ["a", "b"]}, "size mismatch"),
         ({"config": None}, "no `config` or no `labels`"),
         ({"config": {"unheard_of": 1}}, "`unheard_of` is unknown"),
-        ({"config": {"depth": "two"}}, "does not fit"),
+        ({"config": {"depth": "two"}}, "of another version"),
         ({"config": {"backbone": "vit_nothing"}}, "Expected a timm model"),
         ({"temperature": 0}, "temperature above 0"),
         ({"temperature": "hot"}, "temperature above 0"),
-        ({"template": [[1, 2, "x"]]}, "five points"),
+        ({"template": [[1, 2, 3]] * 5}, "five points"),
+        ({"template": [[1, 2]] * 2}, "five points"),
+        ({"template": [[1, float("nan")]] * 5}, "five points"),
+        ({"template": [[1, "x"]] * 5}, "five points"),
+        ({"config": {"backbone": 5}}, "of another version"),
+        ({"config": {"backbone": None}}, "of another version"),
+        ({"config": {"regions": ["a.b"], "tokens": "both"}}, "of another version"),
         ({"template": 7}, "five points"),
         ({"align": "eyes"}, "landmarks or crop"),
     ],
@@ -159,9 +165,32 @@ def test_files_that_are_broken_are_said(net: RegionViT, tmp_path: Path) -> None:
     settings.write_text("{")
     with pytest.raises(FerVitError, match="cannot be read"):
         read_model(tmp_path)
+    settings.write_text("[" * 100_000)
+    with pytest.raises(FerVitError, match="cannot be read"):
+        read_model(tmp_path)
+    weights.unlink()
+    with pytest.raises(FerVitError, match=r"has no model.safetensors"):
+        read_model(tmp_path)
     settings.unlink()
     with pytest.raises(FerVitError, match=r"has no config.json"):
         read_model(tmp_path)
+
+
+def test_a_folder_cannot_ask_for_other_weights(net: RegionViT, tmp_path: Path) -> None:
+    net.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    settings["config"]["pretrained"] = str(tmp_path / "elsewhere.pth")
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert RegionViT.from_pretrained(tmp_path).config.pretrained is False
+
+
+def test_a_path_is_a_folder_even_with_the_name_of_a_model(
+    net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    net.save_pretrained(DEFAULT)
+    assert RegionViT.from_pretrained(Path(DEFAULT)).labels == net.labels
+    assert len(RegionViT.from_pretrained(DEFAULT).labels) == 8
 
 
 def load_file_from(data: bytes, folder: Path) -> dict[str, torch.Tensor]:

@@ -14,6 +14,7 @@ from fer_vit.face.regions import region_boxes
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.tokens import ConvStem, RegionEmbed
 from fer_vit.sources.drawn import draw_face
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -267,12 +268,30 @@ def test_regions_of_the_stem_see_what_its_patches_see() -> None:
     net = build(replace(SMALL, stem="conv", region_source="stem", region_grid=1, pos_embed="none"))
     image, boxes, valid = faces()
     features = net.vit.patch_embed.early(net.normalize(image))  # (B, 16, 8, 8), 4 px a cell
-    pairs = zip(features, boxes / 4, strict=True)
+    pairs = zip(features, (boxes + 1.5) / 4, strict=True)
     cells = torch.stack([torch.stack([_mean_cells(face, box) for box in row]) for face, row in pairs])
     proj = net.region_embed.patch_embed.proj
     expected = torch.einsum("brchw,dchw->brd", cells, proj.weight) + proj.bias
     names = torch.stack([net.region_embed.name_embed[name][0] for name in NAMES])
     assert torch.allclose(net.tokenize(image, boxes, valid).x[:, -3:], expected + names, atol=1e-5)
+
+
+def test_regions_of_the_stem_lie_where_its_cells_look() -> None:
+    """A box that the image is mirrored about keeps its token, but for the order of its cells."""
+    torch.manual_seed(0)
+    stem = ConvStem(96, 8, 1, 16).eval().early
+    image = torch.zeros(1, 1, 96, 96, requires_grad=True)
+    reach = torch.autograd.grad(stem(image)[0, :, 12, 12].square().sum() + stem(image)[0, :, 12, 12].sum(), image)[0]
+    rows, columns = reach[0, 0].abs().nonzero().T.double()
+    middle = torch.stack([(columns.min() + columns.max() + 1) / 2, (rows.min() + rows.max() + 1) / 2])
+    embed = RegionEmbed(torch.nn.Identity(), ("nose",), 1, 4.0, 1, 4, None)
+    torch.nn.init.zeros_(embed.name_embed["nose"])
+    spike = torch.zeros(1, 1, 24, 24)
+    spike[0, 0, 12, 12] = 1
+    box = torch.cat([middle - 2, middle + 2]).float().view(1, 1, 4)
+    here, *beside = (embed(spike, box + shift, box[..., :2])[0, 0, 0].item() for shift in (0.0, -1.5, 1.5))
+    assert here > max(beside)
+    assert beside[0] == pytest.approx(beside[1], abs=1e-6)
 
 
 def _mean_cells(features: Tensor, box: Tensor) -> Tensor:

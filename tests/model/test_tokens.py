@@ -47,7 +47,7 @@ class Mean(nn.Module):
 @pytest.mark.parametrize("stride", [1.0, 4.0])
 def test_region_tokens_come_from_their_boxes(stride: float) -> None:
     # On a slope interpolation is exact: a cell's mean is the value at its centre.
-    axis = (torch.arange(32 / stride) + 0.5) * stride
+    axis = torch.arange(32 / stride) * stride + 0.5  # of strided convolutions with a padding of 1
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     image = torch.stack([x + 3 * y, 5 * x - y])[:, None]
     embed = RegionEmbed(Mean(), ("mouth", "nose"), 4, stride, region_grid=2, embed_dim=8, position=None)
