@@ -113,3 +113,11 @@ def test_shares_add_up_and_missing_regions_have_none(tokens: str, head: str, met
     if tokens != "patch":
         assert (result.shares[~valid] == 0).all()
         assert (result.shares[valid] > 0).all()
+
+
+def test_probabilities_are_those_of_predict() -> None:
+    net = build()
+    net.temperature = 3.0
+    image, boxes, valid = faces()
+    expected = (net(image, boxes, valid) / 3).softmax(-1)
+    assert torch.allclose(explain(net, image, boxes, valid, "raw").probabilities, expected, atol=1e-6)
