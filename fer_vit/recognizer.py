@@ -14,13 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image as Pil
-from PIL import ImageOps
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
@@ -28,20 +26,29 @@ from tqdm import tqdm
 from fer_vit.data.crop import CropSpec
 from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.manifest import Manifest, Split
-from fer_vit.data.photos import NO_FACE, OK, FaceMode, Photo, PhotoDataset, Source, cores, find_images, photo_loader
+from fer_vit.data.photos import (
+    NO_FACE,
+    OK,
+    FaceMode,
+    Images,
+    Photo,
+    PhotoDataset,
+    Source,
+    as_sources,
+    cores,
+    photo_loader,
+)
 from fer_vit.data.sample import Batch, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, Face, YuNet
-from fer_vit.face.geometry import LANDMARKS, TEMPLATE, Array, Image, mirror
-from fer_vit.face.image import ImageError, read_image, to_rgb
+from fer_vit.face.geometry import LANDMARKS, TEMPLATE, Array, mirror
+from fer_vit.face.image import ImageError, read_image
 from fer_vit.face.regions import check_regions
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.report.draw import FaceView, prediction_figure
 
 DetectorName = Literal["yunet", "none"]
-Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
-"""A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
 PART = 64
 """Faces that the model sees at once."""
 
@@ -308,36 +315,6 @@ class Recognizer(nn.Module):
                 # A photo may hold hundreds of faces, and the attention that is recorded grows with them.
                 yield photos, [part.ready(self.device) for part in batch.split(PART)] if batch else []
                 bar.update(len(photos))
-
-
-def as_sources(images: Images | Iterable[Images]) -> list[Source]:
-    """Lists files by their paths, images in memory as RGB; folders and patterns become the files they name.
-
-    Raises:
-        FerVitError: A file is not there, or an array is not an image.
-    """
-    if isinstance(images, str | Path):
-        return list(find_images([images]))
-    if isinstance(images, Pil.Image):
-        return [from_pil(images)]
-    if isinstance(images, np.ndarray) and images.ndim < 4:
-        return [to_rgb(images)]
-    if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
-        raise FerVitError(
-            f"Expected a path, an image of numpy or PIL, or a list of these, but got {type(images).__name__} "
-            "(of a uint8 tensor (H, W, 3) `.numpy()` is an image)."
-        )
-    return [source for image in images for source in as_sources(image)]
-
-
-def from_pil(image: Pil.Image) -> Image:
-    """Takes a PIL image as the file reader would: turned as its EXIF says, 16 bits made 8."""
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I;16"):
-        return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        raise FerVitError(f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255.")
-    return to_rgb(np.asarray(image.convert("RGB")))
 
 
 @contextmanager

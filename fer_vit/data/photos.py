@@ -3,12 +3,16 @@
 import glob
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pil
+from PIL import ImageOps
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fer_vit.data.crop import CropSpec, crop_face, place_regions
@@ -16,11 +20,13 @@ from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Detector, Face, detect_in_crop
 from fer_vit.face.geometry import Image, apply
-from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, one_thread, read_image
+from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, one_thread, read_image, to_rgb
 
 FaceMode = Literal["detect", "crop"]
 Source: TypeAlias = Path | Image
 """A file, or an image in memory (H, W, 3), RGB uint8."""
+Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
+"""A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
 OK = "ok"
 NO_FACE = "no face"
 
@@ -125,6 +131,36 @@ def _start_worker(_: int) -> None:
     one_thread()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the main process cleans up, see `cli`
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the status says what cannot be read
+
+
+def as_sources(images: Images | Iterable[Images]) -> list[Source]:
+    """Lists files by their paths, images in memory as RGB; folders and patterns become the files they name.
+
+    Raises:
+        FerVitError: A file is not there, or an array is not an image.
+    """
+    if isinstance(images, str | Path):
+        return list(find_images([images]))
+    if isinstance(images, Pil.Image):
+        return [from_pil(images)]
+    if isinstance(images, np.ndarray) and images.ndim < 4:
+        return [to_rgb(images)]
+    if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
+        raise FerVitError(
+            f"Expected a path, an image of numpy or PIL, or a list of these, but got {type(images).__name__} "
+            "(of a uint8 tensor (H, W, 3) `.numpy()` is an image)."
+        )
+    return [source for image in images for source in as_sources(image)]
+
+
+def from_pil(image: Pil.Image) -> Image:
+    """Takes a PIL image as the file reader would: turned as its EXIF says, 16 bits made 8."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise FerVitError(f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255.")
+    return to_rgb(np.asarray(image.convert("RGB")))
 
 
 def find_images(inputs: Sequence[str | Path]) -> list[Path]:
