@@ -1,5 +1,6 @@
 """fer-vit: a Lightning-based vision transformer toolkit for facial expression recognition."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -7,16 +8,11 @@ if TYPE_CHECKING:
     from fer_vit.recognizer import load as load
 
 __version__ = "0.1.0"
+HOMES = {"load": "fer_vit.recognizer", "RegionViT": "fer_vit.model.region_vit"}
 
 
 def __getattr__(name: str) -> Any:
     """Imports torch only when something that needs it is asked for, so that `fer-vit --help` answers at once."""
-    if name == "load":
-        from fer_vit.recognizer import load
-
-        return load
-    if name == "RegionViT":
-        from fer_vit.model.region_vit import RegionViT
-
-        return RegionViT
+    if name in HOMES:
+        return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -75,10 +75,12 @@ def load(
     recognizer = Recognizer(RegionViT.from_pretrained(model, revision=revision, token=token))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return recognizer.to(device)
+        recognizer.to(device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise FerVitError(f"Expected a device that is here, for example cpu, but got {device} ({reason}).") from error
+    use_fused_attention(recognizer.net, fused=recognizer.device.type != "cpu")  # slower on CPUs at these lengths
+    return recognizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +250,6 @@ class Recognizer(nn.Module):
         )
         if dataset.targets is None or not len(dataset):
             raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
-        use_fused_attention(self.net, fused=self.device.type != "cpu")
         logits = []
         for batch in tqdm(DataLoader(dataset, PART, collate_fn=collate), unit=" batches", disable=None, leave=False):
             part = batch.ready(self.device)
@@ -304,7 +305,6 @@ class Recognizer(nn.Module):
             raise FerVitError(
                 "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
             )
-        use_fused_attention(self.net, fused=self.device.type != "cpu")  # slower on CPUs at these lengths
         finder = self._finder(face) if detector == "yunet" else None
         dataset = PhotoDataset(sources, self.crop_spec, face, finder)
         workers = cores() if workers is None else workers

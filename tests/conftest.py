@@ -31,6 +31,14 @@ TINY = [
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+def outside(variable: str, usual: Path, what: str) -> Path:
+    """A file that is not part of the project, at its usual place or where a variable says; without it tests skip."""
+    path = Path(os.environ.get(variable) or usual)
+    if not path.is_file():
+        pytest.skip(f"{what} is not here: set {variable} to its path")
+    return path
+
+
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
     """Takes back what a test leaves in the environment: Lightning's LOCAL_RANK would make later processes wait."""
@@ -43,19 +51,13 @@ def environment() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def yunet() -> Path:
     """The YuNet model, which is not part of the project."""
-    path = Path(os.environ.get("FER_VIT_YUNET") or SHARED / "models" / "face_detection_yunet_2026may.onnx")
-    if not path.is_file():
-        pytest.skip("the YuNet model is not here: set FER_VIT_YUNET to its path")
-    return path
+    return outside("FER_VIT_YUNET", SHARED / "models" / "face_detection_yunet_2026may.onnx", "the YuNet model")
 
 
 @pytest.fixture(scope="session")
 def ferplus_zip() -> Path:
     """The real FERPlus, which is not part of the project."""
-    path = Path(os.environ.get("FER_VIT_FERPLUS") or SHARED / "data" / "ferplus.zip")
-    if not path.is_file():
-        pytest.skip("FERPlus is not here: set FER_VIT_FERPLUS to its zip")
-    return path
+    return outside("FER_VIT_FERPLUS", SHARED / "data" / "ferplus.zip", "FERPlus")
 
 
 @pytest.fixture(scope="session")

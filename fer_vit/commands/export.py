@@ -1,6 +1,5 @@
 """The verb `export`: a trained model for other programs."""
 
-import copy
 import json
 import shutil
 import tempfile
@@ -67,8 +66,7 @@ def export(
         elif kind == ".pt2":
             write_program(model, new)
         else:
-            net = copy.deepcopy(model.net)
-            (net.half() if half else net).save_pretrained(new)
+            (model.net.half() if half else model.net).save_pretrained(new)
             for card in cards(output, checkpoint):
                 shutil.copy(card, new)
         if output.is_dir():
@@ -82,11 +80,10 @@ def export(
 
 def check_output(output: Path, half: bool, overwrite: bool) -> str:
     """Says what to write: ".onnx", ".pt2" or "folder". Raises FerVitError when it cannot be, before any work."""
-    kind = "folder" if output.is_dir() else output.suffix.lower()
-    if kind in OTHER:
+    suffix = "" if output.is_dir() else output.suffix.lower()
+    if suffix in OTHER:
         raise FerVitError(f"Expected a folder or a name that ends in .onnx or .pt2, but got {output}.")
-    if kind not in (".onnx", ".pt2"):
-        kind = "folder"
+    kind = suffix if suffix in (".onnx", ".pt2") else "folder"
     if half and kind != "folder":
         raise FerVitError("`--half` is for folders: name one, or leave it out.")
     if kind == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):

@@ -38,10 +38,8 @@ def found_models() -> Iterator[tuple[str, str, Path]]:
         return
     for repo in repos:
         for revision in sorted(repo.revisions, key=lambda one: one.last_modified)[-1:]:
-            card = card_data(revision.snapshot_path)
-            if {CONFIG, WEIGHTS} <= {file.file_name for file in revision.files} and card.get(
-                "library_name"
-            ) == "fer-vit":
+            whole = {CONFIG, WEIGHTS} <= {file.file_name for file in revision.files}
+            if whole and card_data(revision.snapshot_path).library_name == "fer-vit":
                 yield repo.repo_id, "cached", revision.snapshot_path
 
 

@@ -26,7 +26,7 @@ class RegionViTConfig:
         regions: Names of the regions (see face.regions).
         region_grid: k: a region becomes k x k tokens.
         region_source: Regions are cut from the "image" and have an embedding of their own, or from the features that
-            a convolutional "stem" has before its last halving: much cheaper, and with what lies around a region.
+            a convolutional "stem" has before its last halving: cheaper beside patches, and with what lies around.
         patch_downscale: Foveated tokens: the patch grid sees the image at 1/2 or 1/4 of its size, the regions at full.
         pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order) or "none".
             Regions have the sinusoidal code of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
