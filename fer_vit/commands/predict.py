@@ -29,7 +29,8 @@ def predict(
 
     Columns: path, status ("ok", "no face", or why the image cannot be read), face (its number in the photo), box and
     landmarks in the photo's pixels, score of the detection, label, confidence, and every expression's probability.
-    A row of `--face crop` without box and landmarks is a crop in which none were found: its regions had no part.
+    A row of `--face crop` without box and landmarks is a crop in which none were found: its regions lie where an
+    average face has them.
 
     Examples:
         fer-vit predict photos

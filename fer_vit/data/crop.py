@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.face.geometry import TEMPLATE, Align, Array, Image, crop_matrix, fit_matrix, warp
+from fer_vit.face.geometry import TEMPLATE, Align, Array, Image, apply, crop_matrix, fit_matrix, warp
 from fer_vit.face.regions import DEFAULT_REGIONS, region_boxes, visible
 
 
@@ -26,7 +26,7 @@ class CropSpec:
     template: tuple[tuple[float, float], ...] = TEMPLATE
 
 
-def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: bool) -> tuple[Image, Array]:
+def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: bool) -> tuple[Image, Array, Array]:
     """Crops a face from its image.
 
     Args:
@@ -36,19 +36,19 @@ def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: boo
         framed: The image is the crop of one face already, so that a model with `align` "crop" takes it whole.
 
     Returns:
-        The crop (S, S, 3), and the matrix (2, 3) from image to crop pixels.
+        The crop (S, S, 3), the landmarks in it (5, 2), without known ones where the template has them, and the matrix
+        (2, 3) from image to crop pixels.
     """
     if landmarks is None or (framed and spec.align == "crop"):
         to_crop = fit_matrix(image, spec.size)
     else:
         to_crop = crop_matrix(landmarks, spec.size, spec.template, spec.align)
-    return warp(image, to_crop, spec.size), to_crop
+    points = np.asarray(spec.template, float) * spec.size if landmarks is None else apply(to_crop, landmarks)
+    return warp(image, to_crop, spec.size), points, to_crop
 
 
-def place_regions(landmarks: Array | None, spec: CropSpec) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Returns region boxes (R, 4) and which are there (R,), for landmarks (5, 2) in crop pixels or None."""
-    if landmarks is None:
-        return np.zeros((len(spec.regions), 4), np.float32), np.zeros(len(spec.regions), bool)
+def place_regions(landmarks: Array, spec: CropSpec) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Returns region boxes (R, 4) and which are there (R,), for landmarks (5, 2) in crop pixels."""
     boxes = region_boxes(landmarks, spec.regions)
     valid = visible(boxes, spec.size)
     boxes[~valid] = 0.0

@@ -11,11 +11,11 @@ from fer_vit.data.crop import CropSpec, crop_face, place_regions
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Sample
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import Array, Image, apply
+from fer_vit.face.geometry import Array, Image
 from fer_vit.face.image import ImageError, decode_image
 
-Change: TypeAlias = Callable[[Image, Array | None, int], tuple[Image, Array | None]]
-"""Changes a crop (S, S, 3) and its landmarks (5, 2) in crop pixels or None, given a seed."""
+Change: TypeAlias = Callable[[Image, Array, int], tuple[Image, Array]]
+"""Changes a crop (S, S, 3) and its landmarks (5, 2) in crop pixels, given a seed."""
 
 
 class FaceDataset(Dataset[Sample]):
@@ -46,8 +46,7 @@ class FaceDataset(Dataset[Sample]):
         except ImageError as error:
             raise FerVitError(f"{self.manifest.path}, image {name}: {error}.") from error
         landmarks = None if np.isnan(self.landmarks[row]).any() else self.landmarks[row]
-        crop, to_crop = crop_face(image, landmarks, self.spec, framed=True)
-        points = None if landmarks is None else apply(to_crop, landmarks)
+        crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=True)
         if self.augment is not None:
             crop, points = self.augment(crop, points, int(torch.randint(2**31, ())))
         boxes, valid = place_regions(points, self.spec)

@@ -19,7 +19,7 @@ from fer_vit.data.crop import CropSpec, crop_face, place_regions
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Detector, Face, detect_in_crop
-from fer_vit.face.geometry import Image, apply
+from fer_vit.face.geometry import Image
 from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, one_thread, read_image, to_rgb
 
 FaceMode = Literal["detect", "crop"]
@@ -97,10 +97,7 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
 
     def _sample(self, image: Image, face: Face | None, place: int, path: str) -> Sample:
         landmarks = None if face is None else face.landmarks
-        crop, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
-        points = None if landmarks is None else apply(to_crop, landmarks)
-        if self.detector is None:  # framed like the template
-            points = np.asarray(self.spec.template, float) * self.spec.size
+        crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
         boxes, valid = place_regions(points, self.spec)
         return Sample(crop, boxes, valid, None, place, path, to_crop)
 

@@ -85,8 +85,8 @@ class Augment:
         # Landmarks that leave the crop stay, in their rows. albumentations puts a pixel's centre at whole numbers.
         self.pipeline = A.Compose(steps, keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
 
-    def __call__(self, image: Image, landmarks: Array | None, seed: int) -> tuple[Image, Array | None]:
-        """Augments a crop (S, S, 3), RGB uint8, and its landmarks (5, 2) in crop pixels or None.
+    def __call__(self, image: Image, landmarks: Array, seed: int) -> tuple[Image, Array]:
+        """Augments a crop (S, S, 3), RGB uint8, and its landmarks (5, 2) in crop pixels.
 
         The same seed gives the same result.
         """
@@ -95,8 +95,6 @@ class Augment:
         self.pipeline.set_random_state(rng, random.Random(seed))
         if rng.random() < self.config.mirror:
             image, landmarks = mirror(image, landmarks)
-        result = self.pipeline(image=image, keypoints=np.zeros((0, 2)) if landmarks is None else landmarks - 0.5)
-        if landmarks is not None:
-            landmarks = np.asarray(result["keypoints"], float) + 0.5
-            landmarks = landmarks + rng.normal(0.0, self.config.jitter * len(image), landmarks.shape)
-        return result["image"], landmarks
+        result = self.pipeline(image=image, keypoints=landmarks - 0.5)
+        landmarks = np.asarray(result["keypoints"], float) + 0.5
+        return result["image"], landmarks + rng.normal(0.0, self.config.jitter * len(image), landmarks.shape)

@@ -114,8 +114,7 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     return np.asarray(cv2.warpAffine(image, m, (size, size), flags=INTERPOLATION, borderMode=BORDER), np.uint8)
 
 
-def mirror(image: Image, landmarks: Array | None) -> tuple[Image, Array | None]:
+def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:
     """Mirrors a crop (S, S, 3) and its landmarks (5, 2): their coordinates, and which row is left and which right."""
-    if landmarks is not None:
-        landmarks = (landmarks * [-1.0, 1.0] + [image.shape[1], 0.0])[list(MIRRORED)]
-    return np.ascontiguousarray(image[:, ::-1]), landmarks
+    mirrored: Array = landmarks * [-1.0, 1.0] + [image.shape[1], 0.0]
+    return np.ascontiguousarray(image[:, ::-1]), mirrored[list(MIRRORED)]

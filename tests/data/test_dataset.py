@@ -38,9 +38,11 @@ def test_faces_are_aligned_and_regions_lie_on_them(manifest: Manifest) -> None:
         assert sample.target.tolist() == [1, 0]
 
 
-def test_a_face_without_landmarks_is_taken_whole_without_regions(manifest: Manifest) -> None:
-    sample = FaceDataset(manifest, CropSpec(80))[2]
-    assert not sample.valid.any()
+def test_a_face_without_landmarks_is_taken_whole_with_the_templates_regions(manifest: Manifest) -> None:
+    spec = CropSpec(80)
+    sample = FaceDataset(manifest, spec)[2]
+    assert sample.valid.all()
+    assert np.allclose(sample.boxes, region_boxes(np.array(spec.template) * 80), atol=1e-4)
     assert (sample.image == draw_face("anger", 2, 80)[0]).all()
 
 
