@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 import fer_vit
@@ -23,6 +24,7 @@ LIGHTNING_VERBS = {
 }
 PLAIN_VERBS = {
     "prepare": "make a manifest (one Parquet table) from a data set as its owners distribute it",
+    "distill": "let trained models add to the votes that a smaller one learns from",
     "predict": "find and classify every face in photos: one table out",
     "visualize": "show what the model attended to: pictures and one HTML page",
     "models": "list the models that are here, with their figures",
@@ -106,8 +108,9 @@ def run_plain(verb: str, args: list[str]) -> None:
         exit_on_error=False,
     )
     lists = {name for name, kind in function.__annotations__.items() if kind == list[Path]}
-    for name in lists:
-        parser.add_argument(name, nargs="+", type=Path, help="files, folders (with all below them) or glob patterns")
+    for argument in docstring_parser.parse(function.__doc__).params:
+        if argument.arg_name in lists:
+            parser.add_argument(argument.arg_name, nargs="+", type=Path, help=argument.description)
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=lists)
     flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
     words = []

@@ -18,7 +18,8 @@ scheme and the version that wrote the table.
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +38,8 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 EMBED_BELOW = 32 * 1024
 """Images smaller than this many bytes are kept inside the manifest unless the user says otherwise."""
+PART = 2000
+"""Rows that are written at once."""
 
 SCHEMA = pa.schema(
     [
@@ -108,14 +111,21 @@ def write_manifest(
     """
     meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": fer_vit.__version__}
     schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
+    with _writer(path, schema) as writer:
+        for start in range(0, len(reading.rows), PART):
+            rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + PART]]
+            writer.write_table(pa.Table.from_pylist(rows, schema))
+
+
+@contextmanager
+def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    """Yields what writes a manifest beside its final place, and renames it when it is whole."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with pq.ParquetWriter(part, schema, compression="zstd") as writer:
-                for start in range(0, len(reading.rows), 2000):
-                    rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + 2000]]
-                    writer.write_table(pa.Table.from_pylist(rows, schema))
+                yield writer
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -220,6 +230,28 @@ class Manifest:
         votes = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, len(self.names)).astype(float)
         targets[column.is_valid().to_numpy(zero_copy_only=False)] = votes / votes.sum(1, keepdims=True)
         return targets
+
+    def with_votes(self, split: Split, votes: Array) -> "Manifest":
+        """Returns the manifest with other votes (M, C) for the M rows of a split."""
+        column = self.table["votes"].to_pylist()
+        rows = np.flatnonzero(pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False))
+        for row, values in zip(rows, votes.tolist(), strict=True):
+            column[row] = values
+        place = self.table.column_names.index("votes")
+        changed = self.table.set_column(place, SCHEMA.field("votes"), pa.array(column, SCHEMA.field("votes").type))
+        return Manifest(self.path, changed, self.names)
+
+    def write(self, path: Path) -> None:
+        """Writes the manifest to another place.
+
+        Raises:
+            FerVitError: The folder cannot be written, or it is another one and image files are named relative to it.
+        """
+        files = pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py()
+        if files and path.parent.resolve() != self.path.parent.resolve():
+            raise FerVitError(f"{self.path} names image files relative to its folder. Choose a place in it.")
+        with _writer(path, self.table.schema) as writer:
+            writer.write_table(self.table, row_group_size=PART)
 
 
 def _check(path: Path, table: pa.Table) -> tuple[str, ...]:

@@ -53,6 +53,26 @@ def test_hugging_faces_layout_and_metadata(tmp_path: Path) -> None:
     assert table.column("source").to_pylist() == ["made"] * 4
 
 
+def test_new_votes_come_to_the_rows_of_one_split(tmp_path: Path) -> None:
+    manifest = Manifest.read(write(tmp_path / "m.parquet"))
+    manifest.with_votes("val", np.array([[0.25, 0.75]])).write(tmp_path / "other" / "n.parquet")
+    again = Manifest.read(tmp_path / "other" / "n.parquet")
+    assert again.table["votes"].to_pylist() == [[3.0, 1.0], None, [0.25, 0.75], None]
+    assert again.table.drop_columns("votes").equals(manifest.table.drop_columns("votes"))
+    with pytest.raises(ValueError, match="shorter"):
+        manifest.with_votes("train", np.ones((1, 2)))
+
+
+def test_a_manifest_of_files_stays_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    write_manifest(tmp_path / "m.parquet", Reading(NAMES, [Row(tmp_path / "a.png", "a", "train")]), "made", "never")
+    manifest = Manifest.read(tmp_path / "m.parquet")
+    with pytest.raises(FerVitError, match="relative to its folder"):
+        manifest.write(tmp_path / "other" / "m.parquet")
+    manifest.write(tmp_path / "n.parquet")
+    assert Manifest.read(tmp_path / "n.parquet").image_bytes(0) == PNG
+
+
 @pytest.mark.parametrize("embed, inside", [("auto", [True, False]), ("always", [True, True]), ("never", [False] * 2)])
 def test_small_images_go_inside_and_paths_are_relative(tmp_path: Path, embed: str, inside: list[bool]) -> None:
     small, large = tmp_path / "images" / "small.png", tmp_path / "images" / "large.png"
