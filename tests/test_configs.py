@@ -35,7 +35,7 @@ def run(configs: list[Path], manifest: Path, folder: Path, *more: str) -> Path:
     return best
 
 
-@pytest.mark.parametrize("name", ["drawn", "ferplus_small", "ferplus_gpu", "ablation"])
+@pytest.mark.parametrize("name", ["drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "ablation"])
 def test_from_scratch(name: str, drawn: Path, tmp_path: Path) -> None:
     best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path)
     assert best.parents[2].name == name
@@ -129,7 +129,7 @@ def test_options_in_the_documentation_exist(page: str, capsys: pytest.CaptureFix
 
 
 def test_every_config_is_run_here() -> None:
-    tested = {"drawn", "ferplus_small", "ferplus_gpu", "rafdb", "affectnet", "ddp", "ablation"}
+    tested = {"drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "rafdb", "affectnet", "ddp", "ablation"}
     assert {path.stem for path in CONFIGS.glob("*.yaml")} == tested
     assert [path.stem for path in CONFIGS.glob("*/*.yaml")] == ["attention_is_all_you_need"]
 

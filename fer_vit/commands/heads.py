@@ -28,7 +28,6 @@ class HeadWriter:
         self.folder = folder
         self.model = model
         self.faces = 0
-        self.counted = 0  # faces that have any place to look at
         self.roles: HeadRoles | None = None  # sums over the faces
         self.crop: Tensor | None = None
         self.boxes = torch.zeros(len(model.crop_spec.regions), 4, dtype=torch.float64)
@@ -50,9 +49,6 @@ class HeadWriter:
 
     def _sum(self, face: HeadRoles, crop: Tensor, boxes: Tensor, valid: Tensor) -> None:
         self.faces += 1
-        if not face.maps.any():
-            return
-        self.counted += 1
         crop = crop.double().cpu()
         self.crop = crop if self.crop is None else self.crop + crop
         self.roles = face if self.roles is None else HeadRoles(*(a + b for a, b in zip(self.roles, face, strict=True)))
@@ -63,14 +59,14 @@ class HeadWriter:
         """Writes `heads.png`, `heads_distance.png` and `heads.csv`: means over all faces. Returns the pictures."""
         if self.roles is None or self.crop is None:
             return []
-        mean = HeadRoles(*(value / self.counted for value in self.roles))
+        mean = HeadRoles(*(value / self.faces for value in self.roles))
         spec = self.model.crop_spec
         names = [name for name, seen in zip(spec.regions, self.seen, strict=True) if seen]
         boxes = (self.boxes / self.seen.clamp(min=1)).numpy()
         view = FaceView(
             name="",
             face=0,
-            photo=(self.crop / self.counted * 255).round().byte().permute(1, 2, 0).numpy(),
+            photo=(self.crop / self.faces * 255).round().byte().permute(1, 2, 0).numpy(),
             box=None,
             to_crop=np.eye(2, 3),
             crop_size=spec.size,
@@ -79,7 +75,7 @@ class HeadWriter:
             shares={},
             probabilities={},
         )
-        title = f"Where the heads look: mean of {self.counted:,} faces"
+        title = f"Where the heads look: mean of {self.faces:,} faces"
         pictures = {
             "heads.png": heads_figure(view, title, list(self._rows(mean, set(names)))),
             "heads_distance.png": Pil.fromarray(distance_figure(mean.distance.numpy(), spec.size)),

@@ -3,13 +3,11 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import TINY
 from PIL import Image
 from skimage.data import astronaut
 
 from fer_vit.cli import main
 from fer_vit.face.image import encode_png
-from fer_vit.face.regions import DEFAULT_REGIONS
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
@@ -103,23 +101,6 @@ def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp
     page = visualize(*words, "--overwrite")  # a report without them leaves none behind
     assert "Attention heads" not in page
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["faces", "index.html"]
-
-
-def test_means_of_heads_are_over_faces_that_have_regions(drawn: Path, tmp_path: Path, yunet_named: None) -> None:
-    manifest, logs = drawn / "faces.parquet", f"--trainer.logger.init_args.save_dir={tmp_path}"
-    main(["fit", *TINY, "--model.network.tokens=region", f"--data.manifest={manifest}", logs])
-    (tmp_path / "photos").mkdir()
-    for number, pixels in enumerate((astronaut()[0:200, 120:330], astronaut()[300:380, 300:380])):  # a face and none
-        (tmp_path / "photos" / f"{number}.png").write_bytes(encode_png(pixels))
-    best = next(tmp_path.rglob("best.ckpt"))
-    visualize(tmp_path / "photos", best, tmp_path / "both", "--face", "crop", "--heads")
-    (tmp_path / "photos" / "1.png").unlink()
-    visualize(tmp_path / "photos", best, tmp_path / "one", "--face", "crop", "--heads")
-    assert (tmp_path / "both" / "heads.csv").read_text() == (tmp_path / "one" / "heads.csv").read_text()
-    with (tmp_path / "one" / "heads.csv").open() as file:
-        for row in csv.DictReader(file):
-            assert float(row["patches"]) == 0
-            assert sum(float(row[name]) for name in DEFAULT_REGIONS) == pytest.approx(1, abs=1e-3)
 
 
 def test_heads_without_any_face(checkpoint: Path, tmp_path: Path) -> None:
