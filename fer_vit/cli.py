@@ -26,7 +26,8 @@ PLAIN_VERBS = {
     "prepare": "make a manifest (one Parquet table) from a data set as its owners distribute it",
     "distill": "let trained models add to the votes that a smaller one learns from",
     "predict": "find and classify every face in photos: one table out",
-    "visualize": "show what the model attended to: pictures and one HTML page",
+    "visualize": "show what speaks for each prediction: pictures and one HTML page",
+    "faithfulness": "score how far such explanations can be trusted",
     "models": "list the models that are here, with their figures",
     "export": "write a model for other programs: safetensors, ONNX or torch.export",
 }
@@ -89,7 +90,7 @@ def run(args: list[str]) -> None:
 
 def help_text() -> str:
     """Returns the text of `fer-vit --help`."""
-    verbs = "\n".join(f"  {name:<10} {text}" for name, text in {**PLAIN_VERBS, **LIGHTNING_VERBS}.items())
+    verbs = "\n".join(f"  {name:<12} {text}" for name, text in {**PLAIN_VERBS, **LIGHTNING_VERBS}.items())
     return (
         f"fer-vit {fer_vit.__version__}: vision transformers for facial expression recognition\n\n"
         f"usage: fer-vit VERB ...   (`fer-vit VERB --help` lists its options)\n\nverbs:\n{verbs}\n\n"

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from PIL import Image as Pil
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from tqdm import tqdm
 
 from fer_vit.data.crop import CropSpec
@@ -240,6 +240,27 @@ class Recognizer(nn.Module):
         Raises:
             FerVitError: The manifest is not there, has other labels, or not every row has one.
         """
+        batches, targets = self.labelled(manifest, split, mirrored)
+        logits = [self.net(part.image, part.boxes, part.valid).float().cpu() for part in batches]
+        return torch.cat(logits), targets
+
+    def labelled(
+        self, manifest: str | Path, split: Split = "val", mirrored: bool = False, most: int | None = None
+    ) -> tuple[Iterator[Batch], Tensor]:
+        """Reads the labelled faces of a manifest under a progress bar.
+
+        Args:
+            manifest: A Parquet table of `fer-vit prepare` with the model's labels in their order.
+            split: Which of its rows.
+            mirrored: Look at every face in a mirror.
+            most: No more faces than these, evenly spaced. None: all.
+
+        Returns:
+            Batches ready for the model, and the share of every class (N, C).
+
+        Raises:
+            FerVitError: The manifest is not there, has other labels, or not every row has one.
+        """
         rows = Manifest.read(manifest).split(split)
         if list(rows.names) != self.labels:
             raise FerVitError(
@@ -250,11 +271,10 @@ class Recognizer(nn.Module):
         )
         if dataset.targets is None or not len(dataset):
             raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
-        logits = []
-        for batch in tqdm(DataLoader(dataset, PART, collate_fn=collate), unit=" batches", disable=None, leave=False):
-            part = batch.ready(self.device)
-            logits.append(self.net(part.image, part.boxes, part.valid).float().cpu())
-        return torch.cat(logits), torch.from_numpy(dataset.targets).float()
+        places = np.linspace(0, len(dataset) - 1, min(most or len(dataset), len(dataset))).round().astype(int).tolist()
+        loader = DataLoader(Subset(dataset, places), PART, collate_fn=collate)
+        bar = tqdm(loader, unit=" batches", disable=None, leave=False)
+        return (part.ready(self.device) for part in bar), torch.from_numpy(dataset.targets[places]).float()
 
     def _result(
         self, photo: Photo, source: Source, number: int, face: Face | None, row: int, part: Batch, shares: list[float]

@@ -28,7 +28,7 @@ HOMES = {
         "commands/prepare.py",
         "sources/drawn.py",
     },
-    "matplotlib": {"report/confusion.py", "report/heads.py"},
+    "matplotlib": {"report/confusion.py", "report/heads.py", "report/faithfulness.py", "report/relations.py"},
 }
 FORBIDDEN = {"face": {"torch", "torchvision", "timm"}, "report": {"torch", "torchvision", "timm", "cv2"}}
 FILES = sorted(PACKAGE.rglob("*.py"))

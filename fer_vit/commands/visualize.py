@@ -1,5 +1,6 @@
-"""The verb `visualize`: what the model attended to, as pictures and one page."""
+"""The verb `visualize`: what speaks for a prediction, as pictures and one page."""
 
+import csv
 import shutil
 import tempfile
 from collections import Counter
@@ -8,20 +9,34 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fer_vit.commands.heads import HeadWriter
+from fer_vit.commands.relations import RelationWriter
 from fer_vit.data.photos import FaceMode, Photo, find_images
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
-from fer_vit.explain.attention import Method, explain
-from fer_vit.face.geometry import Image
+from fer_vit.explain.explain import KNOWING, Explanation, Method, explain_each
+from fer_vit.explain.relations import relations
+from fer_vit.face.geometry import Array, Image
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.model.pretrained import DEFAULT
 from fer_vit.recognizer import DetectorName, Recognizer, load
 from fer_vit.report.draw import FaceView
-from fer_vit.report.html import FaceRecord, save_face, write_page
+from fer_vit.report.html import Evidence, FaceRecord, Means, mean_shares, save_face, write_page
 
-REPORT = ("index.html", "faces", "heads", "heads.png", "heads_distance.png", "heads.csv")
+REPORT = (
+    "index.html",
+    "faces",
+    "photos",
+    "shares.csv",
+    "relations.png",
+    "relations.csv",
+    "heads",
+    "heads.png",
+    "heads_distance.png",
+    "heads.csv",
+)
 """What a report may consist of, and what a new one replaces."""
 
 
@@ -30,7 +45,7 @@ def visualize(
     *,
     checkpoint: str | None = None,
     output: Path = Path("report"),
-    method: Method = "rollout",
+    method: Method = "relevance",
     heads: bool = False,
     face: FaceMode = "detect",
     detector: DetectorName = "yunet",
@@ -38,11 +53,13 @@ def visualize(
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Shows which patches and which facial regions the model attended to, for every face in photos.
+    """Shows which patches and which facial regions speak for the prediction, for every face in photos.
 
-    Writes a picture per face to OUTPUT/faces, and OUTPUT/index.html with all of them and the mean share of every region
-    by predicted expression; the page opens from disk and needs nothing else. `--heads` adds OUTPUT/heads with a picture
-    per face, and heads.png, heads_distance.png and heads.csv with the means.
+    Writes OUTPUT/index.html, a gallery to filter, sort and search in which every face opens large, with what each
+    region says for or against any expression; it needs OUTPUT/photos beside it and nothing else. OUTPUT/faces has a
+    figure of every face; shares.csv the mean shares by predicted expression; relations.csv and .png which regions take
+    from which. `--heads` adds OUTPUT/heads with a picture per face, and heads.png, heads_distance.png and heads.csv
+    with the means.
 
     Examples:
         fer-vit visualize photos
@@ -56,7 +73,9 @@ def visualize(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name out of `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
-        method: "rollout" follows attention through all blocks; "raw" is the last block's.
+        method: "relevance", gradient times attention through all blocks; "ablation", how far the score falls without a
+            region; "rollout", attention through all blocks; "raw", the last block's; "gradcam"; or, for comparison,
+            "random" and "centre".
         heads: Whether to show every attention head too: where it looks and how far, per face and on average.
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
@@ -79,51 +98,95 @@ def visualize(
     if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
         raise FerVitError(f"{output} holds the photos, and they would be replaced. Choose another folder.")
     model = load(checkpoint)
+    regions = model.crop_spec.regions
     sources = find_images(images)
     status: Counter[str] = Counter()
     records: list[FaceRecord] = []
     with _new_folder(output) as folder:
+        related = RelationWriter(folder, model)
         roles = HeadWriter(folder, model) if heads else None
         for photos, parts in model.batches(sources, face, detector, batch_size, workers):
             status.update(photo.status for photo in photos)
-            views = list(face_views(photos, parts, model, method))
-            records += [save_face(folder, number, view) for number, view in enumerate(views, len(records))]
+            found = list(face_views(photos, parts, model, method))
+            views = [view for view, _ in found]
+            records += [save_face(folder, number, *one, regions) for number, one in enumerate(found, len(records))]
+            related.add(parts, views)
             if roles is not None:
                 roles.add(parts, views)
         facts = {
-            "Method": f"attention {method}",
+            "Method": method,
             "Model": checkpoint or DEFAULT,
             "Photos": ", ".join(f"{number:,} {what}" for what, number in status.most_common()),
         }
-        pictures = roles.write() if roles is not None else []
-        write_page(folder / "index.html", records, "What the model attended to", facts, pictures)
+        means = mean_shares(records)
+        write_shares(folder / "shares.csv", means)
+        sections = {"Relations between regions": related.write()}
+        if roles is not None:
+            sections["Attention heads"] = roles.write()
+        write_page(folder / "index.html", records, means, regions, "What speaks for each prediction", facts, sections)
     print(f"{len(records):,} faces in {sum(status.values()):,} images: open {output / 'index.html'}")
 
 
-def face_views(photos: list[Photo], parts: list[Batch], model: Recognizer, method: Method) -> Iterator[FaceView]:
+def face_views(
+    photos: list[Photo], parts: list[Batch], model: Recognizer, method: Method
+) -> Iterator[tuple[FaceView, Evidence]]:
     """Yields what the report shows of every face in some photos; `parts` holds the faces in order."""
     faces = ((photo, number, face) for photo in photos for number, face in enumerate(photo.faces))
     path, pixels = "", np.zeros((1, 1, 3), np.uint8)
     for part in parts:
-        result = explain(model.net, part.image, part.boxes, part.valid, method)
+        batch = (model.net, part.image, part.boxes, part.valid)
+        probabilities = torch.tensor(model.probabilities(part))
+        order = probabilities.argsort(1, descending=True)
+        top, second = order[:, 0].tolist(), order[:, :2][:, -1]
+        classes = torch.eye(len(model.labels))
+        wanted = classes[top][None]
+        if method in KNOWING:  # every label, and the first rather than the second
+            each = classes[:, None].expand(-1, len(top), -1)
+            wanted = torch.cat([each, (classes[top] - classes[second])[None]])
+        found = explain_each(*batch, method, wanted.to(model.device))
+        flow = relations(*batch).flow
         for row, (photo, number, face) in zip(range(len(part.path)), faces, strict=False):
             if photo.path != path:
                 # Read again rather than carried along: the workers hand over crops, and photos can be large.
                 path, pixels = photo.path, _read_again(photo.path)
-            present = part.valid[row].nonzero().flatten().tolist() if result.shares.shape[1] else []
-            names = model.crop_spec.regions
-            yield FaceView(
+            present, names = part.valid[row].nonzero().flatten().tolist(), model.crop_spec.regions
+            explained = {top[row]: arrays(found[0], row)}
+            if method in KNOWING:
+                explained = {label: arrays(one, row) for label, one in enumerate(found[:-1])}
+            shares, heat = explained[top[row]]
+            evidence = Evidence(
+                labels=[explained.get(label) for label in range(len(classes))],
+                contrast=arrays(found[-1], row) if method in KNOWING else None,
+                relations=flow[row].double().cpu().numpy(),
+            )
+            view = FaceView(
                 name=path,
                 face=number,
                 photo=pixels,
                 box=None if face is None else face.box,
                 to_crop=part.to_crop[row].double().numpy(),
                 crop_size=model.crop_spec.size,
-                heat=result.heat[row].double().cpu().numpy(),
+                heat=heat,
                 regions={names[i]: part.boxes[row, i].double().cpu().numpy() for i in present},
-                shares={names[i]: float(result.shares[row, i]) for i in present},
-                probabilities=dict(zip(model.labels, result.probabilities[row].tolist(), strict=True)),
+                shares={names[i]: float(shares[i]) for i in present},
+                probabilities=dict(zip(model.labels, probabilities[row].tolist(), strict=True)),
             )
+            yield view, evidence
+
+
+def write_shares(path: Path, means: Means) -> None:
+    """Writes the mean share of every region by predicted expression, with its interval."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["predicted", "region", "faces", "mean", "low", "high"])
+        for label, regions in means.items():
+            for region, one in regions.items():
+                table.writerow([label, region, one["faces"], one["mean"], one["low"], one["high"]])
+
+
+def arrays(result: Explanation, row: int) -> tuple[Array, Array]:
+    """Shares (R,) and heat (h, w) of a face."""
+    return result.shares[row].double().cpu().numpy(), result.heat[row].double().cpu().numpy()
 
 
 def _read_again(path: str) -> Image:

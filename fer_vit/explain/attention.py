@@ -1,33 +1,16 @@
-"""What the encoder attended to: attention recorded from outside, and its flow to the prediction.
+"""Attention of the encoder, recorded from outside, and its flow to the prediction.
 
-B images, H heads, T tokens, R regions, C classes.
+B images, H heads, T tokens, Q vectors a face (see `model.pooling`).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
-
-Method = Literal["rollout", "raw"]
-
-
-class Explanation(NamedTuple):
-    """Where a prediction came from. Patches and regions of a face together have 1.
-
-    Attributes:
-        probabilities: (B, C).
-        heat: Share of every patch (B, rows, columns); (B, 0, 0) without patch tokens.
-        shares: Share of every region (B, R); 0 for a missing one.
-    """
-
-    probabilities: Tensor
-    heat: Tensor
-    shares: Tensor
 
 
 @contextmanager
@@ -87,27 +70,28 @@ def rollout(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
     return flow[:, 0]
 
 
-@torch.inference_mode()
-def explain(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method = "rollout") -> Explanation:
-    """Classifies faces and says which patches and regions the prediction came from.
+def relevance(
+    attention: Sequence[Tensor], gradients: Sequence[Tensor], pool: Tensor, pool_gradient: Tensor | None = None
+) -> Tensor:
+    """Gradient times attention, accumulated over blocks: evidence for a class less evidence against it: (B, T).
+
+    Chefer, Gur & Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder
+    Transformers" (ICCV 2021), equations 5 and 6 for the encoder and 10 for a decoder's cross-attention (whose queries
+    are the same for every face, so that what they tell one another carries nothing of it). The paper keeps what speaks
+    for a class; here the same rules for the negative of its score give what speaks against it.
 
     Args:
-        net: The model, in evaluation mode.
-        image: Face crops (B, 3, S, S), RGB in [0, 1].
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        valid: Which regions are there (B, R).
-        method: "rollout" through all blocks, or the "raw" attention of the last one.
+        attention: Weights (B, H, T, T) of every block.
+        gradients: Gradients of a score with respect to them.
+        pool: How much each token counts in what is classified (B, H', Q, T).
+        pool_gradient: Gradient of the score with respect to it; None where the weights are taken as they are.
     """
-    layout = net.layout
-    tokens = net.tokenize(image, boxes, valid)
-    with record_attention(net) as attention:
-        tokens = net.forward_features(tokens)
-    probabilities = net.probabilities(net.forward_head(tokens))
-    weights = net.pool.weights(tokens).float()  # (B, 1 or C, T)
-    # With a query for each expression: where that of the predicted one looked; else the one there is.
-    every = weights.expand(-1, probabilities.shape[1], -1)  # (B, C, T)
-    pool = every[torch.arange(len(every)), probabilities.argmax(-1)]
-    scores = (rollout if method == "rollout" else raw)(attention, pool)
-    scores[:, : layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
-    scores = scores / scores.sum(1, keepdim=True).clamp(min=1e-12)
-    return Explanation(probabilities, layout.patch_map(scores), layout.region_scores(scores))
+
+    def flow(sign: float) -> Tensor:
+        start = pool.float() if pool_gradient is None else (sign * pool_gradient.float() * pool.float()).clamp(min=0)
+        row = start.mean(1).sum(1, keepdim=True)  # (B, 1, T)
+        for weights, gradient in zip(reversed(attention), reversed(gradients), strict=True):
+            row = row + row @ (sign * gradient.float() * weights.float()).clamp(min=0).mean(1)
+        return row[:, 0]
+
+    return flow(1.0) - flow(-1.0)

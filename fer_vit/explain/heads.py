@@ -41,7 +41,7 @@ def head_roles(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> H
     tokens = net.tokenize(image, boxes, valid)
     with record_attention(net) as attention:
         encoded = net.forward_features(tokens)
-    pool = net.pool.weights(encoded).float()  # (B, 1 or C, T)
+    pool = net.pool(encoded).weights.mean(1).float()  # (B, 1 or C, T)
     looking = pool.mean(1)[:, None, None]  # (B, 1, 1, T)
     apart = torch.cdist(tokens.centres.float(), tokens.centres.float())[:, None]  # (B, 1, T, T), in pixels
     maps, distance = [], []

@@ -50,19 +50,19 @@ class CrossAttention(nn.Module):
         self.kv = nn.Linear(dim, 2 * dim)
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, memory: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Attends.
 
         Args:
             x: Queries (B, Q, D).
             memory: What they look at (B, T, D).
-            valid: Which of it is there (B, T). None: all.
+            valid: Which of it is there (B, T).
 
         Returns:
             The new queries (B, Q, D), and their weights over the memory (B, H, Q, T). A face without any memory has 0.
         """
         q, k, v = (split_heads(part, self.num_heads) for part in (self.q(x), *self.kv(memory).chunk(2, dim=-1)))
-        weights = masked_softmax(self.scale * q @ k.transpose(-2, -1), None if valid is None else valid[:, None, None])
+        weights = masked_softmax(self.scale * q @ k.transpose(-2, -1), valid[:, None, None])
         return self.proj((weights @ v).transpose(1, 2).flatten(2)), weights
 
 
@@ -85,7 +85,7 @@ class DecoderBlock(nn.Module):
         self.norm3 = nn.LayerNorm(dim)
         self.mlp = Mlp(dim, 4 * dim)
 
-    def forward(self, x: Tensor, memory: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Queries look at one another and then at the memory; arguments and results as `CrossAttention`'s."""
         x = x + self.self_attn(self.norm1(x), is_causal=self.causal)
         found, weights = self.cross_attn(self.norm2(x), memory, valid)

@@ -1,8 +1,10 @@
 """From encoded tokens to the vectors that are classified, and how much each token counts in them.
 
 Class and register tokens come first; the others lie at a place in the face.
-B images, T tokens, D width, C classes, Q vectors a face: 1, or C with a vector for each expression.
+B images, T tokens, D width, C classes, H heads of the decoder or 1, Q vectors a face: 1, or C, one for each expression.
 """
+
+from typing import NamedTuple
 
 import torch
 from timm.models.vision_transformer import init_weights_vit_timm
@@ -13,18 +15,26 @@ from fer_vit.model.blocks import DecoderBlock
 from fer_vit.model.tokens import Tokens
 
 
+class Pooled(NamedTuple):
+    """What is classified.
+
+    Attributes:
+        x: A vector for each face (B, D), or for each of its expressions (B, C, D).
+        weights: How much each token counts in it (B, H, Q, T); rows sum to 1, or to 0 where there are no places.
+    """
+
+    x: Tensor
+    weights: Tensor
+
+
 class TokenPool(nn.Module):
     """Takes the class token (Dosovitskiy et al. 2021)."""
 
-    def weights(self, tokens: Tokens) -> Tensor:
-        """How much each token counts (B, 1, T)."""
-        weights = torch.zeros_like(tokens.x[:, None, :, 0])
+    def forward(self, tokens: Tokens) -> Pooled:
+        """Pools."""
+        weights = torch.zeros_like(tokens.x[:, None, None, :, 0])
         weights[..., 0] = 1.0
-        return weights
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        """-> (B, D)."""
-        return tokens.x[:, 0]
+        return Pooled(tokens.x[:, 0], weights)
 
 
 class AveragePool(nn.Module):
@@ -38,14 +48,10 @@ class AveragePool(nn.Module):
         super().__init__()
         self.num_prefix = num_prefix
 
-    def weights(self, tokens: Tokens) -> Tensor:
-        """How much each token counts (B, 1, T); rows sum to 1, or to 0 where there are no places."""
+    def forward(self, tokens: Tokens) -> Pooled:
+        """Pools."""
         weights = places(tokens, self.num_prefix).to(tokens.x.dtype)
-        return (weights / weights.sum(1, keepdim=True).clamp(min=1.0))[:, None]
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        """-> (B, D)."""
-        return (self.weights(tokens).transpose(1, 2) * tokens.x).sum(1)
+        return weighted_mean(tokens, weights / weights.sum(1, keepdim=True).clamp(min=1.0))
 
 
 class AdditivePool(nn.Module):
@@ -65,14 +71,10 @@ class AdditivePool(nn.Module):
         self.hidden = nn.Linear(dim, dim)
         self.v = nn.Linear(dim, 1, bias=False)
 
-    def weights(self, tokens: Tokens) -> Tensor:
-        """How much each token counts (B, 1, T); rows sum to 1, or to 0 where there are no places."""
+    def forward(self, tokens: Tokens) -> Pooled:
+        """Pools."""
         scores = self.v(self.hidden(tokens.x).tanh())[..., 0]  # (B, T)
-        return masked_softmax(scores, places(tokens, self.num_prefix))[:, None]
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        """-> (B, D)."""
-        return (self.weights(tokens).transpose(1, 2) * tokens.x).sum(1)
+        return weighted_mean(tokens, masked_softmax(scores, places(tokens, self.num_prefix)))
 
 
 class QueryPool(nn.Module):
@@ -98,20 +100,11 @@ class QueryPool(nn.Module):
         self.apply(init_weights_vit_timm)
         nn.init.trunc_normal_(self.query, std=0.02)
 
-    def decode(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """-> a vector for each expression (B, C, D), and the weights of cross-attention (B, H, C, places)."""
-        start = self.num_prefix
-        valid = None if tokens.valid is None else tokens.valid[:, start:]
-        x, weights = self.decoder(self.query.expand(tokens.x.shape[0], -1, -1), tokens.x[:, start:], valid)
-        return self.norm(x), weights
-
-    def weights(self, tokens: Tokens) -> Tensor:
-        """How much each expression's query attends to each token, mean over heads (B, C, T)."""
-        return nn.functional.pad(self.decode(tokens)[1].mean(1), (self.num_prefix, 0))
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        """-> (B, C, D)."""
-        return self.decode(tokens)[0]
+    def forward(self, tokens: Tokens) -> Pooled:
+        """Pools; the weights are those of cross-attention."""
+        query = self.query.expand(tokens.x.shape[0], -1, -1)
+        x, weights = self.decoder(query, tokens.x, places(tokens, self.num_prefix))
+        return Pooled(self.norm(x), weights)
 
 
 class ExpressionLinear(nn.Linear):
@@ -120,6 +113,11 @@ class ExpressionLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, D) -> logits (B, C)."""
         return (x * self.weight).sum(-1) + self.bias
+
+
+def weighted_mean(tokens: Tokens, weights: Tensor) -> Pooled:
+    """Takes the mean of the tokens with weights (B, T)."""
+    return Pooled((weights[..., None] * tokens.x).sum(1), weights[:, None, None])
 
 
 def places(tokens: Tokens, num_prefix: int) -> Tensor:

@@ -179,8 +179,11 @@ class RegionViT(
 
     def forward_head(self, tokens: Tokens) -> Tensor:
         """Pools encoded tokens and classifies them. -> (B, C)."""
-        pooled = self.vit.fc_norm(self.pool(tokens))  # (B, D), or (B, C, D): a vector for each expression
-        return self.vit.head(self.vit.head_drop(pooled))  # type: ignore[no-any-return]
+        return self.classify(self.pool(tokens).x)
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """Classifies a vector for each face (B, D), or for each of its expressions (B, C, D). -> (B, C)."""
+        return self.vit.head(self.vit.head_drop(self.vit.fc_norm(pooled)))  # type: ignore[no-any-return]
 
     @classmethod
     def from_pretrained(  # type: ignore[override]

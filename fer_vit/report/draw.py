@@ -1,4 +1,4 @@
-"""One face as a picture: where it is, which patches and which regions the model attended to, and what it predicted.
+"""One face as a picture: where it is, which patches and which regions speak for an expression, what was predicted.
 
 Coordinates are those of the face package: (x, y) in pixels, a pixel's centre at +0.5, boxes xyxy, images RGB uint8 HWC.
 `zoom` carries a face to display resolution first; everything after draws there, so lines and words stay crisp on a
@@ -17,9 +17,6 @@ from PIL import ImageDraw, ImageFont
 
 Image = NDArray[np.uint8]
 Array = NDArray[np.float64]
-
-PATCHES = "patches"
-"""Name of the share that all patches have together."""
 
 REGION_COLOURS = {
     "right_eye": "#2f7de1",
@@ -46,7 +43,7 @@ _MAGMA = (
 )
 _ANCHORS = np.array([list(bytes.fromhex(colour)) for colour in _MAGMA.split()], float)  # (17, 3)
 COLOURMAP = np.stack([np.interp(np.linspace(0, 16, 256), range(17), channel) for channel in _ANCHORS.T], axis=1)
-"""Colours (256, 3) in [0, 255] from no attention to most: perceptually uniform, dark to light."""
+"""Colours (256, 3) in [0, 255] from nothing to most: perceptually uniform, dark to light."""
 
 SIDE = 320
 """Side of a panel in a figure, in pixels."""
@@ -70,9 +67,9 @@ class FaceView:
         box: Detected face (4,), xyxy in photo pixels; None for a whole-image crop.
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the square crop in pixels.
-        heat: Attention of each patch (h, w), not negative; (0, 0) when the model has region tokens only.
+        heat: Score of each patch (h, w), negative where it speaks against; (0, 0) when the model has regions only.
         regions: Box (4,) of each region that was present, xyxy in crop pixels.
-        shares: Share of the attention of each region, same keys; patches and regions together have 1.
+        shares: Share of each region, same keys, negative where it speaks against.
         probabilities: Probability of each label.
     """
 
@@ -89,11 +86,11 @@ class FaceView:
 
 
 class Bar(NamedTuple):
-    """One line of a bar chart; `length` in [0, 1], None for a line without a bar."""
+    """One line of a bar chart; `length` in [0, 1]."""
 
     name: str
     value: float
-    length: float | None
+    length: float
     colour: str
     strong: bool = False
 
@@ -116,14 +113,14 @@ def face_figure(view: FaceView) -> Pil.Image:
     foot = _HEAD + SIDE + 20
     draw.text((PANELS[0][0], foot), "face and regions" if view.regions else "face", _MUTED, font(12), "ls")
     tokens = "patch" if view.heat.size else "region"
-    draw.text((PANELS[1][0], foot), f"attention per {tokens}", _MUTED, font(12), "ls")
+    draw.text((PANELS[1][0], foot), f"by {tokens}", _MUTED, font(12), "ls")
     scale = Pil.fromarray(COLOURMAP.round().astype(np.uint8)[None]).resize((72, 8))
     figure.paste(scale, (PANELS[1][2] - 34 - 72, foot - 8))
     draw.text((PANELS[1][2] - 34 - 72 - 6, foot), "0", _MUTED, font(12), "rs")
     draw.text((PANELS[1][2], foot), "most", _MUTED, font(12), "rs")
 
     left = PANELS[1][2] + 2 * _GAP
-    _draw_bars(draw, left, "share of the attention", share_bars(token_shares(view)))
+    _draw_bars(draw, left, "share of the regions", share_bars(view.shares))
     _draw_bars(draw, left + _BAR + 2 * _GAP, "probability", probability_bars(view.probabilities))
     return figure
 
@@ -174,11 +171,11 @@ def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
 
 
 def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> Image:
-    """Lays the attention of the patches over a photo.
+    """Lays the scores of the patches over a photo.
 
     Args:
         photo: RGB uint8 (H, W, 3).
-        heat: Attention of each patch (h, w), not negative. Colours run from 0 to its largest value.
+        heat: Score of each patch (h, w). Colours run from 0, and all below, to its largest value.
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the crop in pixels.
 
@@ -187,7 +184,7 @@ def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> I
     """
     rows, columns = heat.shape
     to_grid = np.diag([columns / crop_size, rows / crop_size]) @ to_crop  # one unit is one patch
-    grid = Pil.fromarray((heat / max(heat.max(), 1e-12)).astype(np.float32))
+    grid = Pil.fromarray((heat.clip(0) / max(heat.max(), 1e-12)).astype(np.float32))
     # Pillow asks for the matrix from output to input, in the same coordinates as ours.
     placed = grid.transform(
         photo.shape[1::-1], Pil.Transform.AFFINE, to_grid.ravel().tolist(), Pil.Resampling.BICUBIC, fillcolor=np.nan
@@ -239,24 +236,21 @@ def turned_back(view: FaceView, box: Array) -> Array:
     return _apply(_invert(view.to_crop), np.array([[left, top], [right, top], [right, bottom], [left, bottom]]))
 
 
-def token_shares(view: FaceView) -> dict[str, float]:
-    """Returns the shares of the regions and, where the model has patches, what is left for these under `PATCHES`."""
-    rest = {PATCHES: max(0.0, 1.0 - sum(view.shares.values()))} if view.heat.size else {}
-    return view.shares | rest
-
-
 def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
     """Returns labels and probabilities, the most probable first."""
     return sorted(probabilities.items(), key=lambda item: -item[1])
 
 
 def share_bars(shares: dict[str, float]) -> list[Bar]:
-    """Returns the bars of `token_shares`: the longest belongs to the largest region; all patches together have none."""
-    largest = max((share for name, share in shares.items() if name != PATCHES), default=0.0)
+    """Returns the bars of the regions' shares: the longest is the furthest from 0, what speaks against is grey."""
+    largest = max((abs(share) for share in shares.values()), default=0.0)
     return [
-        Bar("all patches", share, None, _FAINT)
-        if name == PATCHES
-        else Bar(name.replace("_", " "), share, share / max(largest, 1e-12), REGION_COLOURS.get(name, OTHER_COLOUR))
+        Bar(
+            name.replace("_", " "),
+            share,
+            abs(share) / max(largest, 1e-12),
+            REGION_COLOURS.get(name, OTHER_COLOUR) if share >= 0 else _FAINT,
+        )
         for name, share in shares.items()
     ]
 
@@ -267,6 +261,11 @@ def probability_bars(probabilities: dict[str, float]) -> list[Bar]:
         Bar(name, value, value, _FAINT if place else _ACCENT, not place)
         for place, (name, value) in enumerate(ranked(probabilities)[:12])
     ]
+
+
+def percent(value: float) -> str:
+    """Returns a whole percentage, never minus nothing."""
+    return f"{round(value, 2) + 0.0:.0%}"
 
 
 def printable(text: str) -> str:
@@ -315,13 +314,12 @@ def _draw_bars(draw: ImageDraw.ImageDraw, left: int, title: str, bars: Iterable[
     draw.text((left, _HEAD + 11), title, _MUTED, font(12), "ls")
     for row, bar in enumerate(bars):
         y = _HEAD + 24 + 24 * row
-        ink = _INK if bar.strong or bar.length is None else _MUTED
+        ink = _INK if bar.strong else _MUTED
         draw.text((left, y + 12), fitted(bar.name, 13, 84), ink, font(13), "ls")
-        draw.text((left + _BAR, y + 12), f"{bar.value:.0%}", ink, font(13), "rs")
-        if bar.length is not None:
-            start, full = left + 90, _BAR - 90 - 40
-            draw.rectangle((start, y + 3, start + full, y + 11), _TRACK)
-            draw.rectangle((start, y + 3, start + round(bar.length * full), y + 11), bar.colour)
+        draw.text((left + _BAR, y + 12), percent(bar.value), ink, font(13), "rs")
+        start, full = left + 90, _BAR - 90 - 40
+        draw.rectangle((start, y + 3, start + full, y + 11), _TRACK)
+        draw.rectangle((start, y + 3, start + round(bar.length * full), y + 11), bar.colour)
 
 
 def _apply(matrix: Array, points: Array) -> Array:

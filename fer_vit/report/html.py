@@ -1,23 +1,61 @@
-"""All explained faces as one page that opens from disk: `index.html` holds its pictures, style and script itself.
+"""All explained faces as one page that opens from disk: `index.html` holds its data, style and script itself.
 
-`save_face` keeps each face's figure as a file of its own and returns a small record; `write_page` takes the pictures
-out of these figures, one after the other, and sets the words as text, so that they can be searched and read on a phone.
-What users name (files, labels) is escaped, and a content policy forbids the page to load or to run anything else.
+`save_face` writes each face's picture beside the page and returns a record; `write_page` puts the records into the page
+as JSON, out of which `page.js` makes gallery and large faces. The browser reads pictures only when they are looked at,
+so that thousands of faces open at once. What users name (files, labels) is escaped, and a content policy forbids the
+page to load anything but pictures beside it, or to run any script but its own.
 """
 
 import base64
 import hashlib
 import io
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.report import draw
+from fer_vit.report.means import Figures, figures
+
+Array = NDArray[np.float64]
+Means: TypeAlias = dict[str, dict[str, Figures]]
+"""Mean share by predicted label and region."""
+
+SECTIONS = {
+    "Relations between regions": "How much each region (row) takes from each other (column): attention through all "
+    "blocks, heads averaged, mean over the faces predicted as an expression. What it keeps of itself is left out.",
+    "Attention heads": "Where each head looks, how many pixels of the crop it looks over on average, and the region it "
+    "looks at most. The folder <code>heads</code> beside this page has the same for every face.",
+}
+"""What stands below the heading of a section."""
+
+
+PHOTO = 480
+"""Longer side of the pictures that the page shows, in pixels."""
+_STYLE, _SCRIPT = (files("fer_vit.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+
+
+class Evidence(NamedTuple):
+    """What speaks for one label or another in a face.
+
+    Attributes:
+        labels: Shares (R,) and heat (h, w) for each label; None for those that a method has none for.
+        contrast: Shares and heat for the most probable label rather than the second; None without one.
+        relations: How much each region takes from each (R, R).
+    """
+
+    labels: list[tuple[Array, Array] | None]
+    contrast: tuple[Array, Array] | None
+    relations: Array
 
 
 @dataclass(frozen=True)
@@ -28,82 +66,125 @@ class FaceRecord:
         name: Path of the photo as the user should see it. Untrusted text.
         face: Index of the face in the photo.
         probabilities: Probability of each label.
-        shares: Share of the attention of each region that was present, and of `draw.PATCHES`.
-        figure: File of its figure.
+        shares: Share of each region that was present, negative where it speaks against, for the predicted label.
+        data: What `page.js` draws the face from; indices are those of labels and regions.
     """
 
     name: str
     face: int
     probabilities: dict[str, float]
     shares: dict[str, float]
-    figure: Path
+    data: dict[str, Any]
 
     @property
     def label(self) -> str:
         """The predicted label."""
         return draw.ranked(self.probabilities)[0][0]
 
-    @property
-    def confidence(self) -> float:
-        """The probability of the predicted label."""
-        return draw.ranked(self.probabilities)[0][1]
 
+def save_face(folder: Path, number: int, view: draw.FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
+    """Draws a face, writes pictures of it to `folder` and returns what the page needs.
 
-def save_face(folder: Path, number: int, view: draw.FaceView) -> FaceRecord:
-    """Draws a face, writes the figure to `folder/faces/<number>.jpg` and returns what the page needs of it.
+    Args:
+        folder: The report. `faces` gets a figure, `photos` the face as it is.
+        number: Number of the face in the report.
+        view: The face, explained for the predicted label.
+        evidence: The explanation for other labels.
+        regions: The regions of the model in their order.
 
     Raises:
-        FerVitError: The file cannot be written.
+        FerVitError: A file cannot be written.
     """
-    path = folder / "faces" / f"{number:06d}.jpg"
+    cut = draw.zoom(view, PHOTO)
+    name = f"{number:06d}.jpg"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for place in ("faces", "photos"):
+            (folder / place).mkdir(parents=True, exist_ok=True)
         # Full colour resolution: the lines of the regions are thin.
-        draw.face_figure(view).save(path, quality=90, subsampling=0)
+        draw.face_figure(view).save(folder / "faces" / name, quality=90, subsampling=0)
+        Pil.fromarray(cut.photo).save(folder / "photos" / name, quality=82)
     except OSError as error:
-        raise FerVitError(f"Cannot write {path}: {error.strerror}. Choose a folder you may write.") from error
-    return FaceRecord(view.name, view.face, view.probabilities, draw.token_shares(view), path)
+        raise FerVitError(f"Cannot write to {folder}: {error.strerror}. Choose a folder you may write.") from error
+    (a, c, e), (b, d, f) = np.linalg.inv(np.vstack([cut.to_crop, [0.0, 0.0, 1.0]]))[:2].tolist()  # crop to picture
+    data = {
+        "name": draw.printable(view.name),
+        "number": view.face,
+        "image": f"photos/{name}",
+        "size": cut.photo.shape[1::-1],
+        "probabilities": [round(value, 4) for value in view.probabilities.values()],
+        "matrix": [round(value, 4) for value in (a, b, c, d, e, f)],
+        "crop": view.crop_size,
+        "grid": view.heat.shape,
+        "boxes": [_rounded(view.regions[name], 2) if name in view.regions else None for name in regions],
+        "shares": [one and _rounded(one[0]) for one in evidence.labels],
+        "heat": [one and _rounded(one[1].ravel()) for one in evidence.labels] if view.heat.size else None,
+        "contrast": None,
+        "relations": [_rounded(row) for row in evidence.relations],
+    }
+    if evidence.contrast is not None:
+        shares, heat = evidence.contrast
+        data["contrast"] = {"shares": _rounded(shares), "heat": _rounded(heat.ravel()) if heat.size else None}
+    return FaceRecord(view.name, view.face, view.probabilities, view.shares, data)
 
 
-def mean_shares(records: Iterable[FaceRecord]) -> dict[str, dict[str, float]]:
-    """Returns each region's mean share per predicted label, over the faces that show the region."""
+def _rounded(values: Array | None, digits: int = 3) -> list[float] | None:
+    return None if values is None else np.round(np.asarray(values, float), digits).tolist()
+
+
+def mean_shares(records: Iterable[FaceRecord]) -> Means:
+    """Returns each region's mean share and its interval per predicted label, over the faces that show the region."""
     found: dict[str, dict[str, list[float]]] = {}
     for record in records:
         for region, share in record.shares.items():
             found.setdefault(record.label, {}).setdefault(region, []).append(share)
     return {
-        label: {region: sum(shares) / len(shares) for region, shares in regions.items()}
+        label: {region: figures(np.array(shares)) for region, shares in regions.items()}
         for label, regions in found.items()
     }
 
 
 def write_page(
-    path: Path, records: Sequence[FaceRecord], title: str, facts: Mapping[str, str], heads: Sequence[Pil.Image] = ()
+    path: Path,
+    records: Sequence[FaceRecord],
+    means: Means,
+    regions: Sequence[str],
+    title: str,
+    facts: Mapping[str, str],
+    sections: Mapping[str, Sequence[Pil.Image]],
 ) -> None:
     """Writes the page.
 
     Args:
-        path: The HTML file; an existing one is replaced.
+        path: The HTML file, beside the folder `photos` of `save_face`; an existing one is replaced.
         records: The faces, all of one model, in the order in which the page shows them first.
+        means: Their `mean_shares`.
+        regions: The regions of the model in their order.
         title: Its heading.
         facts: What was run, for example {"Method": ..., "Checkpoint": ..., "Photos": ...}; the page counts the faces.
-        heads: Pictures of the attention heads, for a section of their own.
+        sections: Pictures by the heading under which they stand (see `SECTIONS`).
 
     Raises:
-        FerVitError: The page cannot be written or a figure cannot be read.
+        FerVitError: The page cannot be written.
     """
     try:
         with path.open("w", encoding="utf-8") as file:
-            file.writelines(_page(records, title, {**facts, "Faces": str(len(records))}, heads))
+            file.writelines(_page(records, means, regions, title, {**facts, "Faces": f"{len(records):,}"}, sections))
     except OSError as error:
         raise FerVitError(f"Cannot write the page {path}: {error}. Choose a folder you may write.") from error
 
 
 def _page(
-    records: Sequence[FaceRecord], title: str, facts: Mapping[str, str], heads: Sequence[Pil.Image]
+    records: Sequence[FaceRecord],
+    means: Means,
+    regions: Sequence[str],
+    title: str,
+    facts: Mapping[str, str],
+    sections: Mapping[str, Sequence[Pil.Image]],
 ) -> Iterator[str]:
     script = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'"
+    # A page from disk has no origin that 'self' could name.
+    images = "img-src data: file: 'self'"
+    policy = f"default-src 'none'; {images}; style-src 'unsafe-inline'; script-src 'sha256-{script}'"
     facts_list = "".join(f"<div><dt>{_text(key)}</dt><dd>{_text(value)}</dd></div>" for key, value in facts.items())
     yield f"""<!doctype html>
 <html lang="en">
@@ -125,25 +206,33 @@ def _page(
 """
     if records:
         counts = Counter(record.label for record in records)
-        labels = [label for label in records[0].probabilities if label in counts]
-        yield from _table(labels, counts, mean_shares(records))
-        if heads:
-            yield from _heads(heads)
+        labels = list(records[0].probabilities)
         yield from _controls(labels, counts)
-        yield '<div class="gallery">\n'
-        for record in records:
-            yield _card(record)
-        yield f"</div>\n</section>\n</main>\n<script>{_SCRIPT}</script>\n"
+        yield '<div class="gallery"></div>\n</section>\n'
+        yield from _table([label for label in labels if label in counts], counts, means)
+        for heading, pictures in sections.items():
+            yield from _pictures(heading, pictures)
+        yield f"</main>\n{_DIALOG}"
+        yield '<script type="application/json" id="data">'
+        colours = [{"name": name, "colour": draw.REGION_COLOURS.get(name, draw.OTHER_COLOUR)} for name in regions]
+        yield _json({"labels": [draw.printable(label) for label in labels], "regions": colours, "faces": []})[:-2]
+        for number, record in enumerate(records):
+            yield ",\n" * (number > 0) + _json(record.data)
+        yield f"]}}</script>\n<script>{_SCRIPT}</script>\n"
     else:
         yield "<p>No face was found.</p>\n</main>\n"
     yield "</body>\n</html>\n"
 
 
-def _table(labels: list[str], counts: Counter[str], means: dict[str, dict[str, float]]) -> Iterator[str]:
-    """The mean shares as a heat map; all patches together stand apart, because they would drown the regions."""
-    columns = dict.fromkeys(region for label in labels for region in means.get(label, {}))
-    regions = [region for region in columns if region != draw.PATCHES]
-    largest = max((means[label].get(region, 0.0) for label in labels for region in regions), default=0.0)
+def _json(value: object) -> str:
+    """JSON that cannot end the script that it stands in."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _table(labels: list[str], counts: Counter[str], means: Means) -> Iterator[str]:
+    """The mean shares as a heat map."""
+    regions = list(dict.fromkeys(region for label in labels for region in means.get(label, {})))
+    largest = max((one["mean"] or 0.0 for label in labels for one in means.get(label, {}).values()), default=0.0)
     yield """<section>
 <h2>Mean share by predicted expression</h2>
 <div class="scroll" tabindex="0" role="region" aria-label="Mean share by predicted expression">
@@ -151,29 +240,24 @@ def _table(labels: list[str], counts: Counter[str], means: dict[str, dict[str, f
 <thead><tr><th scope="col">predicted</th><th scope="col">faces</th>"""
     for region in regions:
         yield f'<th scope="col">{_dot(region)}{_text(region.replace("_", " "))}</th>'
-    if draw.PATCHES in columns:
-        yield '<th scope="col">all patches</th>'
     yield "</tr></thead>\n<tbody>\n"
     for label in labels:
         mean = means.get(label, {})
         yield f'<tr><th scope="row">{_text(label)}</th><td class="count">{counts[label]}</td>'
         for region in regions:
-            tint = f' style="--v:{mean[region] / max(largest, 1e-12):.3f}"' if region in mean else ""
-            yield f"<td{tint}>{_percent(mean.get(region))}</td>"
-        if draw.PATCHES in columns:
-            yield f'<td class="count">{_percent(mean.get(draw.PATCHES))}</td>'
+            yield _cell(mean.get(region), largest)
         yield "</tr>\n"
     yield "</tbody>\n</table>\n</div>\n</section>\n"
 
 
-def _heads(pictures: Sequence[Pil.Image]) -> Iterator[str]:
-    yield "<section>\n<h2>Attention heads</h2>\n"
-    yield "<p>Where each head looks, how many pixels of the crop it looks over on average, and the region it looks at"
-    yield " most. The folder <code>heads</code> beside this page has the same for every face.</p>\n"
+def _pictures(heading: str, pictures: Sequence[Pil.Image]) -> Iterator[str]:
+    if not pictures:
+        return
+    yield f"<section>\n<h2>{heading}</h2>\n<p>{SECTIONS[heading]}</p>\n"
     for picture in pictures:
-        yield '<div class="scroll" tabindex="0" role="region" aria-label="Attention heads">'
+        yield f'<div class="scroll" tabindex="0" role="region" aria-label="{heading}">'
         size = f'width="{picture.width}" height="{picture.height}"'
-        yield f'<img src="{_data_uri(picture)}" alt="Attention heads" {size}></div>\n'
+        yield f'<img src="{_data_uri(picture)}" alt="{heading}" {size}></div>\n'
     yield "</section>\n"
 
 
@@ -184,9 +268,10 @@ def _controls(labels: list[str], counts: Counter[str]) -> Iterator[str]:
 <fieldset><legend>Predicted expression</legend>
 <label><input type="radio" name="label" value="" checked><span>all</span></label>
 """
-    for label in labels:
-        yield f'<label><input type="radio" name="label" value="{_text(label)}">'
-        yield f"<span>{_text(label)} <small>{counts[label]}</small></span></label>\n"
+    for number, label in enumerate(labels):
+        if label in counts:
+            yield f'<label><input type="radio" name="label" value="{number}">'
+            yield f"<span>{_text(label)} <small>{counts[label]:,}</small></span></label>\n"
     yield """</fieldset>
 <label>Order <select name="order"><option value="found">as found<option value="most">most confident first
 <option value="least">least confident first</select></label>
@@ -196,41 +281,16 @@ def _controls(labels: list[str], counts: Counter[str]) -> Iterator[str]:
 """
 
 
-def _card(record: FaceRecord) -> str:
-    with Pil.open(record.figure) as figure:
-        pictures = [_data_uri(figure.crop(panel)) for panel in draw.PANELS]
-    images = "".join(
-        f'<img src="{uri}" alt="{alt}" width="{draw.SIDE}" height="{draw.SIDE}" loading="lazy" decoding="async">'
-        for uri, alt in zip(pictures, ("Photo with face and regions", "Heat map of the attention"), strict=True)
-    )
-    return f"""<article data-label="{_text(record.label)}" data-confidence="{record.confidence:.6f}">
-<h3>{_text(record.label)} <span>{record.confidence:.0%}</span></h3>
-<p><bdi class="name">{_text(record.name)}</bdi> <span>face&nbsp;{record.face}</span></p>
-<div class="pictures">{images}</div>
-<div class="charts">
-{_bars("share of the attention", draw.share_bars(record.shares))}
-{_bars("probability", draw.probability_bars(record.probabilities))}
-</div>
-</article>
-"""
-
-
-def _bars(title: str, bars: Iterable[draw.Bar]) -> str:
-    lines = "".join(
-        f"<li{' class=strong' if bar.strong else ''}><span>{_text(bar.name)}</span>"
-        + ("<i></i>" if bar.length is None else f'<i style="--w:{bar.length:.3f};--c:{bar.colour}"></i>')
-        + f"<b>{bar.value:.0%}</b></li>"
-        for bar in bars
-    )
-    return f"<div><h4>{title}</h4><ul>{lines}</ul></div>"
-
-
 def _dot(region: str) -> str:
     return f'<i class="dot" style="--c:{draw.REGION_COLOURS.get(region, draw.OTHER_COLOUR)}"></i>'
 
 
-def _percent(share: float | None) -> str:
-    return "&ndash;" if share is None else f"{share:.1%}"
+def _cell(one: Figures | None, largest: float) -> str:
+    if one is None or one["mean"] is None or one["low"] is None or one["high"] is None:
+        return "<td>&ndash;</td>"
+    tint = f"--v:{max(one['mean'], 0) / max(largest, 1e-12):.3f}"
+    between = f"{one['faces']:,} faces, 95 % interval {draw.percent(one['low'])} to {draw.percent(one['high'])}"
+    return f'<td style="{tint}" title="{between}">{round(one["mean"], 3) + 0.0:.1%}</td>'
 
 
 def _text(text: str) -> str:
@@ -239,110 +299,38 @@ def _text(text: str) -> str:
 
 def _data_uri(image: Pil.Image) -> str:
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=80, optimize=True)
+    image.convert("RGB").save(buffer, "JPEG", quality=80, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 _NOTE = """<details open><summary>How to read this</summary>
-<p>A share says how much of the attention that the method follows through the model ends at a token: the shares of all
-patches and all regions of a face add up to 100%. It says where the model took its information from, not that this made
-the decision: a region can be attended to and change nothing, and regions overlap each other and the patches beneath
-them. Means are over the faces that the model <em>predicted</em> as an expression, right or wrong, and over those that
-show the region. The bars of the regions and the heat map are scaled within each face, from nothing to its
-largest value, so their lengths and colours cannot be compared between faces; the percentages can.</p>
+<p>A region's share says how strongly its tokens, and the patches under it, speak for the predicted expression by the
+method named above; one below zero, with a grey bar, speaks against it. The shares of a face, signs aside, add up to
+100%. They say what the model took its decision from, not what the person felt, and neighbouring regions see some of the
+same pixels. Means are over the faces that the model <em>predicted</em> as an expression, right or wrong, and over those
+that show the region. The bars and the heat map are scaled within each face, from nothing to its largest value, so their
+lengths and colours cannot be compared between faces; the percentages can.</p>
 </details>"""
 
-_STYLE = """
-:root { --paper: #fbfbfa; --card: #fff; --ink: #1c1c1e; --muted: #66666c; --line: #e4e4e2; --track: #ededeb;
-  --heat: 214 90 40; --accent: #1c1c1e; --on-accent: #fff; --faint: #b4b4ba }
-@media (prefers-color-scheme: dark) { :root { --paper: #151517; --card: #1d1d20; --ink: #ededf0; --muted: #a0a0a8;
-  --line: #303035; --track: #2c2c31; --heat: 224 104 52; --accent: #ededf0; --on-accent: #151517; --faint: #6c6c74 } }
-* { box-sizing: border-box }
-body { margin: 0 auto; max-width: 1320px; padding: 2.5rem clamp(1rem, 4vw, 3rem) 5rem; background: var(--paper);
-  color: var(--ink); font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
-  font-variant-numeric: tabular-nums; -webkit-text-size-adjust: 100% }
-h1, h2 { font-family: "Iowan Old Style", Charter, "Palatino Linotype", Palatino, Georgia, serif; font-weight: 500;
-  letter-spacing: -.01em; line-height: 1.2; text-wrap: balance }
-h1 { font-size: clamp(1.7rem, 4vw, 2.3rem); margin: 0 0 1rem }
-h2 { font-size: 1.35rem; margin: 3rem 0 .9rem }
-.facts { display: flex; flex-wrap: wrap; gap: .5rem 2.2rem; margin: 0 0 1.4rem }
-dt { color: var(--muted); font-size: .8rem }
-dd { margin: 0; overflow-wrap: anywhere }
-details { max-width: 46rem; color: var(--muted) }
-summary { cursor: pointer; color: var(--ink) }
-details p { margin: .4rem 0 0 }
-.scroll { overflow-x: auto }
-.scroll img { width: auto }
-table { border-collapse: separate; border-spacing: 2px; font-size: .87rem }
-th { font-weight: 400; text-align: right; padding: .3rem .6rem; white-space: nowrap }
-thead th { color: var(--muted); vertical-align: bottom; white-space: normal; line-height: 1.25; min-width: 3.9rem }
-tr > th:first-child { position: sticky; left: 0; background: var(--paper); text-align: left; padding-left: 0 }
-td { text-align: right; padding: .4rem .6rem; border-radius: 4px;
-  background: rgb(var(--heat) / calc(var(--v, 0) * .55)) }
-.count { color: var(--muted) }
-.dot { display: block; width: .6rem; height: .6rem; border-radius: 50%; background: var(--c); margin: 0 0 .25rem auto }
-form { position: sticky; top: 0; z-index: 1; display: flex; flex-wrap: wrap; align-items: center; gap: .6rem 1.2rem;
-  padding: .7rem 0; margin-bottom: 1rem; background: var(--paper); border-bottom: 1px solid var(--line);
-  color: var(--muted); font-size: .87rem }
-fieldset { display: flex; gap: .3rem; border: 0; margin: 0; padding: 3px 0; min-width: 0; max-width: 100%;
-  overflow-x: auto; flex: 1 0 100% }
-legend, fieldset input { position: absolute; opacity: 0; pointer-events: none }
-fieldset label { position: relative; flex: none }
-fieldset span { display: block; padding: .25rem .8rem; border: 1px solid var(--line); border-radius: 99px;
-  cursor: pointer; color: var(--ink); background: var(--card) }
-small { color: var(--muted); font-size: .85em }
-:checked + span { background: var(--accent); border-color: var(--accent); color: var(--on-accent) }
-:checked + span small { color: inherit; opacity: .7 }
-:focus-visible, :focus-visible + span { outline: 2px solid #3b82f6; outline-offset: 1px }
-select, input[type=search] { font: inherit; color: var(--ink); background: var(--card); border: 1px solid var(--line);
-  border-radius: 6px; padding: .3rem .5rem; margin-left: .3rem; max-width: 12rem }
-output { margin-left: auto }
-.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 25rem), 1fr)); gap: 1.2rem }
-article { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 1rem 1.1rem 1.1rem;
-  content-visibility: auto; contain-intrinsic-size: auto 30rem }
-article[hidden] { display: none }
-h3 { margin: 0; font-size: 1.15rem; font-weight: 600 }
-h3 span { font-weight: 400; color: var(--muted) }
-article p { margin: 0 0 .7rem; font-size: .87rem; overflow-wrap: anywhere }
-article p span { color: var(--muted) }
-.pictures { display: grid; grid-template-columns: 1fr 1fr; gap: .5rem }
-img { display: block; width: 100%; height: auto; border-radius: 6px }
-.charts { display: grid; grid-template-columns: 1fr 1fr; gap: 1.2rem; margin-top: .8rem; font-size: .78rem;
-  line-height: 1.3 }
-h4 { margin: 0 0 .25rem; font-weight: 400; font-size: inherit; color: var(--muted) }
-ul { list-style: none; margin: 0; padding: 0 }
-li { display: grid; grid-template-columns: 5.4rem 1fr 2.3rem; align-items: center; gap: .35rem; padding: .12rem 0 }
-li span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap }
-li i[style] { height: .5rem;
-  background: linear-gradient(var(--c), var(--c)) 0 / calc(var(--w) * 100%) no-repeat var(--track) }
-li b { font-weight: 400; text-align: right }
-.strong, .strong b { font-weight: 600 }
-.strong i[style] { background-image: linear-gradient(var(--accent), var(--accent)) }
-@media (max-width: 34rem) { body { padding-top: 1.5rem } article { padding: .8rem } .charts { gap: .8rem }
-  li { grid-template-columns: 4.6rem 1fr 2rem } output { margin-left: 0 } form { position: static } }
-@media print { form { display: none } article { break-inside: avoid } }
-"""
-
-_SCRIPT = """
-const form = document.querySelector('form'), gallery = document.querySelector('.gallery');
-const cards = [...gallery.children];
-const rank = {found: () => 0, most: card => -card.dataset.confidence, least: card => +card.dataset.confidence};
-let ordered = 'found';
-function show() {
-  const {label, order, text} = Object.fromEntries(new FormData(form));
-  let shown = 0;
-  for (const card of cards) {
-    const name = card.querySelector('.name').textContent.toLowerCase();
-    card.hidden = (label !== '' && label !== card.dataset.label) || !name.includes(text.trim().toLowerCase());
-    shown += !card.hidden;
-  }
-  if (order !== ordered) {
-    for (const card of [...cards].sort((a, b) => rank[order](a) - rank[order](b))) gallery.append(card);
-    ordered = order;
-  }
-  form.querySelector('output').value = `${shown} of ${cards.length} faces`;
-}
-form.addEventListener('input', show);
-form.addEventListener('submit', event => event.preventDefault());
-show();
+_DIALOG = """<dialog aria-label="One face">
+<div class="face">
+<header><h3></h3><p><bdi class="name"></bdi> <span class="number"></span></p>
+<nav><button type="button" class="before" aria-label="Face before">&larr;</button>
+<button type="button" class="after" aria-label="Next face">&rarr;</button>
+<button type="button" class="close" autofocus>Close</button></nav></header>
+<svg role="img" aria-label="The face with what speaks for the expression"></svg>
+<div>
+<form class="controls" method="dialog">
+<label>What speaks for <select name="label"></select></label>
+<label><input type="checkbox" name="heat" checked> heat map</label>
+<label><input type="checkbox" name="regions" checked> regions</label>
+<label><input type="checkbox" name="relations"> relations</label>
+</form>
+<h4></h4>
+<ul class="shares"></ul>
+<h4>probability</h4>
+<ul class="probabilities"></ul>
+</div>
+</div>
+</dialog>
 """

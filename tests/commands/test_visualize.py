@@ -8,6 +8,7 @@ from skimage.data import astronaut
 
 from fer_vit.cli import main
 from fer_vit.face.image import encode_png
+from fer_vit.face.regions import DEFAULT_REGIONS
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
@@ -15,7 +16,7 @@ def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
     return (output / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("method", ["rollout", "raw"])
+@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout"])
 def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     images = drawn / "faces" / "test"
     page = visualize(images, checkpoint, tmp_path / "r", "--method", method, "--face", "crop", "--detector", "none")
@@ -23,9 +24,10 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     pictures = sorted((tmp_path / "r" / "faces").iterdir())
     assert len(pictures) == count
     assert all(Image.open(path).width > 640 for path in pictures)
-    assert page.count("<article") == count
-    assert f"attention {method}" in page
-    assert re.search(r"""(src|href)=["'](?!data:|#)""", page) is None  # nothing from anywhere else
+    assert page.count('{"name":"') - len(DEFAULT_REGIONS) == count
+    assert len(list((tmp_path / "r" / "photos").iterdir())) == count
+    assert f"<dt>Method</dt><dd>{method}</dd>" in page
+    assert re.search(r"""(src|href)=["'](?!data:|#)""", page.split("<script")[0]) is None  # nothing from elsewhere
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
 
 
@@ -34,7 +36,7 @@ def test_a_report_of_a_photo(checkpoint: Path, tmp_path: Path, yunet_named: None
     (tmp_path / "photos" / "woman.png").write_bytes(encode_png(astronaut()))
     (tmp_path / "photos" / "broken.png").write_bytes(b"no")
     page = visualize(tmp_path / "photos", checkpoint, tmp_path / "r")
-    assert page.count("<article") == 1
+    assert page.count('"image":"photos/') == 1
     assert "1 not an image that can be decoded, 1 ok" in page
 
 
@@ -100,7 +102,37 @@ def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp
     assert Image.open(tmp_path / "r" / "heads.png").width > 300
     page = visualize(*words, "--overwrite")  # a report without them leaves none behind
     assert "Attention heads" not in page
-    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["faces", "index.html"]
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == [
+        "faces",
+        "index.html",
+        "photos",
+        "relations.csv",
+        "relations.png",
+        "shares.csv",
+    ]
+
+
+def test_mean_shares_are_written_by_expression(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    visualize(drawn / "faces" / "test", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
+    with (tmp_path / "r" / "shares.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["region"] for row in rows} == set(DEFAULT_REGIONS)
+    for row in rows:
+        assert float(row["low"]) <= float(row["mean"]) <= float(row["high"])
+
+
+def test_relations_between_regions_are_shown_by_expression(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    words = (drawn / "faces" / "test", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
+    page = visualize(*words)
+    assert "<h2>Relations between regions</h2>" in page
+    with (tmp_path / "r" / "relations.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    faces = len(list((tmp_path / "r" / "faces").iterdir()))
+    assert sum(int(row["faces"]) for row in rows) == faces * len(DEFAULT_REGIONS)
+    for row in rows:
+        assert sum(float(row[name]) for name in DEFAULT_REGIONS) == pytest.approx(1, abs=1e-3)
+        assert float(row[row["region"]]) > 1 / len(DEFAULT_REGIONS)  # by the residual paths
+    assert Image.open(tmp_path / "r" / "relations.png").width > 200
 
 
 def test_heads_without_any_face(checkpoint: Path, tmp_path: Path) -> None:

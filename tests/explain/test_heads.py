@@ -32,7 +32,7 @@ def test_maps_and_distances_against_loops(change: dict[str, object]) -> None:
     tokens = net.tokenize(*faces())
     with record_attention(net) as attention:
         encoded = net.forward_features(tokens)
-    pool = net.pool.weights(encoded)[:, 0].detach().double()
+    pool = net.pool(encoded).weights[:, 0, 0].detach().double()
     for face in range(3):
         places = [t for t in range(1, net.layout.num_tokens) if tokens.valid[face, t]]
         for block in range(2):

@@ -33,7 +33,7 @@ def pools() -> dict[str, nn.Module]:
 
 def test_additive_pooling_against_the_formula_in_float64() -> None:
     pool, batch = pools()["additive"], tokens()
-    weights, pooled = pool.weights(batch), pool(batch)
+    pooled, weights = pool(batch)
     w, u, v = pool.hidden.weight.double(), pool.hidden.bias.double(), pool.v.weight[0].double()
     for face in range(2):
         x = batch.x[face].double()
@@ -43,30 +43,30 @@ def test_additive_pooling_against_the_formula_in_float64() -> None:
             hidden = [math.tanh(sum(w[i, j] * x[t, j] for j in range(DIM)) + u[i]) for i in range(DIM)]
             powers[t] = math.exp(sum(v[i] * hidden[i] for i in range(DIM)))
         expected = torch.tensor([powers.get(t, 0.0) / sum(powers.values()) for t in range(7)], dtype=torch.float64)
-        assert torch.allclose(weights[face, 0].double(), expected, atol=1e-6)
+        assert torch.allclose(weights[face, 0, 0].double(), expected, atol=1e-6)
         assert torch.allclose(pooled[face].double(), expected @ x, atol=1e-6)
 
 
 def test_average_is_over_the_places_that_are_there() -> None:
     pool, batch = AveragePool(PREFIX), tokens()
-    assert torch.allclose(pool(batch)[0], batch.x[0, 2:].mean(0), atol=1e-6)
-    assert torch.allclose(pool(batch)[1], batch.x[1, [2, 4, 6]].mean(0), atol=1e-6)
-    assert torch.allclose(pool(batch._replace(valid=None))[2], batch.x[2, 2:].mean(0), atol=1e-6)
+    assert torch.allclose(pool(batch).x[0], batch.x[0, 2:].mean(0), atol=1e-6)
+    assert torch.allclose(pool(batch).x[1], batch.x[1, [2, 4, 6]].mean(0), atol=1e-6)
+    assert torch.allclose(pool(batch._replace(valid=None)).x[2], batch.x[2, 2:].mean(0), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["token", "avg", "additive", "query"])
 def test_weights_sum_to_one_and_leave_out_what_is_missing(name: str) -> None:
     pool, batch = pools()[name], tokens()
-    weights = pool.weights(batch)
-    assert weights.shape == (3, CLASSES if name == "query" else 1, 7)
-    expected = torch.ones(3, weights.shape[1])
+    weights = pool(batch).weights
+    assert weights.shape == ((3, 2, CLASSES, 7) if name == "query" else (3, 1, 1, 7))
+    expected = torch.ones(weights.shape[:-1])
     if name != "token":
         expected[2] = 0.0  # nothing there: defined, and 0
         assert (weights[..., :PREFIX] == 0).all()
     assert torch.allclose(weights.sum(-1), expected, atol=1e-6)
-    assert (weights.movedim(1, 2)[~VALID] == 0).all()
+    assert (weights.movedim(3, 1)[~VALID] == 0).all()
     x = batch.x.clone().requires_grad_()
-    pool(batch._replace(x=x)).sum().backward()
+    pool(batch._replace(x=x)).x.sum().backward()
     assert x.grad.isfinite().all()
 
 
@@ -74,7 +74,7 @@ def test_nothing_that_is_missing_changes_what_a_query_finds() -> None:
     pool, batch = pools()["query"], tokens()
     x = torch.where(VALID[..., None], batch.x, 1e3)
     x[:, :PREFIX] = 7.0
-    assert torch.equal(pool(batch), pool(batch._replace(x=x)))
+    assert torch.equal(pool(batch).x, pool(batch._replace(x=x)).x)
 
 
 def test_each_expression_has_a_classifier_of_its_own() -> None:

@@ -141,10 +141,8 @@ def test_box_corners_are_drawn_where_they_belong() -> None:
     assert (picture[60, 70:150] == 255).all(-1).mean() > 0.9  # the face box
 
 
-def test_shares_of_regions_and_patches_make_one() -> None:
-    assert draw.token_shares(make_view()) == pytest.approx({"mouth": 0.3, "nose": 0.1, "patches": 0.6})
-    regions_only = make_view(heat=np.zeros((0, 0)), shares={"mouth": 0.75, "nose": 0.25})
-    assert draw.token_shares(regions_only) == {"mouth": 0.75, "nose": 0.25}
+def test_percent() -> None:
+    assert [draw.percent(value) for value in (-0.004, 0.126, -0.3, 1)] == ["0%", "13%", "-30%", "100%"]
 
 
 def test_region_heat_shows_the_larger_share_where_regions_overlap() -> None:
@@ -154,8 +152,9 @@ def test_region_heat_shows_the_larger_share_where_regions_overlap() -> None:
 
 
 def test_bars() -> None:
-    mouth, nose, patches = draw.share_bars({"mouth": 0.1, "nose": 0.05, "patches": 0.85})
-    assert (mouth.length, nose.length, patches.length) == (1.0, 0.5, None)
+    mouth, nose, chin = draw.share_bars({"mouth": 0.1, "nose": 0.05, "chin": -0.2})
+    assert (mouth.length, nose.length, chin.length) == (0.5, 0.25, 1.0)
+    assert mouth.colour == draw.REGION_COLOURS["mouth"] and chin.colour not in draw.REGION_COLOURS.values()
     first, second, _ = draw.probability_bars({"neutral": 0.2, "happiness": 0.7, "fear": 0.1})
     assert (first.name, first.strong, second.name, second.strong) == ("happiness", True, "neutral", False)
 

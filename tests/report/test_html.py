@@ -1,23 +1,27 @@
-"""The page: whole in one file, safe against hostile names, right in its means."""
-
 import base64
 import hashlib
-import io
+import json
 import re
+import shutil
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from playwright.sync_api import Page, sync_playwright
 
 from fer_vit.errors import FerVitError
 from fer_vit.report import draw
-from fer_vit.report.html import FaceRecord, mean_shares, save_face, write_page
+from fer_vit.report.html import Evidence, FaceRecord, mean_shares, save_face, write_page
 
-HOSTILE = "<img src=x onerror=alert(1)>.png"
-QUOTES = """it's "quoted" & </script><b>.png"""
-FACTS = {"Method": "rollout", "Checkpoint": "<best>.ckpt"}
+HOSTILE = "<script>alert(1)</script>.png"
+QUOTES = """a"b'c&amp;<!--</script>.png"""
+FACTS = {"Method": "relevance", "Model": "<best>.ckpt"}
+REGIONS = ("mouth", "nose")
+LABELS = ("neutral", "happiness", '"><i>x')
 
 
 class Reader(HTMLParser):
@@ -37,65 +41,108 @@ class Reader(HTMLParser):
             self.text += data
 
 
-def make_view(name: str, label: str = "happiness") -> draw.FaceView:
+def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2), patches: bool = True) -> draw.FaceView:
     return draw.FaceView(
         name=name,
         face=2,
         photo=np.full((48, 48, 3), 90, np.uint8),
         box=None,
-        to_crop=np.eye(2, 3),
-        crop_size=48,
-        heat=np.ones((6, 6)),
-        regions={"mouth": np.array([14.0, 30.0, 34.0, 42.0])},
+        to_crop=np.array([[0.5, 0.0, 4.0], [0.0, 0.5, 4.0]]),
+        crop_size=32,
+        heat=np.ones((2, 4)) if patches else np.zeros((0, 0)),
+        regions={"mouth": np.array([8.0, 16.0, 20.0, 28.0])},
         shares={"mouth": 0.25},
-        probabilities={"neutral": 0.1, label: 0.9},
+        probabilities=dict(zip(LABELS, probabilities, strict=True)),
     )
 
 
+def make_evidence(patches: bool = True) -> Evidence:
+    heat = np.arange(8.0).reshape(2, 4) / 8 if patches else np.zeros((0, 0))
+    each = [(np.array([share, -0.5]), heat - 0.25) for share in (0.1, 0.25, -0.4)]
+    return Evidence(list(each), (np.array([0.9, 0.1]), heat), np.array([[0.6, 0.4], [0.3, 0.7]]))
+
+
+def write(folder: Path) -> Path:
+    views = [
+        make_view(HOSTILE),
+        make_view(QUOTES, (0.6, 0.3, 0.1), False),
+        make_view("broken \udcff.png", (0.0, 0.1, 0.9)),
+    ]
+    evidence = [
+        make_evidence(),
+        make_evidence(False),
+        Evidence([None, None, (np.ones(2), np.ones((2, 4)))], None, np.eye(2)),
+    ]
+    records = [save_face(folder, *one, REGIONS) for one in zip(range(3), views, evidence, strict=True)]
+    write_page(folder / "index.html", records, mean_shares(records), REGIONS, "A <title>", FACTS, {})
+    return folder / "index.html"
+
+
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("page")
-    views = [make_view(HOSTILE), make_view(QUOTES), make_view("broken \udcff.png", label='"><i>x')]
-    records = [save_face(folder, number, view) for number, view in enumerate(views)]
-    write_page(folder / "index.html", records, "A <title>", FACTS)
-    return (folder / "index.html").read_text(encoding="utf-8")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("page"))
 
 
-def test_save_face_keeps_the_figure_and_a_small_record(tmp_path: Path) -> None:
-    record = save_face(tmp_path, 7, make_view("a.png"))
-    assert record.figure == tmp_path / "faces" / "000007.jpg"
-    assert (record.label, record.confidence, record.face) == ("happiness", 0.9, 2)
-    assert record.shares == {"mouth": 0.25, "patches": 0.75}
-    drawn = np.asarray(draw.face_figure(make_view("a.png"))).astype(float)
-    with Image.open(record.figure) as saved:
+@pytest.fixture(scope="module")
+def page(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def data(page: str) -> dict[str, Any]:
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(found)
+
+
+@pytest.fixture(scope="module")
+def browser(file: Path) -> Iterator[tuple[Page, list[str]]]:
+    """The page in a real browser, and what goes wrong in it."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no browser is here: install chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        opened, wrong = chromium.new_page(), []
+        opened.on("console", lambda message: wrong.append(message.text))
+        opened.on("pageerror", lambda error: wrong.append(str(error)))
+        opened.on("dialog", lambda dialog: wrong.append("a dialog was opened"))
+        opened.goto(file.as_uri())
+        yield opened, wrong
+        chromium.close()
+
+
+def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
+    view = make_view("a.png")
+    record = save_face(tmp_path, 7, view, make_evidence(), REGIONS)
+    assert (record.label, record.face) == ("happiness", 2)
+    assert record.shares == {"mouth": 0.25}
+    drawn = np.asarray(draw.face_figure(view)).astype(float)
+    with Image.open(tmp_path / "faces" / "000007.jpg") as saved:
         assert np.abs(np.asarray(saved) - drawn).mean() < 2
+    with Image.open(tmp_path / record.data["image"]) as photo:
+        assert list(photo.size) == list(record.data["size"])
+    # A region's corner goes from crop to picture as the photo's zoom has it.
+    a, b, c, d, e, f = record.data["matrix"]
+    left, top, _, _ = record.data["boxes"][0]
+    expected = draw.turned_back(draw.zoom(view, 480), view.regions["mouth"])[0]
+    assert np.allclose([a * left + c * top + e, b * left + d * top + f], expected, atol=0.05)
+    assert record.data["boxes"][1] is None  # it was not there
+    assert record.data["heat"][1] == pytest.approx([-0.25, -0.125, 0, 0.125, 0.25, 0.375, 0.5, 0.625])
 
 
 def test_names_are_text_and_nothing_else(page: str) -> None:
     reader = Reader(page)
-    assert HOSTILE in reader.text and QUOTES in reader.text and "broken ?.png" in reader.text
     assert "A <title>" in reader.text and "<best>.ckpt" in reader.text and '"><i>x' in reader.text
     assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
-    assert [attributes["data-label"] for tag, attributes in reader.tags if tag == "article"][2] == '"><i>x'
-    assert sum(tag == "script" for tag, _ in reader.tags) == 1
+    assert [face["name"] for face in data(page)["faces"]] == [HOSTILE, QUOTES, "broken ?.png"]
+    assert data(page)["labels"] == list(LABELS)
+    assert sum(tag == "script" for tag, _ in reader.tags) == 2  # data and program, none smuggled in by a name
 
 
-def test_page_is_whole_in_itself(page: str) -> None:
+def test_page_needs_nothing_but_the_pictures_beside_it(page: str) -> None:
     tags = Reader(page).tags
-    images = [attributes for tag, attributes in tags if tag == "img"]
-    assert len(images) == 6  # two of each face, none smuggled in by a name
-    assert all(image["src"].startswith("data:image/jpeg;base64,") and image["loading"] == "lazy" for image in images)
-    assert not any("href" in attributes for _, attributes in tags)
-    assert not any("src" in attributes for tag, attributes in tags if tag != "img")
-    assert not re.search(r"https?://|@import|url\(", page)
-
-
-def test_pictures_are_those_of_the_face(page: str) -> None:
-    first, second, *_ = (attributes["src"] for tag, attributes in Reader(page).tags if tag == "img")
-    figure = draw.face_figure(make_view(HOSTILE))
-    for uri, panel in zip((first, second), draw.PANELS, strict=True):
-        picture = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
-        assert np.abs(np.asarray(picture).astype(float) - np.asarray(figure.crop(panel))).mean() < 3
+    assert not any({"href", "src"} & attributes.keys() for _, attributes in tags)
+    assert not re.search(r"https?://(?!www.w3.org/2000/svg)|@import|url\(", page)
+    assert all(face["image"] == f"photos/{number:06d}.jpg" for number, face in enumerate(data(page)["faces"]))
 
 
 def test_policy_allows_the_page_its_own_script_alone(page: str) -> None:
@@ -105,9 +152,78 @@ def test_policy_allows_the_page_its_own_script_alone(page: str) -> None:
     assert f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
 
 
+def test_the_gallery_filters_sorts_and_searches(browser: tuple[Page, list[str]]) -> None:
+    page, wrong = browser
+    names = page.locator(".card:visible .name")
+    assert names.all_text_contents() == [HOSTILE, QUOTES, "broken ?.png"]
+    page.locator("select[name=order]").select_option("most")
+    assert names.all_text_contents() == ["broken ?.png", HOSTILE, QUOTES]
+    page.locator("select[name=order]").select_option("least")
+    assert names.all_text_contents() == [QUOTES, HOSTILE, "broken ?.png"]
+    page.get_by_text("happiness 1").click()
+    assert names.all_text_contents() == [HOSTILE]
+    assert page.locator("output").text_content() == "1 of 3 faces"
+    page.get_by_text("all", exact=True).click()
+    page.get_by_placeholder("contains …").fill("BROKEN")
+    assert names.all_text_contents() == ["broken ?.png"]
+    page.get_by_placeholder("contains …").fill("")
+    page.locator("select[name=order]").select_option("found")
+    loaded = "images => images.every(image => image.complete && image.naturalWidth > 0)"
+    assert page.locator(".card img").evaluate_all(loaded)
+    assert wrong == []
+
+
+def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str]]) -> None:
+    page, wrong = browser
+    dialog = page.locator("dialog")
+    page.locator(".card").first.focus()
+    page.keyboard.press("Enter")
+    assert dialog.locator("h3").text_content() == "happiness 70%"
+    assert dialog.locator(".name").text_content() == HOSTILE
+    choice = dialog.locator("select")
+    assert choice.locator("option").all_text_contents() == [
+        "happiness",
+        '"><i>x',
+        "neutral",
+        'happiness and not "><i>x',
+    ]
+    assert dialog.locator(".shares li").all_text_contents() == ["mouth25%"]  # the nose is not there
+    assert dialog.locator("svg .heat").count() == 8
+    choice.select_option('"><i>x')
+    assert dialog.locator(".shares li").all_text_contents() == ["mouth-40%"]
+    assert dialog.locator(".shares i.against").count() == 1
+    choice.select_option("contrast")
+    assert dialog.locator(".shares li").all_text_contents() == ["mouth90%"]
+    assert dialog.locator("svg .relation").count() == 0
+    dialog.get_by_label("relations").check()
+    assert dialog.locator("svg .joint").count() == 1
+    dialog.get_by_label("regions").uncheck()
+    assert dialog.locator("svg .region").count() == 0
+    page.keyboard.press("ArrowRight")
+    assert dialog.locator(".name").text_content() == QUOTES
+    assert dialog.locator("svg .heat").count() == 1  # without patches its regions are coloured
+    page.keyboard.press("ArrowRight")
+    assert choice.locator("option").all_text_contents() == ['"><i>x']  # all that the method has
+    page.keyboard.press("ArrowRight")
+    assert dialog.locator(".name").text_content() == "broken ?.png"  # the last
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert page.locator(".card").nth(2).evaluate("card => card === document.activeElement")
+    assert wrong == []
+
+
+def test_a_narrow_screen_needs_no_sideways_scrolling(browser: tuple[Page, list[str]]) -> None:
+    page, _ = browser
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.locator(".card").first.click()
+    for name in ("html", "dialog"):
+        assert page.locator(name).evaluate("part => part.scrollWidth <= part.clientWidth")
+    page.keyboard.press("Escape")
+
+
 def test_mean_shares_against_numpy() -> None:
     rng = np.random.default_rng(0)
-    labels, regions = ["neutral", "fear", "anger"], ["mouth", "nose", "patches"]
+    labels, regions = ["neutral", "fear", "anger"], ["mouth", "nose", "chin"]
     predicted, shares = rng.integers(0, 2, 40), rng.dirichlet(np.ones(3), 40)
     shares[::5, 1] = np.nan  # faces that do not show the nose
     records = [
@@ -116,7 +232,7 @@ def test_mean_shares_against_numpy() -> None:
             face=0,
             probabilities={label: 0.8 if index == row else 0.1 for index, label in enumerate(labels)},
             shares={region: share for region, share in zip(regions, values, strict=True) if not np.isnan(share)},
-            figure=Path(),
+            data={},
         )
         for row, values in zip(predicted, shares, strict=True)
     ]
@@ -124,27 +240,28 @@ def test_mean_shares_against_numpy() -> None:
     assert set(means) == {"neutral", "fear"}
     for index, label in enumerate(labels[:2]):
         expected = np.nanmean(shares[predicted == index], axis=0)
-        assert means[label] == pytest.approx(dict(zip(regions, expected, strict=True)))
+        found = {region: one["mean"] for region, one in means[label].items()}
+        assert found == pytest.approx(dict(zip(regions, expected, strict=True)))
+    assert means["fear"]["nose"]["faces"] == (~np.isnan(shares[predicted == 1, 1])).sum()
 
 
 def test_table_shows_means_and_counts(tmp_path: Path) -> None:
-    figure = save_face(tmp_path, 0, make_view("a.png")).figure
-    shares = ({"mouth": 0.2, "patches": 0.8}, {"mouth": 0.3, "patches": 0.7}, {"patches": 1.0})
+    shares = ({"mouth": 0.2, "nose": 0.8}, {"mouth": 0.3, "nose": -0.7}, {"nose": -1.0})
     tops = ("fear", "fear", "neutral")
     records = [
-        FaceRecord("a.png", 0, {"neutral": 0.4} | {top: 0.6}, share, figure)
+        FaceRecord("a.png", 0, {"neutral": 0.4} | {top: 0.6}, share, {})
         for top, share in zip(tops, shares, strict=True)
     ]
-    write_page(tmp_path / "index.html", records, "Title", {})
+    write_page(tmp_path / "index.html", records, mean_shares(records), REGIONS, "Title", {}, {})
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     rows = re.findall(r"<tr><th scope=\"row\">(\w+)</th>(.*?)</tr>", page)
     cells = {label: re.findall(r"<td[^>]*>(.*?)</td>", row) for label, row in rows}
-    assert cells["fear"] == ["2", "25.0%", "75.0%"]
-    assert cells["neutral"] == ["1", "&ndash;", "100.0%"]
+    assert sorted(cells["fear"]) == ["2", "25.0%", "5.0%"]
+    assert sorted(cells["neutral"]) == ["&ndash;", "-100.0%", "1"]
 
 
 def test_page_without_faces_says_so(tmp_path: Path) -> None:
-    write_page(tmp_path / "index.html", [], "Title", FACTS)
+    write_page(tmp_path / "index.html", [], {}, REGIONS, "Title", FACTS, {})
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "No face was found." in page and "<table>" not in page
 
@@ -152,6 +269,6 @@ def test_page_without_faces_says_so(tmp_path: Path) -> None:
 def test_folder_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FerVitError, match="Choose a folder"):
-        save_face(tmp_path / "file", 0, make_view("a.png"))
+        save_face(tmp_path / "file", 0, make_view("a.png"), make_evidence(), REGIONS)
     with pytest.raises(FerVitError, match="Choose a folder"):
-        write_page(tmp_path / "file" / "index.html", [], "Title", FACTS)
+        write_page(tmp_path / "file" / "index.html", [], {}, REGIONS, "Title", FACTS, {})

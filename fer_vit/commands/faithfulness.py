@@ -1,0 +1,140 @@
+"""The verb `faithfulness`: how far the explanations of `visualize` can be trusted, method by method."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from fer_vit.data.photos import FaceMode, find_images
+from fer_vit.data.sample import Batch
+from fer_vit.errors import FerVitError, check_number
+from fer_vit.explain.explain import Method
+from fer_vit.explain.faithfulness import BETTER, randomised
+from fer_vit.explain.faithfulness import faithfulness as measure
+from fer_vit.model.pretrained import DEFAULT
+from fer_vit.recognizer import DetectorName, Recognizer, load
+from fer_vit.report.faithfulness import draw, markdown
+from fer_vit.report.means import Figures, figures
+
+Table: TypeAlias = dict[str, dict[str, Figures]]
+Values: TypeAlias = dict[str, dict[str, list[Tensor]]]
+CONTROLS = ("random", "centre")
+RANDOMISED = 200
+"""Faces for which the weights are shuffled: as many models as blocks are asked about each."""
+
+
+def faithfulness(
+    images: list[Path],
+    *,
+    checkpoint: str | None = None,
+    output: Path = Path("faithfulness"),
+    most: int = 1000,
+    face: FaceMode = "detect",
+    detector: DetectorName = "yunet",
+    batch_size: int = 32,
+    workers: int | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Scores every method of `visualize` on faces, beside two controls that know nothing of the model.
+
+    Writes OUTPUT/faithfulness.md, .json and .png: does the prediction fall when what a method names first is taken
+    away, and come back when it is given first (tokens, and pixels); do the regions' shares agree with what masking each
+    of them does; do groups of tokens matter as much as they are said to; and does the explanation change when the
+    model's weights are shuffled. Means over the faces with 95 % bootstrap intervals. No label is needed: what is
+    explained is what the model predicted.
+
+    Examples:
+        fer-vit faithfulness photos
+
+        fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --most 500
+
+    Args:
+        images: One manifest of `fer-vit prepare`, whose val split is taken, or image files, folders and glob patterns.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name out of `fer-vit models` or
+            "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
+        output: The folder to write.
+        most: The most faces that are looked at.
+        face: Of photos: "detect" finds every face; "crop" takes each image as the crop of one face.
+        detector: Of photos: finds faces or, in crops, landmarks. With "none" crops are framed like the model's own.
+        batch_size: Photos per batch.
+        workers: Processes that read photos; all cores when left out.
+        overwrite: Whether existing results may be replaced.
+
+    Raises:
+        FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
+    """
+    check_number("most", most, 1)
+    if (output / "faithfulness.json").exists() and not overwrite:
+        raise FerVitError(f"{output} holds results already. Choose another folder or add `--overwrite`.")
+    model = load(checkpoint)
+    if [path.suffix for path in images] == [".parquet"]:
+        batches, _ = model.labelled(images[0], most=most)
+    else:
+        found = model.batches(find_images(images), face, detector, batch_size, workers)
+        batches = first((part for _, parts in found for part in parts), most)
+    table, shuffled = scored(model, batches)
+    if not table["random"]["deletion"]["faces"]:
+        raise FerVitError("No face was found. Name photos with faces, or add `--face crop` for face crops.")
+    write(output, table, shuffled, checkpoint or DEFAULT)
+    print(markdown(table, BETTER))
+    print(f"Written to {output}: faithfulness.md, faithfulness.json, faithfulness.png")
+
+
+def first(parts: Iterator[Batch], most: int) -> Iterator[Batch]:
+    """Yields batches until there are `most` faces."""
+    for part in parts:
+        yield next(part.split(most))
+        most -= len(part.path)
+        if most <= 0:
+            return
+
+
+def scored(model: Recognizer, batches: Iterator[Batch]) -> tuple[Table, Table]:
+    """Measures all methods on all faces.
+
+    Returns:
+        Figures by method and measure; and the rank correlation with the explanation of the whole model, by method and
+        what was shuffled last, over the first faces.
+    """
+    methods = get_args(Method)
+    values: Values = {method: {name: [] for name in BETTER} for method in methods}
+    shuffled: Values = {method: {} for method in methods if method not in CONTROLS}
+    seen = 0
+    for part in batches:
+        face = (model.net, part.image, part.boxes, part.valid)
+        for method in methods:
+            for name, rows in measure(*face, method).items():
+                values[method][name].append(rows)
+            if method in shuffled and seen < RANDOMISED:
+                for name, rows in randomised(*face, method):
+                    shuffled[method].setdefault(name, []).append(rows)
+        seen += len(part.path)
+    return summary(values), summary(shuffled)
+
+
+def summary(values: Values) -> Table:
+    """Turns the values of batches of faces, by method and measure, into figures."""
+
+    def over_faces(rows: list[Tensor]) -> Figures:
+        return figures(torch.cat([torch.empty(0), *(row.double().cpu() for row in rows)]).numpy())
+
+    return {method: {name: over_faces(rows) for name, rows in found.items()} for method, found in values.items()}
+
+
+def write(output: Path, table: Table, shuffled: Table, model: str) -> None:
+    """Writes what was found to a folder.
+
+    Raises:
+        FerVitError: It cannot be written.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        facts = {"model": model, "methods": table, "shuffled": shuffled}
+        (output / "faithfulness.json").write_text(json.dumps(facts, indent=2) + "\n")
+        (output / "faithfulness.md").write_text(markdown(table, BETTER))
+        draw(table, BETTER, shuffled, CONTROLS).savefig(output / "faithfulness.png", dpi=120)
+    except OSError as error:
+        raise FerVitError(f"Cannot write to {output}: {error.strerror}. Choose a folder you may write.") from error

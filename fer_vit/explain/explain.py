@@ -1,0 +1,165 @@
+"""Which patches and which facial regions speak for a prediction, by any of several methods.
+
+B images, C classes, T tokens, R regions, N patches.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fer_vit.explain.ablation import coverage, drops, region_units
+from fer_vit.explain.attention import raw, record_attention, relevance, rollout
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.tokens import Tokens
+
+KNOWING = ("relevance", "ablation", "gradcam")
+"""Methods that know which class they explain."""
+
+Method = Literal["relevance", "rollout", "raw", "ablation", "gradcam", "random", "centre"]
+
+
+class Explanation(NamedTuple):
+    """What speaks for a score, and, by methods that know, what against it (negative).
+
+    Attributes:
+        probabilities: (B, C).
+        scores: Of every token (B, T); their absolute values sum to 1, or to 0 where nothing speaks.
+        heat: Those of the patches (B, rows, columns); (B, 0, 0) without patch tokens.
+        shares: Of every region (B, R): the mean score of its tokens, where the model has them, and of the patches as
+            far as it covers them; 0 for a missing region. Their absolute values sum to 1 or 0 as well.
+    """
+
+    probabilities: Tensor
+    scores: Tensor
+    heat: Tensor
+    shares: Tensor
+
+
+def explain(
+    net: RegionViT,
+    image: Tensor,
+    boxes: Tensor,
+    valid: Tensor,
+    method: Method = "relevance",
+    direction: Tensor | None = None,
+) -> Explanation:
+    """Classifies faces and says which patches and regions speak for the prediction.
+
+    Args:
+        net: The model; it is left as it is found.
+        image: Face crops (B, 3, S, S), RGB in [0, 1].
+        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
+        valid: Which regions are there (B, R).
+        method: "relevance", gradient times attention through all blocks; "rollout", attention through all blocks;
+            "raw", attention of the last one; "ablation", the fall of the score when a region's tokens, and the patches
+            under it, are masked; "gradcam" on the encoded tokens; and two controls, "random" and "centre".
+        direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for why
+            one and not another. None: the predicted class.
+    """
+    return explain_each(net, image, boxes, valid, method, None if direction is None else direction[None])[0]
+
+
+@torch.no_grad()
+def explain_each(
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method, directions: Tensor | None
+) -> list[Explanation]:
+    """Explains several scores (E, B, C) after one forward pass; other arguments as for `explain`."""
+    layout = net.layout
+    boxes = boxes.masked_fill(~valid[..., None], 0.0)  # a missing region may hold anything, and covers nothing
+    covered = coverage(layout, net.patch_size, boxes)
+    with evaluating(net):
+        tokens = net.tokenize(image, boxes, valid)
+        logits = net.forward_head(net.forward_features(tokens))
+        if directions is None:
+            directions = nn.functional.one_hot(logits.argmax(-1), logits.shape[1]).float()[None]
+        found = list((ablated if method == "ablation" else attributed)(net, tokens, directions, covered, method))
+    probabilities = net.probabilities(logits)
+    return [
+        Explanation(probabilities, _whole(scores), layout.patch_map(_whole(scores)), _whole(shares))
+        for scores, shares in found
+    ]
+
+
+def _whole(values: Tensor) -> Tensor:
+    """Scales rows so that their absolute values sum to 1; rows of 0 stay so."""
+    return values / values.abs().sum(1, keepdim=True).clamp(min=1e-12)
+
+
+def attributed(
+    net: RegionViT, tokens: Tokens, directions: Tensor, covered: Tensor, method: Method
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields scores of tokens (B, T) and shares of regions (B, R) by a method that has a score for every token."""
+    layout = net.layout
+    size = covered.sum(-1) + (layout.tokens_per_region if layout.num_regions else 0)
+    for scores in token_scores(net, tokens, directions, method):
+        scores[:, : layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
+        if tokens.valid is not None:
+            scores = scores * tokens.valid
+        shares = (covered * scores[:, None, layout.patches]).sum(-1)
+        if layout.num_regions:
+            shares = shares + layout.region_scores(scores)
+        yield scores, shares / size.clamp(min=1e-12)  # the mean: else a large region would win by the patches under it
+
+
+def token_scores(net: RegionViT, tokens: Tokens, directions: Tensor, method: Method) -> Iterator[Tensor]:
+    """Yields scores of every token (B, T) for each direction (E, B, C)."""
+    if method == "random":
+        yield from torch.rand(len(directions), *tokens.x.shape[:2], device=tokens.x.device)
+        return
+    if method == "centre":
+        apart = (tokens.centres.float() - net.config.img_size / 2).norm(dim=-1)
+        yield from (-2 * (apart / (net.config.img_size / 2)).square()).exp().expand(len(directions), -1, -1).clone()
+        return
+    with torch.enable_grad(), record_attention(net) as attention:
+        encoded = net.forward_features(tokens._replace(x=tokens.x.detach().requires_grad_()))
+        pooled = net.pool(encoded)
+        logits = net.classify(pooled.x)
+        scores = [(logits * direction).sum() for direction in directions]
+    looked = [pooled.weights] if net.config.head == "query" else []
+    for direction, score in zip(directions, scores, strict=True):
+        if method == "gradcam":
+            # Selvaraju et al., "Grad-CAM" (ICCV 2017): the gradient's mean over all places weighs the channels.
+            (gradient,) = torch.autograd.grad(score, [encoded.x], retain_graph=True)
+            yield (gradient.float().mean(1, keepdim=True) * encoded.x.float()).sum(-1).clamp(min=0)
+        elif method == "relevance":
+            gradients = torch.autograd.grad(score, [*attention, *looked], retain_graph=True)
+            yield relevance(attention, gradients[: len(attention)], pooled.weights, *gradients[len(attention) :])
+        else:
+            # With a query for each expression: where those of the score looked.
+            weights = pooled.weights.mean(1)  # (B, Q, T)
+            pool = weights[:, 0] if weights.shape[1] == 1 else (direction.clamp(min=0)[..., None] * weights).sum(1)
+            yield (rollout if method == "rollout" else raw)(attention, pool)
+
+
+def ablated(
+    net: RegionViT, tokens: Tokens, directions: Tensor, covered: Tensor, _: Method
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields scores of tokens (B, T) and shares of regions (B, R) by `ablation.drops`.
+
+    A region's fall is that of its tokens and patches together. A patch has the mean fall of the regions that it lies
+    in, weighted by how much of it they cover; one outside all of them 0.
+    """
+    layout = net.layout
+    falls = drops(net, tokens, region_units(layout, covered))  # (B, R, C)
+    for direction in directions:
+        fall = (falls * direction[:, None]).sum(-1)
+        scores = fall.new_zeros(len(fall), layout.num_tokens)
+        scores[:, layout.patches] = (fall[..., None] * covered).sum(1) / covered.sum(1).clamp(min=1)
+        if layout.num_regions:
+            scores[:, layout.regions] = fall.repeat_interleave(layout.tokens_per_region, 1) / layout.tokens_per_region
+        yield scores, fall
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Puts a model into evaluation mode, and every part of it back into its own."""
+    training = [module for module in net.modules() if module.training]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

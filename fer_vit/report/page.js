@@ -1,0 +1,131 @@
+'use strict';
+const {labels, regions, faces} = JSON.parse(document.getElementById('data').textContent);
+const form = document.querySelector('form'), gallery = document.querySelector('.gallery');
+const dialog = document.querySelector('dialog'), svg = dialog.querySelector('svg');
+const percent = share => `${Math.round(100 * share) + 0}%`;
+const words = name => name.replaceAll('_', ' ');
+const best = face => face.probabilities.indexOf(Math.max(...face.probabilities));
+const second = face => face.probabilities.reduce((top, value, i) => i !== best(face) && (top < 0 || value > face.probabilities[top]) ? i : top, -1);
+
+function element(name, attributes = {}, ...children) {
+  const drawn = ['svg', 'g', 'rect', 'line', 'image', 'circle', 'title'].includes(name);
+  const made = drawn ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith('--')) made.style.setProperty(key, value); else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/* The gallery: made of the data once, then only hidden, shown and put in order. */
+const cards = faces.map((face, number) => {
+  const label = best(face), shares = face.shares[label], top = shares.indexOf(Math.max(...shares));
+  const card = element('button', {type: 'button', class: 'card'},
+    element('img', {src: face.image, alt: '', width: face.size[0], height: face.size[1], loading: 'lazy', decoding: 'async'}),
+    element('span', {class: 'label'}, element('b', {}, labels[label]), ` ${percent(face.probabilities[label])}`),
+    element('bdi', {class: 'name'}, face.name));
+  if (shares[top] > 0) {
+    card.append(element('span', {class: 'top', '--c': regions[top].colour}, `${words(regions[top].name)} ${percent(shares[top])}`));
+  }
+  card.addEventListener('click', () => open(number));
+  gallery.append(card);
+  return {card, face, label, name: face.name.toLowerCase(), sure: face.probabilities[label]};
+});
+const ranks = {found: () => 0, most: (a, b) => b.sure - a.sure, least: (a, b) => a.sure - b.sure};
+let ordered = 'found', shown = [...faces.keys()];
+
+function filter() {
+  const {label, order, text} = Object.fromEntries(new FormData(form));
+  const wanted = text.trim().toLowerCase();
+  for (const {card, label: predicted, name} of cards) {
+    card.hidden = (label !== '' && +label !== predicted) || !name.includes(wanted);
+  }
+  const line = [...cards.keys()].sort((a, b) => ranks[order](cards[a], cards[b]) || a - b);
+  if (order !== ordered) gallery.append(...line.map(i => cards[i].card));
+  ordered = order;
+  shown = line.filter(i => !cards[i].card.hidden);
+  form.querySelector('output').value = `${shown.length} of ${faces.length} faces`;
+}
+form.addEventListener('input', filter);
+form.addEventListener('submit', event => event.preventDefault());
+
+/* One face, large. */
+let current = 0;
+const controls = dialog.querySelector('.controls'), choice = controls.querySelector('select');
+
+function open(number) {
+  const face = faces[current = number], top = best(face), next = second(face);
+  dialog.querySelector('h3').replaceChildren(element('b', {}, labels[top]), ` ${percent(face.probabilities[top])}`);
+  dialog.querySelector('.name').textContent = face.name;
+  dialog.querySelector('.number').textContent = `face ${face.number}`;
+  const options = face.shares.map((_, i) => i).filter(i => face.shares[i]).sort((a, b) => face.probabilities[b] - face.probabilities[a]);
+  choice.replaceChildren(...options.map(i => element('option', {value: i}, labels[i])));
+  if (face.contrast) choice.append(element('option', {value: 'contrast'}, `${labels[top]} and not ${labels[next]}`));
+  const ranked = labels.map((label, i) => [label, face.probabilities[i]]).sort((a, b) => b[1] - a[1]);
+  dialog.querySelector('.probabilities').replaceChildren(...ranked.map(([label, value]) => bar(words(label), value, value, '')));
+  draw();
+  if (!dialog.open) dialog.showModal();
+}
+
+function bar(name, value, length, colour) {
+  const attributes = {'--w': Math.abs(length), '--c': colour || 'var(--accent)', class: value < 0 ? 'against' : 'for'};
+  return element('li', {}, element('span', {}, name), element('i', attributes), element('b', {}, percent(value)));
+}
+
+function draw() {
+  const face = faces[current], layers = new FormData(controls), contrast = choice.value === 'contrast';
+  const {shares, heat} = contrast ? face.contrast : {shares: face.shares[choice.value], heat: face.heat && face.heat[choice.value]};
+  const largest = Math.max(1e-9, ...shares.map(Math.abs));
+  const list = dialog.querySelector('.shares');
+  list.replaceChildren(...shares.flatMap((share, r) => face.boxes[r] ? [bar(words(regions[r].name), share, share / largest, regions[r].colour)] : []));
+  list.previousElementSibling.textContent = contrast ? `for ${labels[best(face)]} rather than ${labels[second(face)]}` : `for ${labels[choice.value]}`;
+
+  svg.setAttribute('viewBox', `0 0 ${face.size.join(" ")}`);
+  svg.replaceChildren(element('image', {href: face.image, width: face.size[0], height: face.size[1]}));
+  const crop = element('g', {transform: `matrix(${face.matrix})`});
+  svg.append(crop);
+  const place = ([left, top, right, bottom], more) => element('rect', {x: left, y: top, width: right - left, height: bottom - top, ...more});
+  const tint = value => ({class: value < 0 ? 'heat against' : 'heat for', 'fill-opacity': (0.6 * Math.abs(value)).toFixed(3)});
+  if (layers.has('heat') && heat) {
+    const side = face.crop / face.grid[1], most = Math.max(1e-9, ...heat.map(Math.abs));
+    const cells = element('g', {class: 'cells', '--blur': `${side / 3}px`});
+    heat.forEach((value, i) => cells.append(place([0, 0, side, side].map((v, k) => v + side * (k % 2 ? Math.floor(i / face.grid[1]) : i % face.grid[1])), tint(value / most))));
+    crop.append(cells);
+  } else if (layers.has('heat')) {
+    face.boxes.forEach((box, r) => { if (box) crop.append(place(box, tint(shares[r] / largest))); });
+  }
+  if (layers.has('regions')) {
+    face.boxes.forEach((box, r) => {
+      if (box) crop.append(place(box, {class: 'region', '--c': regions[r].colour}));
+      if (box) crop.lastChild.append(element('title', {}, `${words(regions[r].name)} ${percent(shares[r])}`));
+    });
+  }
+  if (layers.has('relations') && face.relations) {
+    const middle = face.boxes.map(box => box && [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2]), pairs = [];
+    face.relations.forEach((row, a) => row.forEach((share, b) => { if (a < b && middle[a] && middle[b]) pairs.push([share + face.relations[b][a], a, b]); }));
+    pairs.sort((a, b) => b[0] - a[0]);
+    for (const [share, a, b] of pairs.slice(0, 15)) {
+      const [[x1, y1], [x2, y2]] = [middle[a], middle[b]], width = 4 * share / pairs[0][0];
+      crop.append(element('line', {x1, y1, x2, y2, class: 'relation', 'stroke-width': width.toFixed(2)}, element('title', {},
+        `${words(regions[a].name)} takes ${percent(face.relations[a][b])} from ${words(regions[b].name)}, gives it ${percent(face.relations[b][a])}`)));
+    }
+    middle.forEach(at => { if (at) crop.append(element('circle', {cx: at[0], cy: at[1], class: 'joint'})); });
+  }
+}
+
+function step(by) {
+  const at = shown.indexOf(current) + by;
+  if (at >= 0 && at < shown.length) open(shown[at]);
+}
+controls.addEventListener('input', draw);
+dialog.querySelector('.before').addEventListener('click', () => step(-1));
+dialog.querySelector('.after').addEventListener('click', () => step(1));
+dialog.querySelector('.close').addEventListener('click', () => dialog.close());
+dialog.addEventListener('click', event => { if (event.target === dialog) dialog.close(); });
+dialog.addEventListener('close', () => cards[current].card.focus());
+dialog.addEventListener('keydown', event => {
+  if (event.target.matches('select') || !['ArrowLeft', 'ArrowRight'].includes(event.key)) return;
+  event.preventDefault();
+  step(event.key === 'ArrowLeft' ? -1 : 1);
+});
+filter();

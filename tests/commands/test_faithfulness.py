@@ -1,0 +1,47 @@
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fer_vit.cli import main
+
+ROWS = ["relevance", "rollout", "raw", "ablation", "gradcam", "random", "centre"]
+
+
+def test_a_manifest_and_photos_are_scored(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--checkpoint", str(checkpoint), "--most", "5"]
+    main(["faithfulness", str(drawn / "faces.parquet"), *words, "--output", str(tmp_path / "a")])
+    found = json.loads((tmp_path / "a" / "faithfulness.json").read_text())
+    assert found["model"] == str(checkpoint)
+    assert list(found["methods"]) == ROWS
+    assert found["methods"]["relevance"]["deletion"]["faces"] == 5
+    assert found["methods"]["ablation"]["region agreement"]["mean"] == pytest.approx(1)
+    assert list(found["shuffled"]["rollout"]) == ["classifier", "block 1", "block 0"]
+    assert found["shuffled"]["rollout"]["classifier"]["mean"] == pytest.approx(1)  # it does not ask the classifier
+    assert "| random |" in (tmp_path / "a" / "faithfulness.md").read_text()
+    assert "| random |" in capsys.readouterr().out
+    with Image.open(tmp_path / "a" / "faithfulness.png") as picture:
+        assert picture.width > 1000
+    crops = [str(drawn / "faces" / "test"), "--face", "crop", "--detector", "none"]
+    main(["faithfulness", *crops, *words, "--batch-size", "2", "--workers", "0", "--output", str(tmp_path / "b")])
+    assert json.loads((tmp_path / "b" / "faithfulness.json").read_text())["methods"]["raw"]["saco"]["faces"] == 5
+
+
+def test_what_cannot_be_scored_is_said(
+    drawn: Path, checkpoint: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "faithfulness.json").touch()
+    crops = [str(drawn / "faces" / "test" / "anger"), "--face", "crop", "--detector", "none"]
+    for words, reason in (
+        ([*crops, "--output", str(tmp_path / "old")], "holds results already"),
+        ([*crops, "--most", "0"], "most"),
+        ([str(seven)], "Expected labels"),
+        ([*crops, "--output", str(drawn / "faces.parquet")], "Cannot write"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["faithfulness", *words, "--checkpoint", str(checkpoint)])
+        assert reason in capsys.readouterr().err

@@ -1,0 +1,132 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from fer_vit.explain.explain import explain
+from fer_vit.explain.faithfulness import BETTER, blur, faithfulness, pixel_scores, randomised, saco, spearman
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.tokens import TokenLayout
+
+NAMES = ("right_eye", "left_eye", "nose", "mouth")
+
+
+def build(**change: object) -> RegionViT:
+    torch.manual_seed(0)
+    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=NAMES, **change)
+    net = RegionViT(config, "abcd").eval()
+    torch.nn.init.normal_(net.vit.head.weight)
+    return net
+
+
+def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    boxes = torch.tensor([[2.0, 2, 14, 14], [16, 2, 28, 14], [10, 10, 20, 20], [8, 18, 24, 30]]).expand(number, 4, 4)
+    valid = torch.ones(number, 4, dtype=torch.bool)
+    valid[-1, 1] = False
+    return torch.rand(number, 3, 32, 32, generator=generator), boxes.clone(), valid
+
+
+def test_deletion_and_insertion_of_regions_one_by_one() -> None:
+    net = build(tokens="region", region_grid=1)
+    image, boxes, valid = faces()
+    found = faithfulness(net, image, boxes, valid, "relevance")
+    assert set(found) == set(BETTER)
+    explained = explain(net, image, boxes, valid, "relevance")
+    label = explained.probabilities.argmax(-1)
+    for face in range(3):
+        order = [r for r in explained.shares[face].argsort(descending=True).tolist() if valid[face, r]]
+        deleted, inserted = [], []
+        for step in range(11):
+            gone = order[: math.ceil(step / 10 * len(order) - 1e-9)]
+            for hidden, curve in ((gone, deleted), ([r for r in order if r not in gone], inserted)):
+                left = valid[face : face + 1].clone()
+                left[0, hidden] = False
+                logits = net(image[face : face + 1], boxes[face : face + 1], left)
+                curve.append(logits.softmax(-1)[0, label[face]].item())
+        for name, curve in (("deletion", deleted), ("insertion", inserted)):
+            assert found[name][face].item() == pytest.approx(np.trapezoid(curve, dx=0.1), abs=1e-5)
+
+
+def test_pixels_are_taken_away_by_their_scores() -> None:
+    net = build(tokens="patch")
+    image, boxes, valid = faces(1)
+    found = faithfulness(net, image, boxes, valid, "relevance")
+    explained = explain(net, image, boxes, valid, "relevance")
+    label = int(explained.probabilities.argmax())
+    heat = explained.heat[0].double().numpy().repeat(8, 0).repeat(8, 1)
+    order = np.argsort(-heat.ravel(), kind="stable")
+    curves: dict[str, list[float]] = {"pixel deletion": [], "pixel insertion": []}
+    for step in range(11):
+        gone = np.zeros(32 * 32, bool)
+        gone[order[: math.ceil(step / 10 * 32 * 32 - 1e-9)]] = True
+        for name, hidden in (("pixel deletion", gone), ("pixel insertion", ~gone)):
+            mixed = torch.where(torch.from_numpy(hidden.reshape(32, 32)), blur(image), image)
+            curves[name].append(net(mixed, boxes, valid).softmax(-1)[0, label].item())
+    for name, curve in curves.items():
+        assert found[name].item() == pytest.approx(np.trapezoid(curve, dx=0.1), abs=1e-5)
+
+
+@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
+def test_ablation_agrees_with_itself_and_a_constant_with_nobody(tokens: str) -> None:
+    net = build(tokens=tokens)
+    batch = faces()
+    assert torch.allclose(faithfulness(net, *batch, "ablation")["region agreement"], torch.ones(3, dtype=torch.float64))
+    torch.nn.init.zeros_(net.vit.head.weight)
+    assert faithfulness(net, *batch, "ablation")["region agreement"].isnan().all()
+
+
+def test_saco_by_pairs() -> None:
+    salience, effect = (
+        torch.tensor([[3.0, 2.0, 0.5], [1.0, 1.0, 1.0]]),
+        torch.tensor([[0.1, 0.4, 0.0], [0.3, 0.2, 0.1]]),
+    )
+    # The first two are the wrong way round (1), the others right (2.5 and 1.5); equal saliences say nothing.
+    assert saco(salience, effect)[0].item() == pytest.approx((2.5 + 1.5 - 1) / 5)
+    assert saco(salience, effect)[1].isnan()
+
+
+def test_rank_correlation_is_scipys() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randint(0, 5, (20, 9), generator=generator), torch.randn(20, 9, generator=generator)
+    valid = torch.rand(20, 9, generator=generator) > 0.3
+    valid[0] = False
+    found = spearman(a, b, valid)
+    assert found[0].isnan()
+    for row in range(1, 20):
+        expected = spearmanr(a[row][valid[row]], b[row][valid[row]]).statistic
+        assert found[row].item() == pytest.approx(expected)
+
+
+def test_scores_spread_over_pixels_and_keep_their_sum() -> None:
+    layout = TokenLayout(1, (4, 4), 2, 2)
+    scores = torch.rand(2, layout.num_tokens, generator=torch.Generator().manual_seed(0))
+    boxes = torch.tensor([[2.0, 4.0, 14.0, 16.0], [10.0, 18.0, 26.0, 30.0]]).expand(2, 2, 4)
+    pixels = pixel_scores(layout, 8, scores, boxes, 32)
+    assert torch.allclose(pixels.sum((1, 2)), scores[:, 1:].sum(1), atol=1e-4)
+    expected = (
+        scores[0, 1 + 4 * 0 + 1] / 64 + scores[0, 17 + 1] / 36
+    )  # patch (0, 1), right upper token of the first region
+    assert pixels[0, 5, 10].item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_randomising_leaves_the_model_and_changes_what_depends_on_it() -> None:
+    net = build()
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    names, agreement = zip(*randomised(net, *faces(), "relevance"), strict=True)
+    assert names == ("classifier", "block 1", "block 0")
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+    assert max(value.mean() for value in agreement) < 0.9
+    for _, same in randomised(net, *faces(), "centre"):
+        assert torch.allclose(same, torch.ones(3, dtype=same.dtype))
+
+
+def test_nothing_of_the_face_is_left_when_it_is_blurred() -> None:
+    image = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(blur(image).mean((2, 3)), image.mean((2, 3)), atol=0.03)
+    assert blur(image).std() < 0.1 * image.std()
+    assert torch.allclose(blur(torch.ones(1, 3, 48, 48)), torch.ones(1, 3, 48, 48), atol=1e-6)

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fer_vit.explain.attention import record_attention
+from fer_vit.explain.relations import relations
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+
+
+def build(**change: object) -> RegionViT:
+    torch.manual_seed(0)
+    names = ("right_eye", "left_eye", "mouth")
+    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, regions=names, **change)
+    return RegionViT(config, "abcd").eval()
+
+
+def faces() -> tuple[Tensor, Tensor, Tensor]:
+    boxes = torch.tensor([[2.0, 2, 14, 14], [16, 2, 28, 14], [8, 18, 24, 30]]).expand(2, 3, 4).clone()
+    boxes[1, 1] = torch.nan
+    image = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    return image, boxes, torch.tensor([[True] * 3, [True, False, True]])
+
+
+@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
+def test_rows_sum_to_one_and_missing_regions_have_no_relations(tokens: str) -> None:
+    image, boxes, valid = faces()
+    flow, heads = relations(build(tokens=tokens), image, boxes, valid)
+    assert flow.shape == (2, 3, 3)
+    assert heads.shape == (2, 3, 2, 3, 3)
+    for matrices in (flow[:, None, None], heads):
+        assert torch.allclose(matrices.sum(-1), valid[:, None, None].expand(*matrices.shape[:-1]).float(), atol=1e-5)
+        assert (matrices.movedim(-1, 1)[~valid] == 0).all()
+
+
+def test_regions_are_the_mean_of_their_tokens_and_patches() -> None:
+    net = build(region_grid=1, reg_tokens=1)
+    image, boxes, valid = faces()
+    flow, heads = relations(net, image[:1], boxes[:1], valid[:1])
+    with record_attention(net) as attention:
+        net(image[:1], boxes[:1], valid[:1])
+    rollout = np.eye(21)
+    for weights in attention:
+        rollout = (0.5 * weights[0].detach().double().numpy().mean(0) + 0.5 * np.eye(21)) @ rollout
+    parts = np.zeros((3, 21))
+    parts[range(3), range(18, 21)] = 1
+    for r, (left, top, right, bottom) in enumerate(boxes[0].int().tolist()):
+        covered = np.zeros((32, 32))
+        covered[top:bottom, left:right] = 1
+        parts[r, 2:18] = covered.reshape(4, 8, 4, 8).mean((1, 3)).ravel()
+    for found, weights in ((flow[0], rollout), (heads[0, 1, 0], attention[1][0, 0].detach().double().numpy())):
+        taken = np.zeros((3, 3))
+        for a in range(3):
+            for b in range(3):
+                taken[a, b] = sum(parts[a, i] * weights[i, j] * parts[b, j] for i in range(21) for j in range(21))
+        assert np.allclose(found, taken / taken.sum(1, keepdims=True), atol=1e-5)
