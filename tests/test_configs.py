@@ -116,7 +116,7 @@ def test_every_mechanism_trains_and_its_weights_load_back(
     )
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/attention.md", "docs/ablation.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/attention.md", "docs/ablation.md", "docs/explaining.md"])
 def test_options_in_the_documentation_exist(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = (CONFIGS.parent / page).read_text()
     words = sorted(set(re.findall(r"--model\.network\.(\w+)(?:=| )(\S+)", text)))

@@ -33,7 +33,7 @@ def distill(
         manifest: What the teachers learned from: a table of `fer-vit prepare` with labels.
         output: The manifest to write.
         weight: Part of the teachers in the new votes, from 0 to 1.
-        overwrite: Whether an existing manifest may be replaced.
+        overwrite: Whether an existing manifest may be replaced; that of the people's votes never is.
 
     Raises:
         FerVitError: A teacher or the manifest is not there, their labels differ, or OUTPUT cannot be written.
@@ -42,6 +42,7 @@ def distill(
     if output.exists() and not overwrite:
         raise FerVitError(f"{output} exists already. Choose another name or add `--overwrite`.")
     rows = Manifest.read(manifest)
+    rows.check_place(output)
     said = []
     for teacher in teachers:
         model = load(str(teacher))

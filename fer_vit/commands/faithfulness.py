@@ -22,8 +22,9 @@ from fer_vit.report.means import Figures, figures
 Table: TypeAlias = dict[str, dict[str, Figures]]
 Values: TypeAlias = dict[str, dict[str, list[Tensor]]]
 CONTROLS = ("random", "centre")
-RANDOMISED = 200
-"""Faces for which the weights are shuffled: as many models as blocks are asked about each."""
+FILES = ("faithfulness.json", "faithfulness.md", "faithfulness.png")
+SHUFFLED = 200
+"""After so many faces no more are asked about with shuffled weights, which takes a model for every block."""
 
 
 def faithfulness(
@@ -43,8 +44,8 @@ def faithfulness(
     Writes OUTPUT/faithfulness.md, .json and .png: does the prediction fall when what a method names first is taken
     away, and come back when it is given first (tokens, and pixels); do the regions' shares agree with what masking each
     of them does; do groups of tokens matter as much as they are said to; and does the explanation change when the
-    model's weights are shuffled. Means over the faces with 95 % bootstrap intervals. No label is needed: what is
-    explained is what the model predicted.
+    model's weights are shuffled (the first 200 faces or so). Means over the faces with 95 % bootstrap intervals. What
+    is explained is what the model predicted, right or wrong.
 
     Examples:
         fer-vit faithfulness photos
@@ -52,7 +53,8 @@ def faithfulness(
         fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --most 500
 
     Args:
-        images: One manifest of `fer-vit prepare`, whose val split is taken, or image files, folders and glob patterns.
+        images: One manifest with the model's labels, whose val split is taken, or image files, folders and glob
+            patterns, for which no labels are needed.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name out of `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
@@ -67,8 +69,12 @@ def faithfulness(
         FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
     """
     check_number("most", most, 1)
-    if (output / "faithfulness.json").exists() and not overwrite:
+    if any((output / name).exists() for name in FILES) and not overwrite:
         raise FerVitError(f"{output} holds results already. Choose another folder or add `--overwrite`.")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FerVitError(f"Cannot write to {output}: {error.strerror}. Choose a folder you may write.") from error
     model = load(checkpoint)
     if [path.suffix for path in images] == [".parquet"]:
         batches, _ = model.labelled(images[0], most=most)
@@ -108,7 +114,7 @@ def scored(model: Recognizer, batches: Iterator[Batch]) -> tuple[Table, Table]:
         for method in methods:
             for name, rows in measure(*face, method).items():
                 values[method][name].append(rows)
-            if method in shuffled and seen < RANDOMISED:
+            if method in shuffled and seen < SHUFFLED:
                 for name, rows in randomised(*face, method):
                     shuffled[method].setdefault(name, []).append(rows)
         seen += len(part.path)
@@ -125,16 +131,8 @@ def summary(values: Values) -> Table:
 
 
 def write(output: Path, table: Table, shuffled: Table, model: str) -> None:
-    """Writes what was found to a folder.
-
-    Raises:
-        FerVitError: It cannot be written.
-    """
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        facts = {"model": model, "methods": table, "shuffled": shuffled}
-        (output / "faithfulness.json").write_text(json.dumps(facts, indent=2) + "\n")
-        (output / "faithfulness.md").write_text(markdown(table, BETTER))
-        draw(table, BETTER, shuffled, CONTROLS).savefig(output / "faithfulness.png", dpi=120)
-    except OSError as error:
-        raise FerVitError(f"Cannot write to {output}: {error.strerror}. Choose a folder you may write.") from error
+    """Writes what was found to a folder."""
+    facts, text, picture = (output / name for name in FILES)
+    facts.write_text(json.dumps({"model": model, "methods": table, "shuffled": shuffled}, indent=2) + "\n")
+    text.write_text(markdown(table, BETTER), encoding="utf-8")
+    draw(table, BETTER, shuffled, CONTROLS).savefig(picture, dpi=120)

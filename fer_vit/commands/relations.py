@@ -34,7 +34,7 @@ class RelationWriter:
         """Takes faces; `views` are those of `parts`, in order."""
         left = iter(views)
         for part in parts:
-            flow = relations(self.model.net, part.image, part.boxes, part.valid).flow.double().cpu()
+            flow = relations(self.model.net, part.image, part.boxes, part.valid).double().cpu()
             for row, view in zip(range(len(part.path)), left, strict=False):
                 label, there = ranked(view.probabilities)[0][0], part.valid[row, :, None].double().cpu()
                 self.sums[label] = self.sums.get(label, 0) + flow[row]

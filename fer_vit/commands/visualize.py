@@ -74,8 +74,8 @@ def visualize(
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
         method: "relevance", gradient times attention through all blocks; "ablation", how far the score falls without a
-            region; "rollout", attention through all blocks; "raw", the last block's; "gradcam"; or, for comparison,
-            "random" and "centre".
+            region; "rollout", attention through all blocks; "raw", the last block's; or, for comparison, "random" and
+            "centre".
         heads: Whether to show every attention head too: where it looks and how far, per face and on average.
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
@@ -144,7 +144,7 @@ def face_views(
             each = classes[:, None].expand(-1, len(top), -1)
             wanted = torch.cat([each, (classes[top] - classes[second])[None]])
         found = explain_each(*batch, method, wanted.to(model.device))
-        flow = relations(*batch).flow
+        flow = relations(*batch)
         for row, (photo, number, face) in zip(range(len(part.path)), faces, strict=False):
             if photo.path != path:
                 # Read again rather than carried along: the workers hand over crops, and photos can be large.

@@ -241,15 +241,21 @@ class Manifest:
         changed = self.table.set_column(place, SCHEMA.field("votes"), pa.array(column, SCHEMA.field("votes").type))
         return Manifest(self.path, changed, self.names)
 
-    def write(self, path: Path) -> None:
-        """Writes the manifest to another place.
-
-        Raises:
-            FerVitError: The folder cannot be written, or it is another one and image files are named relative to it.
-        """
+    def check_place(self, path: Path) -> None:
+        """Raises FerVitError when this manifest cannot be written there: in its own place, or away from its images."""
+        if path.resolve() == self.path.resolve():
+            raise FerVitError(f"{path} would replace the manifest that is read. Choose another name.")
         files = pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py()
         if files and path.parent.resolve() != self.path.parent.resolve():
             raise FerVitError(f"{self.path} names image files relative to its folder. Choose a place in it.")
+
+    def write(self, path: Path) -> None:
+        """Writes the manifest to another place, see `check_place`.
+
+        Raises:
+            FerVitError: The folder cannot be written, or the place does not fit.
+        """
+        self.check_place(path)
         with _writer(path, self.table.schema) as writer:
             writer.write_table(self.table, row_group_size=PART)
 

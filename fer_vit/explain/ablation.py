@@ -57,7 +57,8 @@ def coverage(layout: TokenLayout, patch_size: int, boxes: Tensor) -> Tensor:
 
 
 def region_units(layout: TokenLayout, covered: Tensor) -> Tensor:
-    """Each region as a unit: its own tokens, and the patches of which half or more lie in its box.
+    """Each region as a unit: its own tokens, and the patches of which half or more lie in its box, or else the one of
+    which most does.
 
     Args:
         layout: Which token is which.
@@ -68,7 +69,9 @@ def region_units(layout: TokenLayout, covered: Tensor) -> Tensor:
     """
     batch, regions = covered.shape[:2]
     units = covered.new_zeros(batch, regions, layout.num_tokens, dtype=torch.bool)
-    units[..., layout.patches] = covered >= 0.5
+    if layout.num_patches:
+        most = covered.amax(-1, keepdim=True)
+        units[..., layout.patches] = (covered >= most.clamp(max=0.5)) & (covered > 0)
     if layout.num_regions:
         own = torch.eye(regions, dtype=torch.bool, device=covered.device)
         units[..., layout.regions] = own.repeat_interleave(layout.tokens_per_region, 1)

@@ -76,9 +76,10 @@ def relevance(
     """Gradient times attention, accumulated over blocks: evidence for a class less evidence against it: (B, T).
 
     Chefer, Gur & Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder
-    Transformers" (ICCV 2021), equations 5 and 6 for the encoder and 10 for a decoder's cross-attention (whose queries
-    are the same for every face, so that what they tell one another carries nothing of it). The paper keeps what speaks
-    for a class; here the same rules for the negative of its score give what speaks against it.
+    Transformers" (ICCV 2021), equations 5 and 6 for the encoder; for a decoder's cross-attention their 10 without the
+    normalisation of 8 and 9 and without what its queries, the same for every face, tell one another. The paper keeps
+    what speaks for a class; here the same rules for the negative of its score give what speaks against it. What reaches
+    the pool by the residual paths alone, without any attention, has no gradient here and is not seen.
 
     Args:
         attention: Weights (B, H, T, T) of every block.

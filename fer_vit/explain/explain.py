@@ -5,20 +5,21 @@ B images, C classes, T tokens, R regions, N patches.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
+from fer_vit.errors import FerVitError
 from fer_vit.explain.ablation import coverage, drops, region_units
 from fer_vit.explain.attention import raw, record_attention, relevance, rollout
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import Tokens
 
-KNOWING = ("relevance", "ablation", "gradcam")
+KNOWING = ("relevance", "ablation")
 """Methods that know which class they explain."""
 
-Method = Literal["relevance", "rollout", "raw", "ablation", "gradcam", "random", "centre"]
+Method = Literal["relevance", "ablation", "rollout", "raw", "random", "centre"]
 
 
 class Explanation(NamedTuple):
@@ -29,7 +30,8 @@ class Explanation(NamedTuple):
         scores: Of every token (B, T); their absolute values sum to 1, or to 0 where nothing speaks.
         heat: Those of the patches (B, rows, columns); (B, 0, 0) without patch tokens.
         shares: Of every region (B, R): the mean score of its tokens, where the model has them, and of the patches as
-            far as it covers them; 0 for a missing region. Their absolute values sum to 1 or 0 as well.
+            far as it covers them; by "ablation" the fall when all of these are masked; 0 for a missing region. Their
+            absolute values sum to 1 or 0 as well.
     """
 
     probabilities: Tensor
@@ -55,7 +57,7 @@ def explain(
         valid: Which regions are there (B, R).
         method: "relevance", gradient times attention through all blocks; "rollout", attention through all blocks;
             "raw", attention of the last one; "ablation", the fall of the score when a region's tokens, and the patches
-            under it, are masked; "gradcam" on the encoded tokens; and two controls, "random" and "centre".
+            under it, are masked; and two controls, "random" and "centre".
         direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for why
             one and not another. None: the predicted class.
     """
@@ -66,7 +68,15 @@ def explain(
 def explain_each(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method, directions: Tensor | None
 ) -> list[Explanation]:
-    """Explains several scores (E, B, C) after one forward pass; other arguments as for `explain`."""
+    """Explains several scores (E, B, C) after one forward pass; other arguments as for `explain`.
+
+    Raises:
+        FerVitError: There is no such method, or no gradient can be taken.
+    """
+    if method not in get_args(Method):
+        raise FerVitError(f"Expected method to be one of {', '.join(get_args(Method))}, but got {method}.")
+    if torch.is_inference_mode_enabled():
+        raise FerVitError("Explanations take gradients: call `explain` outside of torch.inference_mode().")
     layout = net.layout
     boxes = boxes.masked_fill(~valid[..., None], 0.0)  # a missing region may hold anything, and covers nothing
     covered = coverage(layout, net.patch_size, boxes)
@@ -107,7 +117,8 @@ def attributed(
 def token_scores(net: RegionViT, tokens: Tokens, directions: Tensor, method: Method) -> Iterator[Tensor]:
     """Yields scores of every token (B, T) for each direction (E, B, C)."""
     if method == "random":
-        yield from torch.rand(len(directions), *tokens.x.shape[:2], device=tokens.x.device)
+        generator = torch.Generator().manual_seed(0)
+        yield from torch.rand(len(directions), *tokens.x.shape[:2], generator=generator).to(tokens.x.device)
         return
     if method == "centre":
         apart = (tokens.centres.float() - net.config.img_size / 2).norm(dim=-1)
@@ -120,17 +131,13 @@ def token_scores(net: RegionViT, tokens: Tokens, directions: Tensor, method: Met
         scores = [(logits * direction).sum() for direction in directions]
     looked = [pooled.weights] if net.config.head == "query" else []
     for direction, score in zip(directions, scores, strict=True):
-        if method == "gradcam":
-            # Selvaraju et al., "Grad-CAM" (ICCV 2017): the gradient's mean over all places weighs the channels.
-            (gradient,) = torch.autograd.grad(score, [encoded.x], retain_graph=True)
-            yield (gradient.float().mean(1, keepdim=True) * encoded.x.float()).sum(-1).clamp(min=0)
-        elif method == "relevance":
+        if method == "relevance":
             gradients = torch.autograd.grad(score, [*attention, *looked], retain_graph=True)
             yield relevance(attention, gradients[: len(attention)], pooled.weights, *gradients[len(attention) :])
         else:
             # With a query for each expression: where those of the score looked.
             weights = pooled.weights.mean(1)  # (B, Q, T)
-            pool = weights[:, 0] if weights.shape[1] == 1 else (direction.clamp(min=0)[..., None] * weights).sum(1)
+            pool = weights[:, 0] if weights.shape[1] == 1 else (direction.abs()[..., None] * weights).sum(1)
             yield (rollout if method == "rollout" else raw)(attention, pool)
 
 

@@ -39,8 +39,9 @@ def faithfulness(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, me
     * pixel deletion, pixel insertion: the same with pixels, which give way to a blurred face.
     * region agreement: Spearman's rank correlation of the regions' shares with the fall of the logit when each is
       masked.
-    * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024): whether groups of tokens
-      with higher scores change the probability more, weighted by how much higher, in [-1, 1].
+    * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with tokens in the place of
+      pixels: whether groups with a higher mean score change the probability more, weighted by how much higher, in
+      [-1, 1]. NaN for faces with fewer tokens than groups.
 
     Args:
         net: The model; it is left as it is found.
@@ -78,8 +79,9 @@ def faithfulness(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, me
         units = region_units(layout, coverage(layout, net.patch_size, boxes))
         falls = (drops(net, tokens, units) * direction[:, None]).sum(-1)
         whole = _of(found.probabilities, label)
-        groups = [(part >= i / GROUPS) & (part < (i + 1) / GROUPS) & there for i in range(GROUPS)]
-        salience = torch.stack([(found.scores * group).sum(1) for group in groups], 1)
+        count = there.sum(1, keepdim=True)
+        groups = [(ranks * GROUPS // count.clamp(min=1) == i) & there for i in range(GROUPS)]
+        salience = torch.stack([(found.scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups], 1)
         effect = torch.stack([whole - masked(group) for group in groups], 1)
         return {
             "deletion": _area([masked((part < share) & there) for share in at]),
@@ -87,7 +89,7 @@ def faithfulness(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, me
             "pixel deletion": _area([shown(pixel_part >= share) for share in at]),
             "pixel insertion": _area([shown(pixel_part < share) for share in at]),
             "region agreement": spearman(found.shares, falls, valid),
-            "saco": saco(salience, effect),
+            "saco": torch.where(count[:, 0] >= GROUPS, saco(salience, effect), torch.nan),
         }
 
 
@@ -148,8 +150,9 @@ def randomised(
 ) -> Iterator[tuple[str, Tensor]]:
     """Sanity check: does the explanation change when the model forgets what it learned?
 
-    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): the weights of the classifier, then of block after
-    block from the last to the first, are shuffled. A method that still says the same explains the faces, not the model.
+    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): the weights of the classifier, the pooling, and
+    block after block from the last to the first are shuffled. A method that still says the same explains the faces, not
+    the model.
 
     Yields:
         What was randomised last, and the rank correlation (B,) of the tokens' scores with those of the whole model, for
@@ -158,14 +161,18 @@ def randomised(
     first = explain(net, image, boxes, valid, method)
     label = first.probabilities.argmax(-1)
     direction = nn.functional.one_hot(label, first.probabilities.shape[1]).float()
-    places = torch.ones_like(first.scores, dtype=torch.bool)
+    present = net.tokenize(image, boxes, valid).valid
+    places = torch.ones_like(first.scores, dtype=torch.bool) if present is None else present.clone()
     places[:, : net.layout.num_prefix] = False
     other = copy.deepcopy(net)
     generator = torch.Generator().manual_seed(seed)
-    blocks = list(enumerate(other.vit.blocks))
-    parts = [("classifier", other.vit.head), *((f"block {number}", block) for number, block in reversed(blocks))]
+    blocks = [(f"block {number}", block) for number, block in enumerate(other.vit.blocks)]
+    parts = [("classifier", other.vit.head), ("pooling", other.pool), *reversed(blocks)]
     for name, module in parts:
-        for parameter in module.parameters():
+        parameters = list(module.parameters())
+        if not parameters:  # not every pooling learns
+            continue
+        for parameter in parameters:
             order = torch.randperm(parameter.numel(), generator=generator)
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
         scores = explain(other, image, boxes, valid, method, direction).scores
@@ -186,9 +193,10 @@ def _of(probabilities: Tensor, label: Tensor) -> Tensor:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """0 for the highest value of each row (B, M), M - 1 for the lowest."""
-    ranks: Tensor = values.argsort(dim=1, descending=True, stable=True).argsort(1)
-    return ranks
+    """0 for the highest value of each row (B, M), M - 1 for the lowest; equal ones come in random order."""
+    mixed = torch.randperm(values.shape[1], generator=torch.Generator().manual_seed(0)).to(values.device)
+    ranks: Tensor = values[:, mixed].argsort(dim=1, descending=True, stable=True).argsort(1)
+    return ranks[:, mixed.argsort()]
 
 
 def _mean_ranks(values: Tensor) -> Tensor:

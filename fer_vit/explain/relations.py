@@ -1,9 +1,7 @@
 """Which regions look at which: attention between the regions of a face.
 
-B images, L blocks, H heads, T tokens, R regions.
+B images, T tokens, R regions.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,30 +12,23 @@ from fer_vit.explain.explain import evaluating
 from fer_vit.model.region_vit import RegionViT
 
 
-class Relations(NamedTuple):
-    """How much each region (row) takes from each region (column); rows sum to 1, those of missing regions to 0.
-
-    Attributes:
-        flow: Through all blocks, heads averaged (B, R, R): attention rollout from every region's tokens.
-        heads: Attention of every head of every block (B, L, H, R, R).
-    """
-
-    flow: Tensor
-    heads: Tensor
-
-
 @torch.no_grad()
-def relations(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Relations:
-    """Follows attention from region to region.
+def relations(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
+    """Follows attention from region to region, through all blocks, heads averaged (attention rollout).
 
-    A region is its own tokens, where the model has them, and the patches as far as it covers them. What flows to class
-    and register tokens or to patches outside all regions is left out.
+    A region is its own tokens, where the model has them, and the patches as far as it covers them; what it takes from
+    another is a mean over the other's tokens, so that a large region does not win by its size. What flows to class and
+    register tokens or to patches outside all regions is left out.
 
     Args:
         net: The model; it is left as it is found.
         image: Face crops (B, 3, S, S), RGB in [0, 1].
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
         valid: Which regions are there (B, R).
+
+    Returns:
+        How much each region (row) takes from each region (column), (B, R, R); rows sum to 1, those of missing regions
+        to 0. The diagonal is what a region has of itself, by the residual paths too.
     """
     layout = net.layout
     boxes = boxes.masked_fill(~valid[..., None], 0.0)
@@ -50,13 +41,9 @@ def relations(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Re
         own = torch.eye(layout.num_regions, device=boxes.device)
         parts[..., layout.regions] = (own * valid[..., None]).repeat_interleave(layout.tokens_per_region, -1)
 
-    def between(weights: Tensor) -> Tensor:  # (B, ..., T, T) -> (B, ..., R, R)
-        shape = (len(parts), *[1] * (weights.dim() - 3), *parts.shape[1:])
-        region = parts.view(shape)
-        taken = region @ weights.float() @ region.transpose(-1, -2)
-        return taken / taken.sum(-1, keepdim=True).clamp(min=1e-12)
-
     flow = torch.eye(layout.num_tokens, device=boxes.device).expand(len(parts), -1, -1)
     for weights in attention:
         flow = (weights.float().mean(1) @ flow + flow) / 2
-    return Relations(between(flow), between(torch.stack(attention, 1)))
+    parts = parts / parts.sum(-1, keepdim=True).clamp(min=1e-12)
+    taken = parts @ flow @ parts.mT
+    return taken / taken.sum(-1, keepdim=True).clamp(min=1e-12)

@@ -21,7 +21,9 @@ def markdown(found: Mapping[str, Mapping[str, Figures]], better: Mapping[str, in
 
 
 def _cell(one: Figures) -> str:
-    return "-" if one["mean"] is None else f"{one['mean']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
+    if one["mean"] is None:
+        return "-"
+    return f"{one['mean']:.3f}" + ("" if one["low"] is None else f" ({one['low']:.3f} to {one['high']:.3f})")
 
 
 def draw(

@@ -286,10 +286,12 @@ def _dot(region: str) -> str:
 
 
 def _cell(one: Figures | None, largest: float) -> str:
-    if one is None or one["mean"] is None or one["low"] is None or one["high"] is None:
+    if one is None or one["mean"] is None:
         return "<td>&ndash;</td>"
     tint = f"--v:{max(one['mean'], 0) / max(largest, 1e-12):.3f}"
-    between = f"{one['faces']:,} faces, 95 % interval {draw.percent(one['low'])} to {draw.percent(one['high'])}"
+    between = "one face"
+    if one["low"] is not None and one["high"] is not None:
+        between = f"{one['faces']:,} faces, 95 % interval {draw.percent(one['low'])} to {draw.percent(one['high'])}"
     return f'<td style="{tint}" title="{between}">{round(one["mean"], 3) + 0.0:.1%}</td>'
 
 
@@ -304,12 +306,13 @@ def _data_uri(image: Pil.Image) -> str:
 
 
 _NOTE = """<details open><summary>How to read this</summary>
-<p>A region's share says how strongly its tokens, and the patches under it, speak for the predicted expression by the
-method named above; one below zero, with a grey bar, speaks against it. The shares of a face, signs aside, add up to
-100%. They say what the model took its decision from, not what the person felt, and neighbouring regions see some of the
-same pixels. Means are over the faces that the model <em>predicted</em> as an expression, right or wrong, and over those
-that show the region. The bars and the heat map are scaled within each face, from nothing to its largest value, so their
-lengths and colours cannot be compared between faces; the percentages can.</p>
+<p>A region's share says how strongly its tokens, and the patches under it, speak for the predicted
+expression by the method named above; one below zero, with a grey bar, speaks against it. Methods that follow attention
+alone (rollout, raw) do not know the expression: their shares say where the model looked. The shares of a face, signs
+aside, add up to 100%. They are about the model, not about what the person felt, and neighbouring regions see some of
+the same pixels. Means are over the faces that the model <em>predicted</em> as an expression, right or wrong, and over
+those that show the region. The bars and the heat map are scaled within each face, from nothing to its largest value, so
+their lengths and colours cannot be compared between faces; the percentages can.</p>
 </details>"""
 
 _DIALOG = """<dialog aria-label="One face">

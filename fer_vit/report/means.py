@@ -10,7 +10,7 @@ Array = NDArray[np.float64]
 
 
 class Figures(TypedDict):
-    """A mean over faces with its 95 % bootstrap interval; null where no face has a value."""
+    """A mean over faces with its 95 % bootstrap interval; null where no face has a value, or a single one."""
 
     mean: float | None
     low: float | None
@@ -24,6 +24,8 @@ def figures(values: Array) -> Figures:
     if not len(values):
         return Figures(mean=None, low=None, high=None, faces=0)
     low = high = mean = float(values.mean())
+    if len(values) == 1:
+        return Figures(mean=mean, low=None, high=None, faces=1)
     if np.ptp(values):
         interval = bootstrap(
             (values,), np.mean, n_resamples=2000, batch=100, method="percentile", rng=0

@@ -29,7 +29,7 @@ def relations_figure(means: Mapping[str, Array], counts: Mapping[str, int], regi
     highest = max(float(mean[apart].max(initial=0.0)) for mean in means.values())
     for axes, (label, mean) in zip(grid.flat, means.items(), strict=False):
         shown = axes.imshow(np.where(apart, mean, np.nan), cmap="magma", vmin=0, vmax=max(highest, 1e-12))
-        axes.set_title(f"{label}, {counts[label]:,} face{'s' * (counts[label] != 1)}", fontsize=9)
+        axes.set_title(f"{label}, {counts[label]:,} face{'s' * (counts[label] != 1)}", fontsize=9, parse_math=False)
         axes.set_xticks(range(len(names)), names, fontsize=7, rotation=90)
         axes.set_yticks(range(len(names)), names, fontsize=7)
         axes.set_facecolor("#ececef")

@@ -42,6 +42,7 @@ def test_what_cannot_be_distilled_is_said(
         ([str(drawn / "faces.parquet"), str(tmp_path / "new.parquet"), "--weight=2"], "weight"),
         ([str(seven), str(tmp_path / "new.parquet")], "Expected labels"),
         ([str(tmp_path / "none.parquet"), str(tmp_path / "new.parquet")], "No manifest"),
+        ([str(seven), str(seven), "--overwrite"], "would replace the manifest"),
     ):
         with pytest.raises(SystemExit):
             main(["distill", "ferplus-small", *words])

@@ -6,7 +6,7 @@ from PIL import Image
 
 from fer_vit.cli import main
 
-ROWS = ["relevance", "rollout", "raw", "ablation", "gradcam", "random", "centre"]
+ROWS = ["relevance", "ablation", "rollout", "raw", "random", "centre"]
 
 
 def test_a_manifest_and_photos_are_scored(
@@ -34,7 +34,7 @@ def test_what_cannot_be_scored_is_said(
     drawn: Path, checkpoint: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "faithfulness.json").touch()
+    (tmp_path / "old" / "faithfulness.md").touch()
     crops = [str(drawn / "faces" / "test" / "anger"), "--face", "crop", "--detector", "none"]
     for words, reason in (
         ([*crops, "--output", str(tmp_path / "old")], "holds results already"),

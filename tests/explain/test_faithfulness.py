@@ -59,7 +59,8 @@ def test_pixels_are_taken_away_by_their_scores() -> None:
     explained = explain(net, image, boxes, valid, "relevance")
     label = int(explained.probabilities.argmax())
     heat = explained.heat[0].double().numpy().repeat(8, 0).repeat(8, 1)
-    order = np.argsort(-heat.ravel(), kind="stable")
+    mixed = torch.randperm(32 * 32, generator=torch.Generator().manual_seed(0)).numpy()  # the order of equal pixels
+    order = mixed[np.argsort(-heat.ravel()[mixed], kind="stable")]
     curves: dict[str, list[float]] = {"pixel deletion": [], "pixel insertion": []}
     for step in range(11):
         gone = np.zeros(32 * 32, bool)
@@ -78,6 +79,32 @@ def test_ablation_agrees_with_itself_and_a_constant_with_nobody(tokens: str) -> 
     assert torch.allclose(faithfulness(net, *batch, "ablation")["region agreement"], torch.ones(3, dtype=torch.float64))
     torch.nn.init.zeros_(net.vit.head.weight)
     assert faithfulness(net, *batch, "ablation")["region agreement"].isnan().all()
+
+
+def test_saco_is_the_change_of_each_group_by_its_mean_score() -> None:
+    net = build(tokens="region", region_grid=2)
+    image, boxes, valid = faces(1)
+    valid[:] = True
+    explained = explain(net, image, boxes, valid, "relevance")
+    label = int(explained.probabilities.argmax())
+    tokens = net.tokenize(image, boxes, valid)
+    scores = explained.scores[0, 1:]
+    order = scores.argsort(descending=True).tolist()
+    salience, effect = [], []
+    for group in np.split(np.array(order), [4, 7, 10, 13]):  # 16 tokens in five groups
+        hidden = tokens._replace(valid=tokens.valid.clone())
+        hidden.valid[0, 1 + group] = False
+        probability = net.forward_head(net.forward_features(hidden)).softmax(-1)[0, label]
+        salience.append(scores[group].mean().item())
+        effect.append((explained.probabilities[0, label] - probability).item())
+    pairs = [(i, j) for i in range(5) for j in range(i + 1, 5)]
+    weight = {(i, j): salience[i] - salience[j] for i, j in pairs}
+    agreed = sum(weight[i, j] * (1 if effect[i] >= effect[j] else -1) for i, j in pairs)
+    found = faithfulness(net, image, boxes, valid, "relevance")["saco"].item()
+    assert found == pytest.approx(agreed / sum(abs(value) for value in weight.values()), abs=1e-4)
+    valid[:, 1:] = False
+    one = build(tokens="region", region_grid=1)
+    assert faithfulness(one, image, boxes, valid, "relevance")["saco"].isnan()  # fewer tokens than groups
 
 
 def test_saco_by_pairs() -> None:
@@ -123,6 +150,24 @@ def test_randomising_leaves_the_model_and_changes_what_depends_on_it() -> None:
     assert max(value.mean() for value in agreement) < 0.9
     for _, same in randomised(net, *faces(), "centre"):
         assert torch.allclose(same, torch.ones(3, dtype=same.dtype))
+
+
+def test_missing_regions_do_not_agree_with_themselves() -> None:
+    net = build(tokens="region", region_grid=1, head="query")
+    image, boxes, valid = faces(1)
+    valid[:] = torch.tensor([True, True, True, False])
+    found = dict(randomised(net, image, boxes, valid, "relevance"))
+    assert list(found) == ["classifier", "pooling", "block 1", "block 0"]
+    whole = explain(net, image, boxes, valid, "relevance")
+    direction = torch.nn.functional.one_hot(whole.probabilities.argmax(-1), 4).float()
+    other = build(tokens="region", region_grid=1, head="query")
+    order = torch.Generator().manual_seed(0)
+    for parameter in other.vit.head.parameters():
+        mixed = torch.randperm(parameter.numel(), generator=order)
+        parameter.data.copy_(parameter.data.flatten()[mixed].view_as(parameter))
+    after = explain(other, image, boxes, valid, "relevance", direction)
+    expected = spearmanr(whole.scores[0, 1:4], after.scores[0, 1:4]).statistic
+    assert found["classifier"].item() == pytest.approx(expected)
 
 
 def test_nothing_of_the_face_is_left_when_it_is_blurred() -> None:

@@ -16,6 +16,7 @@ def test_figures_are_a_mean_and_the_interval_that_theory_expects() -> None:
     assert found["low"] == pytest.approx(values.mean() - half, abs=0.02)
     assert found["high"] == pytest.approx(values.mean() + half, abs=0.02)
     assert figures(np.full(5, 0.5)) == {"mean": 0.5, "low": 0.5, "high": 0.5, "faces": 5}
+    assert figures(np.array([0.5])) == {"mean": 0.5, "low": None, "high": None, "faces": 1}
     assert figures(np.full(5, np.nan)) == {"mean": None, "low": None, "high": None, "faces": 0}
 
 
