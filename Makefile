@@ -35,12 +35,12 @@ demo: .venv/installed
 	@echo "[4/5] Predicting the folder demo/faces/test: no landmarks now, regions lie where a mean face has them"
 	@$(BIN)/fer-vit predict demo/faces/test --face crop --detector none --output demo/predictions.csv \
 		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
-	@echo "[5/5] Drawing where the model looked"
+	@echo "[5/5] Drawing what speaks for each prediction"
 	@$(BIN)/fer-vit visualize demo/faces/test --face crop --detector none --output demo/report \
 		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
 	@echo
 	@echo "Open these:"
-	@echo "  demo/report/index.html                   every test face with its region attention"
+	@echo "  demo/report/index.html                   every test face and what speaks for its expression"
 	@echo "  demo/predictions.csv                     one row per face"
 	@echo "  demo/drawn/version_1/test.md             the test figures"
 	@echo "  demo/drawn/version_1/test_confusion.png  the confusion matrix"
