@@ -5,13 +5,12 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from PIL import Image as Pil
-from torch import Tensor
 
-from fer_vit.data.sample import Batch
-from fer_vit.explain.relations import relations
-from fer_vit.recognizer import Recognizer
+from fer_vit.face.geometry import Array
 from fer_vit.report.draw import FaceView, ranked
+from fer_vit.report.html import Evidence
 from fer_vit.report.relations import relations_figure
 
 
@@ -20,34 +19,32 @@ class RelationWriter:
 
     Args:
         folder: The report.
-        model: The model.
+        labels: The expressions in order.
+        regions: The R regions in order.
     """
 
-    def __init__(self, folder: Path, model: Recognizer) -> None:
+    def __init__(self, folder: Path, labels: Sequence[str], regions: Sequence[str]) -> None:
         self.folder = folder
-        self.model = model
-        self.sums: dict[str, Tensor] = {}  # (R, R), of the rows of regions that are there
-        self.seen: dict[str, Tensor] = {}  # (R, 1): how often each region is there
+        self.labels = labels
+        self.regions = regions
+        self.sums: dict[str, Array] = {}  # (R, R), of the rows of regions that are there
+        self.seen: dict[str, Array] = {}  # (R, 1): how often each region is there
         self.faces: dict[str, int] = {}
 
-    def add(self, parts: Sequence[Batch], views: Sequence[FaceView]) -> None:
-        """Takes faces; `views` are those of `parts`, in order."""
-        left = iter(views)
-        for part in parts:
-            flow = relations(self.model.net, part.image, part.boxes, part.valid).double().cpu()
-            for row, view in zip(range(len(part.path)), left, strict=False):
-                label, there = ranked(view.probabilities)[0][0], part.valid[row, :, None].double().cpu()
-                self.sums[label] = self.sums.get(label, 0) + flow[row]
-                self.seen[label] = self.seen.get(label, 0) + there
-                self.faces[label] = self.faces.get(label, 0) + 1
+    def add(self, view: FaceView, evidence: Evidence) -> None:
+        """Takes a face."""
+        label = ranked(view.probabilities)[0][0]
+        self.sums[label] = self.sums.get(label, 0.0) + evidence.relations
+        there = np.array([[name in view.regions] for name in self.regions], float)
+        self.seen[label] = self.seen.get(label, 0.0) + there
+        self.faces[label] = self.faces.get(label, 0) + 1
 
     def write(self) -> list[Pil.Image]:
         """Writes `relations.png` and `relations.csv`. Returns the pictures."""
-        regions = self.model.crop_spec.regions
-        labels = [label for label in self.model.labels if label in self.faces]
+        regions, labels = self.regions, [label for label in self.labels if label in self.faces]
         if not labels or len(regions) < 2:
             return []
-        means = {label: (self.sums[label] / self.seen[label].clamp(min=1)).numpy() for label in labels}
+        means = {label: self.sums[label] / self.seen[label].clip(1) for label in labels}
         with (self.folder / "relations.csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
             table.writerow(["predicted", "faces", "region", *regions])

@@ -103,14 +103,15 @@ def visualize(
     status: Counter[str] = Counter()
     records: list[FaceRecord] = []
     with _new_folder(output) as folder:
-        related = RelationWriter(folder, model)
+        related = RelationWriter(folder, model.labels, regions)
         roles = HeadWriter(folder, model) if heads else None
         for photos, parts in model.batches(sources, face, detector, batch_size, workers):
             status.update(photo.status for photo in photos)
             found = list(face_views(photos, parts, model, method))
             views = [view for view, _ in found]
             records += [save_face(folder, number, *one, regions) for number, one in enumerate(found, len(records))]
-            related.add(parts, views)
+            for one in found:
+                related.add(*one)
             if roles is not None:
                 roles.add(parts, views)
         facts = {
