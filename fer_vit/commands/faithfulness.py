@@ -111,8 +111,8 @@ def scored(model: Recognizer, batches: Iterator[Batch]) -> tuple[Table, Table]:
     seen = 0
     for part in batches:
         face = (model.net, part.image, part.boxes, part.valid)
-        for method in methods:
-            for name, rows in measure(*face, method).items():
+        for method, measures in measure(*face, methods).items():
+            for name, rows in measures.items():
                 values[method][name].append(rows)
             if method in shuffled and seen < SHUFFLED:
                 for name, rows in randomised(*face, method):
@@ -125,7 +125,7 @@ def summary(values: Values) -> Table:
     """Turns the values of batches of faces, by method and measure, into figures."""
 
     def over_faces(rows: list[Tensor]) -> Figures:
-        return figures(torch.cat([torch.empty(0), *(row.double().cpu() for row in rows)]).numpy())
+        return figures(torch.cat([torch.empty(0), *(row.double().cpu() for row in rows)]).numpy()[:, None])[0]
 
     return {method: {name: over_faces(rows) for name, rows in found.items()} for method, found in values.items()}
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fer_vit.data.sample import Batch
 from fer_vit.explain.heads import HeadRoles, head_roles
+from fer_vit.explain.trace import Trace
 from fer_vit.recognizer import Recognizer
 from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.heads import HeadMap, distance_figure, heads_figure
@@ -34,18 +35,16 @@ class HeadWriter:
         self.seen = torch.zeros(len(model.crop_spec.regions), 1, dtype=torch.float64)
         (folder / "heads").mkdir()
 
-    def add(self, parts: Sequence[Batch], views: Sequence[FaceView]) -> None:
-        """Takes faces; `views` are those of `parts`, in order."""
-        left = iter(views)
-        for part in parts:
-            roles = head_roles(self.model.net, part.image, part.boxes, part.valid)
-            for row, view in zip(range(len(part.path)), left, strict=False):
-                face = HeadRoles(*(value[row].double().cpu() for value in roles))
-                label, confidence = ranked(view.probabilities)[0]
-                title = f"{view.name}, face {view.face}: {label} {confidence:.0%}"
-                figure = heads_figure(view, title, list(self._rows(face, set(view.regions))))
-                figure.save(self.folder / "heads" / f"{self.faces:06d}.jpg", quality=88)
-                self._sum(face, part.image[row], part.boxes[row], part.valid[row])
+    def add(self, part: Batch, seen: Trace, views: Sequence[FaceView]) -> None:
+        """Takes the faces of a batch that the model has `seen`."""
+        roles = head_roles(seen)
+        for row, view in enumerate(views):
+            face = HeadRoles(*(value[row].double().cpu() for value in roles))
+            label, confidence = ranked(view.probabilities)[0]
+            title = f"{view.name}, face {view.face}: {label} {confidence:.0%}"
+            figure = heads_figure(view, title, list(self._rows(face, set(view.regions))))
+            figure.save(self.folder / "heads" / f"{self.faces:06d}.jpg", quality=88)
+            self._sum(face, part.image[row], part.boxes[row], part.valid[row])
 
     def _sum(self, face: HeadRoles, crop: Tensor, boxes: Tensor, valid: Tensor) -> None:
         self.faces += 1

@@ -1,7 +1,5 @@
 """What `visualize` writes of the relations between regions: means by predicted expression."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +9,15 @@ from PIL import Image as Pil
 from fer_vit.face.geometry import Array
 from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.html import Evidence
+from fer_vit.report.means import figures
 from fer_vit.report.relations import relations_figure
+from fer_vit.report.table import TableWriter
+
+COLUMNS = {"predicted": str, "region": str, "takes_from": str, "faces": int, "mean": float, "low": float, "high": float}
 
 
 class RelationWriter:
-    """Adds up which regions take from which, face after face.
+    """Gathers which regions take from which, face after face.
 
     Args:
         folder: The report.
@@ -27,31 +29,29 @@ class RelationWriter:
         self.folder = folder
         self.labels = labels
         self.regions = regions
-        self.sums: dict[str, Array] = {}  # (R, R), of the rows of regions that are there
-        self.seen: dict[str, Array] = {}  # (R, 1): how often each region is there
-        self.faces: dict[str, int] = {}
+        self.found: dict[str, list[np.ndarray]] = {}  # (R, R) each, NaN in the rows of missing regions
 
     def add(self, view: FaceView, evidence: Evidence) -> None:
         """Takes a face."""
-        label = ranked(view.probabilities)[0][0]
-        self.sums[label] = self.sums.get(label, 0.0) + evidence.relations
-        there = np.array([[name in view.regions] for name in self.regions], float)
-        self.seen[label] = self.seen.get(label, 0.0) + there
-        self.faces[label] = self.faces.get(label, 0) + 1
+        there = [name in view.regions for name in self.regions]
+        rows = np.where(np.array(there)[:, None], evidence.relations, np.nan).astype(np.float32)
+        self.found.setdefault(ranked(view.probabilities)[0][0], []).append(rows)
 
     def write(self) -> list[Pil.Image]:
         """Writes `relations.png` and `relations.csv`. Returns the pictures."""
-        regions, labels = self.regions, [label for label in self.labels if label in self.faces]
-        if not labels or len(regions) < 2:
+        labels = [label for label in self.labels if label in self.found]
+        if not labels or len(self.regions) < 2:
             return []
-        means = {label: self.sums[label] / self.seen[label].clip(1) for label in labels}
-        with (self.folder / "relations.csv").open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file)
-            table.writerow(["predicted", "faces", "region", *regions])
-            for label, mean in means.items():
-                for name, row in zip(regions, mean.tolist(), strict=True):
-                    table.writerow([label, self.faces[label], name, *(f"{value:.4f}" for value in row)])
-        buffer = io.BytesIO()
-        relations_figure(means, self.faces, regions).savefig(buffer, format="png")
-        (self.folder / "relations.png").write_bytes(buffer.getvalue())
-        return [Pil.open(buffer)]
+        pairs = [(region, other) for region in self.regions for other in self.regions]
+        matrices: dict[str, Array] = {}
+        with TableWriter(self.folder / "relations.csv", COLUMNS) as table:
+            for label in labels:
+                faces = self.found[label]
+                means = figures(np.stack(faces).reshape(len(faces), -1).astype(float))
+                for (region, other), one in zip(pairs, means, strict=True):
+                    table.write([{"predicted": label, "region": region, "takes_from": other, **one}])
+                title = f"{label}, {len(faces):,} face{'s' * (len(faces) != 1)}"
+                matrices[title] = np.array([one["mean"] or 0.0 for one in means]).reshape(faces[0].shape)
+        picture = Pil.fromarray(relations_figure(matrices, self.regions, 4))
+        picture.save(self.folder / "relations.png")
+        return [picture]

@@ -1,41 +1,47 @@
 """The verb `visualize`: what speaks for a prediction, as pictures and one page."""
 
-import csv
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fer_vit.commands.heads import HeadWriter
 from fer_vit.commands.relations import RelationWriter
 from fer_vit.data.photos import FaceMode, Photo, find_images
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
-from fer_vit.explain.explain import KNOWING, Explanation, Method, explain_each
+from fer_vit.explain.explain import KNOWING, Method, explain_each
 from fer_vit.explain.relations import relations
+from fer_vit.explain.trace import Trace, trace
 from fer_vit.face.geometry import Array, Image
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.model.pretrained import DEFAULT
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.recognizer import DetectorName, Recognizer, load
-from fer_vit.report.draw import FaceView
-from fer_vit.report.html import Evidence, FaceRecord, Means, mean_shares, save_face, write_page
+from fer_vit.report.draw import FaceView, ranked
+from fer_vit.report.html import Contents, Evidence, FaceRecord, Means, mean_shares, save_face, write_page
+from fer_vit.report.table import TableWriter
 
 REPORT = (
     "index.html",
     "faces",
     "photos",
+    "faces.parquet",
     "shares.csv",
     "relations.png",
     "relations.csv",
     "heads",
     "heads.png",
     "heads_distance.png",
+    "heads_relations.png",
     "heads.csv",
+    "heads_relations.csv",
 )
 """What a report may consist of, and what a new one replaces."""
 
@@ -102,64 +108,53 @@ def visualize(
     sources = find_images(images)
     status: Counter[str] = Counter()
     records: list[FaceRecord] = []
+    columns = {"path": str, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
     with _new_folder(output) as folder:
         related = RelationWriter(folder, model.labels, regions)
         roles = HeadWriter(folder, model) if heads else None
-        for photos, parts in model.batches(sources, face, detector, batch_size, workers):
-            status.update(photo.status for photo in photos)
-            found = list(face_views(photos, parts, model, method))
-            views = [view for view, _ in found]
-            records += [save_face(folder, number, *one, regions) for number, one in enumerate(found, len(records))]
-            for one in found:
-                related.add(*one)
-            if roles is not None:
-                roles.add(parts, views)
+        with TableWriter(folder / "faces.parquet", columns) as table:
+            for photos, parts in model.batches(sources, face, detector, batch_size, workers):
+                status.update(photo.status for photo in photos)
+                for part, seen, found in explained(photos, parts, model, method):
+                    for view, evidence in found:
+                        records.append(save_face(folder, len(records), view, evidence, regions))
+                        table.write([share_row(view)])
+                        related.add(view, evidence)
+                    if roles is not None:
+                        roles.add(part, seen, [view for view, _ in found])
+        means = mean_shares(records, regions)
+        write_shares(folder / "shares.csv", means)
+        sections = {"Relations between regions": related.write()}
+        if roles is not None:
+            sections["Attention heads"] = roles.write()
         facts = {
             "Method": method,
             "Model": checkpoint or DEFAULT,
             "Photos": ", ".join(f"{number:,} {what}" for what, number in status.most_common()),
         }
-        means = mean_shares(records)
-        write_shares(folder / "shares.csv", means)
-        sections = {"Relations between regions": related.write()}
-        if roles is not None:
-            sections["Attention heads"] = roles.write()
-        write_page(folder / "index.html", records, means, regions, "What speaks for each prediction", facts, sections)
+        title = "What speaks for each prediction"
+        write_page(folder / "index.html", Contents(title, facts, records, means, regions, sections))
     print(f"{len(records):,} faces in {sum(status.values()):,} images: open {output / 'index.html'}")
 
 
-def face_views(
-    photos: list[Photo], parts: list[Batch], model: Recognizer, method: Method
-) -> Iterator[tuple[FaceView, Evidence]]:
-    """Yields what the report shows of every face in some photos; `parts` holds the faces in order."""
+def explained(
+    photos: Sequence[Photo], parts: Sequence[Batch], model: Recognizer, method: Method
+) -> Iterator[tuple[Batch, Trace, list[tuple[FaceView, Evidence]]]]:
+    """Yields what the model did with the faces of some photos, part by part, and what the report shows of each."""
     faces = ((photo, number, face) for photo in photos for number, face in enumerate(photo.faces))
+    names = model.crop_spec.regions
     path, pixels = "", np.zeros((1, 1, 3), np.uint8)
     for part in parts:
-        batch = (model.net, part.image, part.boxes, part.valid)
-        probabilities = torch.tensor(model.probabilities(part))
-        order = probabilities.argsort(1, descending=True)
-        top, second = order[:, 0].tolist(), order[:, :2][:, -1]
-        classes = torch.eye(len(model.labels))
-        wanted = classes[top][None]
-        if method in KNOWING:  # every label, and the first rather than the second
-            each = classes[:, None].expand(-1, len(top), -1)
-            wanted = torch.cat([each, (classes[top] - classes[second])[None]])
-        found = explain_each(*batch, method, wanted.to(model.device))
-        flow = relations(*batch)
-        for row, (photo, number, face) in zip(range(len(part.path)), faces, strict=False):
+        seen = trace(model.net, part.image, part.boxes, part.valid)
+        probabilities = model.net.probabilities(seen.logits).tolist()
+        found = []
+        for row, evidence in enumerate(evidence_of(model.net, seen, method)):
+            photo, number, face = next(faces)
             if photo.path != path:
                 # Read again rather than carried along: the workers hand over crops, and photos can be large.
                 path, pixels = photo.path, _read_again(photo.path)
-            present, names = part.valid[row].nonzero().flatten().tolist(), model.crop_spec.regions
-            explained = {top[row]: arrays(found[0], row)}
-            if method in KNOWING:
-                explained = {label: arrays(one, row) for label, one in enumerate(found[:-1])}
-            shares, heat = explained[top[row]]
-            evidence = Evidence(
-                labels=[explained.get(label) for label in range(len(classes))],
-                contrast=arrays(found[-1], row) if method in KNOWING else None,
-                relations=flow[row].double().cpu().numpy(),
-            )
+            present = part.valid[row].nonzero().flatten().tolist()
+            shares, heat = evidence.labels[int(seen.logits[row].argmax())]
             view = FaceView(
                 name=path,
                 face=number,
@@ -170,24 +165,42 @@ def face_views(
                 heat=heat,
                 regions={names[i]: part.boxes[row, i].double().cpu().numpy() for i in present},
                 shares={names[i]: float(shares[i]) for i in present},
-                probabilities=dict(zip(model.labels, probabilities[row].tolist(), strict=True)),
+                probabilities=dict(zip(model.labels, probabilities[row], strict=True)),
             )
-            yield view, evidence
+            found.append((view, evidence))
+        yield part, seen, found
+
+
+def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidence]:
+    """Yields what speaks for each label in each face, or by methods that do not know labels for the predicted one."""
+    first, second = seen.logits.topk(2).indices.T
+    classes = torch.eye(seen.logits.shape[1], device=first.device)
+    directions = classes[first][None]
+    if method in KNOWING:  # every label, and the first rather than the second
+        directions = torch.cat([classes[:, None].expand(-1, len(first), -1), directions - classes[second]])
+    found, flow = explain_each(net, seen, method, directions), relations(seen)
+    for row, label in enumerate(first.tolist()):
+        each = [(_array(one.shares[row]), _array(one.heat[row])) for one in found]
+        labels = dict(enumerate(each[:-1])) if method in KNOWING else {label: each[0]}
+        yield Evidence(labels, each[-1] if method in KNOWING else None, _array(flow[row]))
+
+
+def share_row(view: FaceView) -> dict[str, object]:
+    """A row of `faces.parquet`."""
+    label, confidence = ranked(view.probabilities)[0]
+    return {"path": view.name, "face": view.face, "predicted": label, "confidence": confidence, **view.shares}
 
 
 def write_shares(path: Path, means: Means) -> None:
     """Writes the mean share of every region by predicted expression, with its interval."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["predicted", "region", "faces", "mean", "low", "high"])
+    columns = {"predicted": str, "region": str, "faces": int, "mean": float, "low": float, "high": float}
+    with TableWriter(path, columns) as table:
         for label, regions in means.items():
-            for region, one in regions.items():
-                table.writerow([label, region, one["faces"], one["mean"], one["low"], one["high"]])
+            table.write([{"predicted": label, "region": region, **one} for region, one in regions.items()])
 
 
-def arrays(result: Explanation, row: int) -> tuple[Array, Array]:
-    """Shares (R,) and heat (h, w) of a face."""
-    return result.shares[row].double().cpu().numpy(), result.heat[row].double().cpu().numpy()
+def _array(values: Tensor) -> Array:
+    return values.double().cpu().numpy()
 
 
 def _read_again(path: str) -> Image:

@@ -1,47 +1,11 @@
-"""Attention of the encoder, recorded from outside, and its flow to the prediction.
+"""Attention of the encoder followed to the prediction: pure functions of recorded weights (see `trace`).
 
 B images, H heads, T tokens, Q vectors a face (see `model.pooling`).
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
-from torch import Tensor, nn
-
-from fer_vit.model.attention import use_fused_attention
-from fer_vit.model.region_vit import RegionViT
-
-
-@contextmanager
-def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
-    """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1.
-
-    timm's attention computes its weights only when it is not fused, and then passes them through `attn_drop`: that is
-    where they are seen. Hard attention masks instead of taking tokens out. The model is left as it was found.
-
-    Raises:
-        RuntimeError: A forward pass ran, or none did, and nothing was recorded.
-    """
-    recorded: list[Tensor] = []
-
-    def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
-        recorded.append(inputs[0])
-
-    blocks, by_mask = model.vit.blocks, model.drop_by_mask
-    before = use_fused_attention(blocks, fused=False)
-    model.drop_by_mask = True
-    hooks = [blocks.get_submodule(f"{name}.attn_drop").register_forward_hook(keep) for name in before]
-    try:
-        yield recorded
-    finally:
-        for hook in hooks:
-            hook.remove()
-        model.drop_by_mask = by_mask
-        for name, fused in before.items():
-            blocks.get_submodule(name).fused_attn = fused
-    if not recorded:
-        raise RuntimeError("No attention was recorded: run the model's forward pass inside `record_attention`.")
+from torch import Tensor
 
 
 def raw(attention: Sequence[Tensor], pool: Tensor) -> Tensor:

@@ -4,17 +4,17 @@ B images, C classes, T tokens, R regions, N patches.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.ablation import coverage, drops, region_units
-from fer_vit.explain.attention import raw, record_attention, relevance, rollout
+from fer_vit.explain.ablation import drops
+from fer_vit.explain.attention import raw, relevance, rollout
+from fer_vit.explain.regions import region_means, units
+from fer_vit.explain.trace import Trace, evaluating, trace
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.model.tokens import Tokens
 
 KNOWING = ("relevance", "ablation")
 """Methods that know which class they explain."""
@@ -61,34 +61,27 @@ def explain(
         direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for why
             one and not another. None: the predicted class.
     """
-    return explain_each(net, image, boxes, valid, method, None if direction is None else direction[None])[0]
+    check_method(method)
+    seen = trace(net, image, boxes, valid)
+    return explain_each(net, seen, method, None if direction is None else direction[None])[0]
+
+
+def check_method(method: str) -> None:
+    """Raises FerVitError for a method that does not exist."""
+    if method not in get_args(Method):
+        raise FerVitError(f"Expected method to be one of {', '.join(get_args(Method))}, but got {method}.")
 
 
 @torch.no_grad()
-def explain_each(
-    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method, directions: Tensor | None
-) -> list[Explanation]:
-    """Explains several scores (E, B, C) after one forward pass; other arguments as for `explain`.
-
-    Raises:
-        FerVitError: There is no such method, or no gradient can be taken.
-    """
-    if method not in get_args(Method):
-        raise FerVitError(f"Expected method to be one of {', '.join(get_args(Method))}, but got {method}.")
-    if torch.is_inference_mode_enabled():
-        raise FerVitError("Explanations take gradients: call `explain` outside of torch.inference_mode().")
-    layout = net.layout
-    boxes = boxes.masked_fill(~valid[..., None], 0.0)  # a missing region may hold anything, and covers nothing
-    covered = coverage(layout, net.patch_size, boxes)
-    with evaluating(net):
-        tokens = net.tokenize(image, boxes, valid)
-        logits = net.forward_head(net.forward_features(tokens))
-        if directions is None:
-            directions = nn.functional.one_hot(logits.argmax(-1), logits.shape[1]).float()[None]
-        found = list((ablated if method == "ablation" else attributed)(net, tokens, directions, covered, method))
-    probabilities = net.probabilities(logits)
+def explain_each(net: RegionViT, seen: Trace, method: Method, directions: Tensor | None = None) -> list[Explanation]:
+    """Explains several scores (E, B, C) of faces that the model has `seen`; other arguments as for `explain`."""
+    check_method(method)
+    if directions is None:
+        directions = nn.functional.one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
+    found = ablated(net, seen, directions) if method == "ablation" else attributed(net, seen, directions, method)
+    probabilities = net.probabilities(seen.logits)
     return [
-        Explanation(probabilities, _whole(scores), layout.patch_map(_whole(scores)), _whole(shares))
+        Explanation(probabilities, _whole(scores), net.layout.patch_map(_whole(scores)), _whole(shares))
         for scores, shares in found
     ]
 
@@ -98,24 +91,18 @@ def _whole(values: Tensor) -> Tensor:
     return values / values.abs().sum(1, keepdim=True).clamp(min=1e-12)
 
 
-def attributed(
-    net: RegionViT, tokens: Tokens, directions: Tensor, covered: Tensor, method: Method
-) -> Iterator[tuple[Tensor, Tensor]]:
+def attributed(net: RegionViT, seen: Trace, directions: Tensor, method: Method) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields scores of tokens (B, T) and shares of regions (B, R) by a method that has a score for every token."""
-    layout = net.layout
-    size = covered.sum(-1) + (layout.tokens_per_region if layout.num_regions else 0)
-    for scores in token_scores(net, tokens, directions, method):
-        scores[:, : layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
-        if tokens.valid is not None:
-            scores = scores * tokens.valid
-        shares = (covered * scores[:, None, layout.patches]).sum(-1)
-        if layout.num_regions:
-            shares = shares + layout.region_scores(scores)
-        yield scores, shares / size.clamp(min=1e-12)  # the mean: else a large region would win by the patches under it
+    for scores in token_scores(net, seen, directions, method):
+        scores[:, : net.layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
+        if seen.tokens.valid is not None:
+            scores = scores * seen.tokens.valid
+        yield scores, region_means(seen.parts, scores)  # a sum would let large regions win by the patches under them
 
 
-def token_scores(net: RegionViT, tokens: Tokens, directions: Tensor, method: Method) -> Iterator[Tensor]:
+def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method) -> Iterator[Tensor]:
     """Yields scores of every token (B, T) for each direction (E, B, C)."""
+    tokens, pool = seen.tokens, seen.pooled.weights
     if method == "random":
         generator = torch.Generator().manual_seed(0)
         yield from torch.rand(len(directions), *tokens.x.shape[:2], generator=generator).to(tokens.x.device)
@@ -124,33 +111,30 @@ def token_scores(net: RegionViT, tokens: Tokens, directions: Tensor, method: Met
         apart = (tokens.centres.float() - net.config.img_size / 2).norm(dim=-1)
         yield from (-2 * (apart / (net.config.img_size / 2)).square()).exp().expand(len(directions), -1, -1).clone()
         return
-    with torch.enable_grad(), record_attention(net) as attention:
-        encoded = net.forward_features(tokens._replace(x=tokens.x.detach().requires_grad_()))
-        pooled = net.pool(encoded)
-        logits = net.classify(pooled.x)
-        scores = [(logits * direction).sum() for direction in directions]
-    looked = [pooled.weights] if net.config.head == "query" else []
-    for direction, score in zip(directions, scores, strict=True):
+    looked = [pool] if net.config.head == "query" else []
+    for direction in directions:
         if method == "relevance":
-            gradients = torch.autograd.grad(score, [*attention, *looked], retain_graph=True)
-            yield relevance(attention, gradients[: len(attention)], pooled.weights, *gradients[len(attention) :])
+            aims = [*seen.attention, *looked]
+            gradients = torch.autograd.grad(seen.logits, aims, direction.to(seen.logits), retain_graph=True)
+            depth = len(seen.attention)
+            yield relevance(seen.attention, gradients[:depth], pool, *gradients[depth:])
         else:
             # With a query for each expression: where those of the score looked.
-            weights = pooled.weights.mean(1)  # (B, Q, T)
-            pool = weights[:, 0] if weights.shape[1] == 1 else (direction.abs()[..., None] * weights).sum(1)
-            yield (rollout if method == "rollout" else raw)(attention, pool)
+            weights = pool.mean(1)  # (B, Q, T)
+            one = weights[:, 0] if weights.shape[1] == 1 else (direction.abs()[..., None] * weights).sum(1)
+            yield (rollout if method == "rollout" else raw)(seen.attention, one)
 
 
-def ablated(
-    net: RegionViT, tokens: Tokens, directions: Tensor, covered: Tensor, _: Method
-) -> Iterator[tuple[Tensor, Tensor]]:
+def ablated(net: RegionViT, seen: Trace, directions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields scores of tokens (B, T) and shares of regions (B, R) by `ablation.drops`.
 
     A region's fall is that of its tokens and patches together. A patch has the mean fall of the regions that it lies
     in, weighted by how much of it they cover; one outside all of them 0.
     """
     layout = net.layout
-    falls = drops(net, tokens, region_units(layout, covered))  # (B, R, C)
+    covered = seen.parts[..., layout.patches]
+    with evaluating(net):
+        falls = drops(net, seen.tokens, units(layout, seen.parts))  # (B, R, C)
     for direction in directions:
         fall = (falls * direction[:, None]).sum(-1)
         scores = fall.new_zeros(len(fall), layout.num_tokens)
@@ -158,15 +142,3 @@ def ablated(
         if layout.num_regions:
             scores[:, layout.regions] = fall.repeat_interleave(layout.tokens_per_region, 1) / layout.tokens_per_region
         yield scores, fall
-
-
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Puts a model into evaluation mode, and every part of it back into its own."""
-    training = [module for module in net.modules() if module.training]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -4,13 +4,15 @@ B images, T tokens, R regions, S crop size, C classes.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from fer_vit.explain.ablation import coverage, drops, masked_logits, region_units
-from fer_vit.explain.explain import Method, evaluating, explain
+from fer_vit.explain.ablation import drops, masked_logits
+from fer_vit.explain.explain import Explanation, Method, explain, explain_each
+from fer_vit.explain.regions import coverage, units
+from fer_vit.explain.trace import evaluating, trace
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
 
@@ -31,8 +33,10 @@ BETTER = {
 
 
 @torch.no_grad()
-def faithfulness(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method) -> dict[str, Tensor]:
-    """Measures how well a method explains the predicted class of each face.
+def faithfulness(
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, methods: Sequence[Method]
+) -> dict[Method, dict[str, Tensor]]:
+    """Measures how well methods explain the predicted class of each face.
 
     * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while tokens are masked,
       or come back, in tenths, the highest scores first. Low, or high, is good.
@@ -48,38 +52,36 @@ def faithfulness(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, me
         image: Face crops (B, 3, S, S), RGB in [0, 1].
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
         valid: Which regions are there (B, R).
-        method: A method of `explain`.
+        methods: Methods of `explain`.
 
     Returns:
-        Each measure (B,) by the names of `BETTER`; NaN for a face that has none.
+        By method, each measure (B,) by the names of `BETTER`; NaN for a face that has none.
     """
     layout = net.layout
-    found = explain(net, image, boxes, valid, method)
-    label = found.probabilities.argmax(-1)
+    seen = trace(net, image, boxes, valid)
+    label = seen.logits.argmax(-1)
+    direction = nn.functional.one_hot(label, seen.logits.shape[1]).float()
+    whole = _of(net.probabilities(seen.logits), label)
     boxes = boxes.masked_fill(~valid[..., None], 0.0)
-    with evaluating(net):
-        tokens = net.tokenize(image, boxes, valid)
-        there = torch.ones_like(found.scores, dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
-        there[:, : layout.num_prefix] = False
+    blurred = blur(image)
+    at = [step / STEPS for step in range(STEPS + 1)]
+    there = torch.ones_like(seen.tokens.x[..., 0], dtype=torch.bool)
+    if seen.tokens.valid is not None:
+        there &= seen.tokens.valid
+    there[:, : layout.num_prefix] = False
+    count = there.sum(1, keepdim=True)
 
-        def masked(hidden: Tensor) -> Tensor:
-            return _of(net.probabilities(masked_logits(net, tokens, hidden)), label)
+    def masked(hidden: Tensor) -> Tensor:
+        return _of(net.probabilities(masked_logits(net, seen.tokens, hidden)), label)
 
+    def shown(keep: Tensor) -> Tensor:
+        return _of(net.probabilities(net(torch.where(keep[:, None], image, blurred), boxes, valid)), label)
+
+    def measures(found: Explanation) -> dict[str, Tensor]:
         ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # what is not there comes last
-        part = ranks / there.sum(1, keepdim=True).clamp(min=1)
+        part = ranks / count.clamp(min=1)
         pixels = pixel_scores(layout, net.patch_size, found.scores, boxes, net.config.img_size)
         pixel_part = _ranks(pixels.flatten(1)).view_as(pixels) / pixels[0].numel()
-        blurred = blur(image)
-
-        def shown(keep: Tensor) -> Tensor:
-            return _of(net.probabilities(net(torch.where(keep[:, None], image, blurred), boxes, valid)), label)
-
-        at = [step / STEPS for step in range(STEPS + 1)]
-        direction = nn.functional.one_hot(label, found.probabilities.shape[1]).float()
-        units = region_units(layout, coverage(layout, net.patch_size, boxes))
-        falls = (drops(net, tokens, units) * direction[:, None]).sum(-1)
-        whole = _of(found.probabilities, label)
-        count = there.sum(1, keepdim=True)
         groups = [(ranks * GROUPS // count.clamp(min=1) == i) & there for i in range(GROUPS)]
         salience = torch.stack([(found.scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups], 1)
         effect = torch.stack([whole - masked(group) for group in groups], 1)
@@ -91,6 +93,10 @@ def faithfulness(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, me
             "region agreement": spearman(found.shares, falls, valid),
             "saco": torch.where(count[:, 0] >= GROUPS, saco(salience, effect), torch.nan),
         }
+
+    with evaluating(net):
+        falls = (drops(net, seen.tokens, units(layout, seen.parts)) * direction[:, None]).sum(-1)
+        return {method: measures(explain_each(net, seen, method)[0]) for method in methods}
 
 
 def pixel_scores(layout: TokenLayout, patch_size: int, scores: Tensor, boxes: Tensor, size: int) -> Tensor:

@@ -1,49 +1,44 @@
-"""Which regions look at which: attention between the regions of a face.
+"""Which regions look at which: attention between the regions of a face instead of between tokens.
 
-B images, T tokens, R regions.
+What a region takes from another is a mean over the other's tokens and the patches under it, so that a large region does
+not win by its size. What goes to class and register tokens or to patches outside all regions is left out.
+
+B images, L blocks, H heads, T tokens, R regions.
 """
 
 import torch
 from torch import Tensor
 
-from fer_vit.explain.ablation import coverage
-from fer_vit.explain.attention import record_attention
-from fer_vit.explain.explain import evaluating
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.explain.regions import region_means
+from fer_vit.explain.trace import Trace
 
 
 @torch.no_grad()
-def relations(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
-    """Follows attention from region to region, through all blocks, heads averaged (attention rollout).
-
-    A region is its own tokens, where the model has them, and the patches as far as it covers them; what it takes from
-    another is a mean over the other's tokens, so that a large region does not win by its size. What flows to class and
-    register tokens or to patches outside all regions is left out.
-
-    Args:
-        net: The model; it is left as it is found.
-        image: Face crops (B, 3, S, S), RGB in [0, 1].
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        valid: Which regions are there (B, R).
+def relations(seen: Trace) -> Tensor:
+    """Follows attention through all blocks, heads averaged (attention rollout).
 
     Returns:
         How much each region (row) takes from each region (column), (B, R, R); rows sum to 1, those of missing regions
         to 0. The diagonal is what a region has of itself, by the residual paths too.
     """
-    layout = net.layout
-    boxes = boxes.masked_fill(~valid[..., None], 0.0)
-    with evaluating(net), record_attention(net) as attention:
-        tokens = net.tokenize(image, boxes, valid)
-        net.forward_features(tokens)
-    parts = boxes.new_zeros(*valid.shape, layout.num_tokens)  # (B, R, T): how much of each token is in each region
-    parts[..., layout.patches] = coverage(layout, net.patch_size, boxes)
-    if layout.num_regions:
-        own = torch.eye(layout.num_regions, device=boxes.device)
-        parts[..., layout.regions] = (own * valid[..., None]).repeat_interleave(layout.tokens_per_region, -1)
-
-    flow = torch.eye(layout.num_tokens, device=boxes.device).expand(len(parts), -1, -1)
-    for weights in attention:
+    flow = torch.eye(seen.parts.shape[-1], device=seen.parts.device).expand(len(seen.parts), -1, -1)
+    for weights in seen.attention:
         flow = (weights.float().mean(1) @ flow + flow) / 2
-    parts = parts / parts.sum(-1, keepdim=True).clamp(min=1e-12)
-    taken = parts @ flow @ parts.mT
+    return _between(seen.parts, flow)
+
+
+@torch.no_grad()
+def head_relations(seen: Trace) -> Tensor:
+    """Takes the attention of every head by itself, without what came before it or passes it by.
+
+    Returns:
+        (B, L, H, R, R); rows sum to 1, those of missing regions, and of regions that look at no region, to 0.
+    """
+    heads = [_between(seen.parts, head.float()) for weights in seen.attention for head in weights.unbind(1)]
+    return torch.stack(heads, 1).view(len(seen.parts), len(seen.attention), -1, *heads[0].shape[1:])
+
+
+def _between(parts: Tensor, flow: Tensor) -> Tensor:
+    """From tokens (B, T, T) to regions (B, R, R), rows scaled to a sum of 1."""
+    taken = region_means(parts, region_means(parts, flow).mT).mT
     return taken / taken.sum(-1, keepdim=True).clamp(min=1e-12)

@@ -48,12 +48,12 @@ class Evidence(NamedTuple):
     """What speaks for one label or another in a face.
 
     Attributes:
-        labels: Shares (R,) and heat (h, w) for each label; None for those that a method has none for.
+        labels: Shares (R,) and heat (h, w) for each label, by its place; by some methods for the predicted one only.
         contrast: Shares and heat for the most probable label rather than the second; None without one.
         relations: How much each region takes from each (R, R).
     """
 
-    labels: list[tuple[Array, Array] | None]
+    labels: Mapping[int, tuple[Array, Array]]
     contrast: tuple[Array, Array] | None
     relations: Array
 
@@ -67,14 +67,14 @@ class FaceRecord:
         face: Index of the face in the photo.
         probabilities: Probability of each label.
         shares: Share of each region that was present, negative where it speaks against, for the predicted label.
-        data: What `page.js` draws the face from; indices are those of labels and regions.
+        data: What `page.js` draws the face from, as JSON; indices are those of labels and regions.
     """
 
     name: str
     face: int
     probabilities: dict[str, float]
     shares: dict[str, float]
-    data: dict[str, Any]
+    data: str
 
     @property
     def label(self) -> str:
@@ -106,7 +106,8 @@ def save_face(folder: Path, number: int, view: draw.FaceView, evidence: Evidence
     except OSError as error:
         raise FerVitError(f"Cannot write to {folder}: {error.strerror}. Choose a folder you may write.") from error
     (a, c, e), (b, d, f) = np.linalg.inv(np.vstack([cut.to_crop, [0.0, 0.0, 1.0]]))[:2].tolist()  # crop to picture
-    data = {
+    each = [evidence.labels.get(label) for label in range(len(view.probabilities))]
+    data: dict[str, Any] = {
         "name": draw.printable(view.name),
         "number": view.face,
         "image": f"photos/{name}",
@@ -116,71 +117,71 @@ def save_face(folder: Path, number: int, view: draw.FaceView, evidence: Evidence
         "crop": view.crop_size,
         "grid": view.heat.shape,
         "boxes": [_rounded(view.regions[name], 2) if name in view.regions else None for name in regions],
-        "shares": [one and _rounded(one[0]) for one in evidence.labels],
-        "heat": [one and _rounded(one[1].ravel()) for one in evidence.labels] if view.heat.size else None,
+        "shares": [one and _rounded(one[0]) for one in each],
+        "heat": [one and _rounded(one[1].ravel()) for one in each] if view.heat.size else None,
         "contrast": None,
         "relations": [_rounded(row) for row in evidence.relations],
     }
     if evidence.contrast is not None:
         shares, heat = evidence.contrast
         data["contrast"] = {"shares": _rounded(shares), "heat": _rounded(heat.ravel()) if heat.size else None}
-    return FaceRecord(view.name, view.face, view.probabilities, view.shares, data)
+    return FaceRecord(view.name, view.face, view.probabilities, view.shares, _json(data))
 
 
 def _rounded(values: Array | None, digits: int = 3) -> list[float] | None:
     return None if values is None else np.round(np.asarray(values, float), digits).tolist()
 
 
-def mean_shares(records: Iterable[FaceRecord]) -> Means:
+def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
     """Returns each region's mean share and its interval per predicted label, over the faces that show the region."""
-    found: dict[str, dict[str, list[float]]] = {}
+    found: dict[str, list[list[float]]] = {}
     for record in records:
-        for region, share in record.shares.items():
-            found.setdefault(record.label, {}).setdefault(region, []).append(share)
-    return {
-        label: {region: figures(np.array(shares)) for region, shares in regions.items()}
-        for label, regions in found.items()
-    }
+        shares = [record.shares.get(region, np.nan) for region in regions]
+        found.setdefault(record.label, []).append(shares)
+    means = {label: zip(regions, figures(np.array(shares)), strict=True) for label, shares in found.items()}
+    return {label: {region: one for region, one in each if one["faces"]} for label, each in means.items()}
 
 
-def write_page(
-    path: Path,
-    records: Sequence[FaceRecord],
-    means: Means,
-    regions: Sequence[str],
-    title: str,
-    facts: Mapping[str, str],
-    sections: Mapping[str, Sequence[Pil.Image]],
-) -> None:
+class Contents(NamedTuple):
+    """What a page shows.
+
+    Attributes:
+        title: Its heading.
+        facts: What was run, for example {"Method": ..., "Model": ..., "Photos": ...}; the page counts the faces.
+        records: The faces, all of one model, in the order in which the page shows them first.
+        means: Their `mean_shares`.
+        regions: The regions of the model in their order.
+        sections: Pictures by the heading under which they stand (see `SECTIONS`).
+    """
+
+    title: str
+    facts: Mapping[str, str]
+    records: Sequence[FaceRecord]
+    means: Means
+    regions: Sequence[str]
+    sections: Mapping[str, Sequence[Pil.Image]]
+
+
+def write_page(path: Path, contents: Contents) -> None:
     """Writes the page.
 
     Args:
         path: The HTML file, beside the folder `photos` of `save_face`; an existing one is replaced.
-        records: The faces, all of one model, in the order in which the page shows them first.
-        means: Their `mean_shares`.
-        regions: The regions of the model in their order.
-        title: Its heading.
-        facts: What was run, for example {"Method": ..., "Checkpoint": ..., "Photos": ...}; the page counts the faces.
-        sections: Pictures by the heading under which they stand (see `SECTIONS`).
+        contents: What it shows.
 
     Raises:
         FerVitError: The page cannot be written.
     """
     try:
         with path.open("w", encoding="utf-8") as file:
-            file.writelines(_page(records, means, regions, title, {**facts, "Faces": f"{len(records):,}"}, sections))
+            file.writelines(_page(contents))
     except OSError as error:
         raise FerVitError(f"Cannot write the page {path}: {error}. Choose a folder you may write.") from error
 
 
-def _page(
-    records: Sequence[FaceRecord],
-    means: Means,
-    regions: Sequence[str],
-    title: str,
-    facts: Mapping[str, str],
-    sections: Mapping[str, Sequence[Pil.Image]],
-) -> Iterator[str]:
+def _page(contents: Contents) -> Iterator[str]:
+    title, facts, records, means, regions, sections = contents
+    facts = {**facts, "Faces": f"{len(records):,}"}
     script = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     # A page from disk has no origin that 'self' could name.
     images = "img-src data: file: 'self'"
@@ -217,7 +218,7 @@ def _page(
         colours = [{"name": name, "colour": draw.REGION_COLOURS.get(name, draw.OTHER_COLOUR)} for name in regions]
         yield _json({"labels": [draw.printable(label) for label in labels], "regions": colours, "faces": []})[:-2]
         for number, record in enumerate(records):
-            yield ",\n" * (number > 0) + _json(record.data)
+            yield ",\n" * (number > 0) + record.data
         yield f"]}}</script>\n<script>{_SCRIPT}</script>\n"
     else:
         yield "<p>No face was found.</p>\n</main>\n"

@@ -3,7 +3,7 @@
 import csv
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -36,7 +36,7 @@ class TableWriter:
         self.path = path
         self.columns = columns
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        self._rows: list[dict[str, Cell]] = []
+        self._rows: list[Mapping[str, Any]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._open()
@@ -56,8 +56,8 @@ class TableWriter:
         if self.path.suffix == ".csv":
             csv.writer(self._text).writerow(self.columns)
 
-    def write(self, rows: Sequence[dict[str, Cell]]) -> None:
-        """Adds rows; a missing cell is None."""
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows of cells by column; a missing cell is None."""
         if self._text is None:
             self._rows += rows
             if len(self._rows) >= ROW_GROUP:

@@ -1,7 +1,10 @@
 import csv
 import re
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from skimage.data import astronaut
@@ -104,6 +107,7 @@ def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp
     assert "Attention heads" not in page
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == [
         "faces",
+        "faces.parquet",
         "index.html",
         "photos",
         "relations.csv",
@@ -121,17 +125,36 @@ def test_mean_shares_are_written_by_expression(drawn: Path, checkpoint: Path, tm
         assert float(row["low"]) <= float(row["mean"]) <= float(row["high"])
 
 
+def test_every_face_has_a_row(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    visualize(drawn / "faces" / "test", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
+    table = pq.read_table(tmp_path / "r" / "faces.parquet").to_pydict()
+    assert len(table["path"]) == len(list((tmp_path / "r" / "faces").iterdir()))
+    assert all(Path(path).is_file() for path in table["path"])
+    shares = np.stack([table[region] for region in DEFAULT_REGIONS], axis=1)
+    assert np.allclose(np.abs(shares).sum(1), 1)
+    with (tmp_path / "r" / "shares.csv").open() as file:
+        for row in csv.DictReader(file):
+            those = np.array(table["predicted"]) == row["predicted"]
+            expected = shares[those, DEFAULT_REGIONS.index(row["region"])].mean()
+            assert (float(row["mean"]), int(row["faces"])) == (pytest.approx(expected), those.sum())
+
+
 def test_relations_between_regions_are_shown_by_expression(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     words = (drawn / "faces" / "test", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
     page = visualize(*words)
     assert "<h2>Relations between regions</h2>" in page
     with (tmp_path / "r" / "relations.csv").open() as file:
         rows = list(csv.DictReader(file))
-    faces = len(list((tmp_path / "r" / "faces").iterdir()))
-    assert sum(int(row["faces"]) for row in rows) == faces * len(DEFAULT_REGIONS)
+    predicted = Counter(pq.read_table(tmp_path / "r" / "faces.parquet")["predicted"].to_pylist())
+    assert len(rows) == len(predicted) * len(DEFAULT_REGIONS) ** 2
+    sums: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        assert sum(float(row[name]) for name in DEFAULT_REGIONS) == pytest.approx(1, abs=1e-3)
-        assert float(row[row["region"]]) > 1 / len(DEFAULT_REGIONS)  # by the residual paths
+        assert int(row["faces"]) == predicted[row["predicted"]]
+        assert float(row["low"] or 0) <= float(row["mean"]) <= float(row["high"] or 1)
+        sums[row["predicted"], row["region"]] += float(row["mean"])
+        if row["region"] == row["takes_from"]:
+            assert float(row["mean"]) > 1 / len(DEFAULT_REGIONS)  # by the residual paths
+    assert list(sums.values()) == pytest.approx([1] * len(sums), abs=1e-5)
     assert Image.open(tmp_path / "r" / "relations.png").width > 200
 
 

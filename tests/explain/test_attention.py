@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from fer_vit.explain.attention import raw, record_attention, rollout
+from fer_vit.explain.attention import raw, rollout
+from fer_vit.explain.trace import record_attention
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.ablation import coverage, drops, region_units
-from fer_vit.explain.attention import raw, record_attention, relevance
-from fer_vit.explain.explain import Method, evaluating, explain, explain_each
+from fer_vit.explain.ablation import drops
+from fer_vit.explain.attention import raw, relevance
+from fer_vit.explain.explain import Method, explain, explain_each
+from fer_vit.explain.regions import coverage, members, units
+from fer_vit.explain.trace import evaluating, record_attention, trace
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
@@ -114,7 +116,7 @@ def test_the_model_is_left_as_it_was_found(method: Method) -> None:
 def test_several_scores_at_once_are_explained_as_one_by_one(method: Method) -> None:
     net = build(head="query")
     directions = torch.randn(3, 3, 4, generator=torch.Generator().manual_seed(2))
-    together = explain_each(net, *faces(), method, directions)
+    together = explain_each(net, trace(net, *faces()), method, directions)
     for direction, found in zip(directions, together, strict=True):
         assert torch.allclose(found.scores, explain(net, *faces(), method, direction).scores, atol=1e-6)
 
@@ -221,8 +223,8 @@ def test_ablation_of_a_region_takes_the_patches_under_it_along() -> None:
     under[:, 17:21] = True
     hidden = tokens._replace(valid=tokens.valid & ~under)
     fall = net.forward_head(net.forward_features(tokens)) - net.forward_head(net.forward_features(hidden))
-    units = region_units(net.layout, coverage(net.layout, 8, boxes))
-    assert torch.allclose(drops(net, tokens, units)[0, 0], fall[0], atol=1e-5)
+    parts = members(net.layout, 8, boxes, valid)
+    assert torch.allclose(drops(net, tokens, units(net.layout, parts))[0, 0], fall[0], atol=1e-5)
 
 
 def test_coverage_counts_pixels() -> None:
@@ -268,8 +270,9 @@ def test_what_cannot_be_explained_is_said() -> None:
 
 def test_a_region_smaller_than_a_patch_is_the_patch_that_it_lies_in() -> None:
     layout = TokenLayout(1, (2, 2), 0, 1)
-    units = region_units(layout, coverage(layout, 16, torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])))
-    assert units[0].tolist() == [[False, True, False, False, False], [False] * 5]
+    boxes = torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])
+    found = units(layout, members(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
+    assert found[0].tolist() == [[False, True, False, False, False], [False] * 5]
 
 
 def test_probabilities_are_those_of_predict() -> None:

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fer_vit.explain.explain import explain
+from fer_vit.explain.explain import Method, explain
 from fer_vit.explain.faithfulness import BETTER, blur, faithfulness, pixel_scores, randomised, saco, spearman
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
@@ -31,10 +31,14 @@ def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     return torch.rand(number, 3, 32, 32, generator=generator), boxes.clone(), valid
 
 
+def measured(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method) -> dict[str, Tensor]:
+    return faithfulness(net, image, boxes, valid, ["random", method])[method]
+
+
 def test_deletion_and_insertion_of_regions_one_by_one() -> None:
     net = build(tokens="region", region_grid=1)
     image, boxes, valid = faces()
-    found = faithfulness(net, image, boxes, valid, "relevance")
+    found = measured(net, image, boxes, valid, "relevance")
     assert set(found) == set(BETTER)
     explained = explain(net, image, boxes, valid, "relevance")
     label = explained.probabilities.argmax(-1)
@@ -55,7 +59,7 @@ def test_deletion_and_insertion_of_regions_one_by_one() -> None:
 def test_pixels_are_taken_away_by_their_scores() -> None:
     net = build(tokens="patch")
     image, boxes, valid = faces(1)
-    found = faithfulness(net, image, boxes, valid, "relevance")
+    found = measured(net, image, boxes, valid, "relevance")
     explained = explain(net, image, boxes, valid, "relevance")
     label = int(explained.probabilities.argmax())
     heat = explained.heat[0].double().numpy().repeat(8, 0).repeat(8, 1)
@@ -76,9 +80,9 @@ def test_pixels_are_taken_away_by_their_scores() -> None:
 def test_ablation_agrees_with_itself_and_a_constant_with_nobody(tokens: str) -> None:
     net = build(tokens=tokens)
     batch = faces()
-    assert torch.allclose(faithfulness(net, *batch, "ablation")["region agreement"], torch.ones(3, dtype=torch.float64))
+    assert torch.allclose(measured(net, *batch, "ablation")["region agreement"], torch.ones(3, dtype=torch.float64))
     torch.nn.init.zeros_(net.vit.head.weight)
-    assert faithfulness(net, *batch, "ablation")["region agreement"].isnan().all()
+    assert measured(net, *batch, "ablation")["region agreement"].isnan().all()
 
 
 def test_saco_is_the_change_of_each_group_by_its_mean_score() -> None:
@@ -100,11 +104,11 @@ def test_saco_is_the_change_of_each_group_by_its_mean_score() -> None:
     pairs = [(i, j) for i in range(5) for j in range(i + 1, 5)]
     weight = {(i, j): salience[i] - salience[j] for i, j in pairs}
     agreed = sum(weight[i, j] * (1 if effect[i] >= effect[j] else -1) for i, j in pairs)
-    found = faithfulness(net, image, boxes, valid, "relevance")["saco"].item()
+    found = measured(net, image, boxes, valid, "relevance")["saco"].item()
     assert found == pytest.approx(agreed / sum(abs(value) for value in weight.values()), abs=1e-4)
     valid[:, 1:] = False
     one = build(tokens="region", region_grid=1)
-    assert faithfulness(one, image, boxes, valid, "relevance")["saco"].isnan()  # fewer tokens than groups
+    assert measured(one, image, boxes, valid, "relevance")["saco"].isnan()  # fewer tokens than groups
 
 
 def test_saco_by_pairs() -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fer_vit.explain.attention import record_attention
 from fer_vit.explain.heads import head_roles
+from fer_vit.explain.trace import record_attention, trace
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 
@@ -28,7 +28,7 @@ def faces() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("change", [{}, {"head": "avg"}, {"tokens": "region"}, {"attention": "additive"}])
 def test_maps_and_distances_against_loops(change: dict[str, object]) -> None:
     net = build(**change)
-    roles = head_roles(net, *faces())
+    roles = head_roles(trace(net, *faces()))
     tokens = net.tokenize(*faces())
     with record_attention(net) as attention:
         encoded = net.forward_features(tokens)
@@ -58,7 +58,7 @@ def test_a_kernel_says_how_far_its_head_looks() -> None:
     net = build(attention="gaussian", num_heads=4, tokens="patch")
     with torch.no_grad():
         net.vit.blocks[0].attn.log_width.copy_(torch.tensor([0.5, 4.0, 16.0, 1e4]).log())
-    distance = head_roles(net, *faces()).distance[0, 0]
+    distance = head_roles(trace(net, *faces())).distance[0, 0]
     assert distance[0] < 0.01
     assert distance.tolist() == sorted(distance.tolist())
     # Infinitely wide: the mean distance of two of the 4 x 4 patches.
@@ -68,7 +68,7 @@ def test_a_kernel_says_how_far_its_head_looks() -> None:
 
 def test_each_expression_has_a_map() -> None:
     net = build(head="query")
-    roles = head_roles(net, *faces())
+    roles = head_roles(trace(net, *faces()))
     assert roles.expressions.shape == (3, 4, net.layout.num_tokens)
     assert torch.allclose(roles.expressions.sum(-1), torch.ones(3, 4), atol=1e-5)
     regions = net.layout.region_scores(roles.expressions)
@@ -79,7 +79,7 @@ def test_each_expression_has_a_map() -> None:
 
 def test_tokens_that_hard_attention_took_out_do_not_look() -> None:
     net = build(keep_rate=(1.0, 0.25), head="avg")
-    roles = head_roles(net, *faces())
+    roles = head_roles(trace(net, *faces()))
     patches = net.layout.patch_map(roles.maps)
     assert ((patches > 0).flatten(-2).sum(-1) == torch.tensor([[16, 16], [4, 4]])).all()
     assert net.drop_by_mask is False

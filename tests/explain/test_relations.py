@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.attention import record_attention
 from fer_vit.explain.relations import relations
+from fer_vit.explain.trace import record_attention, trace
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 
@@ -26,7 +26,7 @@ def faces() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("tokens", ["patch", "region", "both"])
 def test_rows_sum_to_one_and_missing_regions_have_no_relations(tokens: str) -> None:
     image, boxes, valid = faces()
-    flow = relations(build(tokens=tokens), image, boxes, valid)
+    flow = relations(trace(build(tokens=tokens), image, boxes, valid))
     assert torch.allclose(flow.sum(-1), valid.float(), atol=1e-5)
     assert (flow.mT[~valid] == 0).all()
 
@@ -37,7 +37,7 @@ def test_a_large_region_does_not_win_by_its_size() -> None:
         torch.nn.init.zeros_(block.attn.qkv.weight)  # everybody attends to everybody
     image, boxes, valid = faces()
     boxes[0, 2] = torch.tensor([0.0, 0.0, 32.0, 32.0])
-    flow = relations(net, image[:1], boxes[:1], valid[:1])[0]
+    flow = relations(trace(net, image[:1], boxes[:1], valid[:1]))[0]
     apart = flow[~torch.eye(3, dtype=torch.bool)]
     assert torch.allclose(apart, apart[0].expand(6), atol=1e-6)
 
@@ -45,7 +45,7 @@ def test_a_large_region_does_not_win_by_its_size() -> None:
 def test_regions_are_the_mean_of_their_tokens_and_patches() -> None:
     net = build(region_grid=1, reg_tokens=1)
     image, boxes, valid = faces()
-    flow = relations(net, image[:1], boxes[:1], valid[:1])[0]
+    flow = relations(trace(net, image[:1], boxes[:1], valid[:1]))[0]
     with record_attention(net) as attention:
         net(image[:1], boxes[:1], valid[:1])
     rollout = np.eye(21)

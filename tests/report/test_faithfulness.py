@@ -21,14 +21,14 @@ def test_figures_are_a_mean_and_the_interval_that_theory_expects() -> None:
 
 
 def test_the_table_says_which_way_is_better() -> None:
-    one, none = figures(np.array([0.25, 0.75])), figures(np.array([]))
+    (one, none) = figures(np.array([[0.25, np.nan], [0.75, np.nan]]))
     table = markdown({"relevance": {"deletion": one, "insertion": none}}, BETTER).splitlines()
     assert table[0] == "| method | deletion ↓ | insertion ↑ |"
     assert table[2] == "| relevance | 0.500 (0.250 to 0.750) | - |"
 
 
 def test_the_picture_has_a_panel_for_each_measure() -> None:
-    one, none = figures(np.array([0.25, 0.75])), figures(np.array([]))
+    (one, none) = figures(np.array([[0.25, np.nan], [0.75, np.nan]]))
     found = {"relevance": {"deletion": one, "insertion": none}, "random": {"deletion": one, "insertion": one}}
     figure = draw(found, BETTER, {"relevance": {"classifier": one, "block 0": none}}, ["random"])
     assert [axes.get_title() for axes in figure.axes[:2]] == ["deletion\nless is better", "insertion\nmore is better"]

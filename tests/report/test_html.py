@@ -15,13 +15,14 @@ from playwright.sync_api import Page, sync_playwright
 
 from fer_vit.errors import FerVitError
 from fer_vit.report import draw
-from fer_vit.report.html import Evidence, FaceRecord, mean_shares, save_face, write_page
+from fer_vit.report.html import Contents, Evidence, FaceRecord, mean_shares, save_face, write_page
 
 HOSTILE = "<script>alert(1)</script>.png"
 QUOTES = """a"b'c&amp;<!--</script>.png"""
 FACTS = {"Method": "relevance", "Model": "<best>.ckpt"}
 REGIONS = ("mouth", "nose")
 LABELS = ("neutral", "happiness", '"><i>x')
+NOBODY = Contents("Title", FACTS, [], {}, REGIONS, {})
 
 
 class Reader(HTMLParser):
@@ -59,7 +60,7 @@ def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2), pat
 def make_evidence(patches: bool = True) -> Evidence:
     heat = np.arange(8.0).reshape(2, 4) / 8 if patches else np.zeros((0, 0))
     each = [(np.array([share, -0.5]), heat - 0.25) for share in (0.1, 0.25, -0.4)]
-    return Evidence(list(each), (np.array([0.9, 0.1]), heat), np.array([[0.6, 0.4], [0.3, 0.7]]))
+    return Evidence(dict(enumerate(each)), (np.array([0.9, 0.1]), heat), np.array([[0.6, 0.4], [0.3, 0.7]]))
 
 
 def write(folder: Path) -> Path:
@@ -71,10 +72,11 @@ def write(folder: Path) -> Path:
     evidence = [
         make_evidence(),
         make_evidence(False),
-        Evidence([None, None, (np.ones(2), np.ones((2, 4)))], None, np.eye(2)),
+        Evidence({2: (np.ones(2), np.ones((2, 4)))}, None, np.eye(2)),
     ]
     records = [save_face(folder, *one, REGIONS) for one in zip(range(3), views, evidence, strict=True)]
-    write_page(folder / "index.html", records, mean_shares(records), REGIONS, "A <title>", FACTS, {})
+    contents = Contents("A <title>", FACTS, records, mean_shares(records, REGIONS), REGIONS, {})
+    write_page(folder / "index.html", contents)
     return folder / "index.html"
 
 
@@ -118,15 +120,16 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
     drawn = np.asarray(draw.face_figure(view)).astype(float)
     with Image.open(tmp_path / "faces" / "000007.jpg") as saved:
         assert np.abs(np.asarray(saved) - drawn).mean() < 2
-    with Image.open(tmp_path / record.data["image"]) as photo:
-        assert list(photo.size) == list(record.data["size"])
+    data = json.loads(record.data)
+    with Image.open(tmp_path / data["image"]) as photo:
+        assert list(photo.size) == list(data["size"])
     # A region's corner goes from crop to picture as the photo's zoom has it.
-    a, b, c, d, e, f = record.data["matrix"]
-    left, top, _, _ = record.data["boxes"][0]
+    a, b, c, d, e, f = data["matrix"]
+    left, top, _, _ = data["boxes"][0]
     expected = draw.turned_back(draw.zoom(view, 480), view.regions["mouth"])[0]
     assert np.allclose([a * left + c * top + e, b * left + d * top + f], expected, atol=0.05)
-    assert record.data["boxes"][1] is None  # it was not there
-    assert record.data["heat"][1] == pytest.approx([-0.25, -0.125, 0, 0.125, 0.25, 0.375, 0.5, 0.625])
+    assert data["boxes"][1] is None  # it was not there
+    assert data["heat"][1] == pytest.approx([-0.25, -0.125, 0, 0.125, 0.25, 0.375, 0.5, 0.625])
 
 
 def test_names_are_text_and_nothing_else(page: str) -> None:
@@ -232,11 +235,11 @@ def test_mean_shares_against_numpy() -> None:
             face=0,
             probabilities={label: 0.8 if index == row else 0.1 for index, label in enumerate(labels)},
             shares={region: share for region, share in zip(regions, values, strict=True) if not np.isnan(share)},
-            data={},
+            data="{}",
         )
         for row, values in zip(predicted, shares, strict=True)
     ]
-    means = mean_shares(records)
+    means = mean_shares(records, regions)
     assert set(means) == {"neutral", "fear"}
     for index, label in enumerate(labels[:2]):
         expected = np.nanmean(shares[predicted == index], axis=0)
@@ -249,10 +252,11 @@ def test_table_shows_means_and_counts(tmp_path: Path) -> None:
     shares = ({"mouth": 0.2, "nose": 0.8}, {"mouth": 0.3, "nose": -0.7}, {"nose": -1.0})
     tops = ("fear", "fear", "neutral")
     records = [
-        FaceRecord("a.png", 0, {"neutral": 0.4} | {top: 0.6}, share, {})
+        FaceRecord("a.png", 0, {"neutral": 0.4} | {top: 0.6}, share, "{}")
         for top, share in zip(tops, shares, strict=True)
     ]
-    write_page(tmp_path / "index.html", records, mean_shares(records), REGIONS, "Title", {}, {})
+    contents = Contents("Title", {}, records, mean_shares(records, REGIONS), REGIONS, {})
+    write_page(tmp_path / "index.html", contents)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     rows = re.findall(r"<tr><th scope=\"row\">(\w+)</th>(.*?)</tr>", page)
     cells = {label: re.findall(r"<td[^>]*>(.*?)</td>", row) for label, row in rows}
@@ -261,7 +265,7 @@ def test_table_shows_means_and_counts(tmp_path: Path) -> None:
 
 
 def test_page_without_faces_says_so(tmp_path: Path) -> None:
-    write_page(tmp_path / "index.html", [], {}, REGIONS, "Title", FACTS, {})
+    write_page(tmp_path / "index.html", NOBODY)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "No face was found." in page and "<table>" not in page
 
@@ -271,4 +275,4 @@ def test_folder_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -
     with pytest.raises(FerVitError, match="Choose a folder"):
         save_face(tmp_path / "file", 0, make_view("a.png"), make_evidence(), REGIONS)
     with pytest.raises(FerVitError, match="Choose a folder"):
-        write_page(tmp_path / "file" / "index.html", [], {}, REGIONS, "Title", FACTS, {})
+        write_page(tmp_path / "file" / "index.html", NOBODY)

@@ -1,0 +1,106 @@
+"""A forward pass with all that explanations are made of, recorded from outside.
+
+B images, H heads, T tokens, R regions, C classes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fer_vit.errors import FerVitError
+from fer_vit.explain.regions import members
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.pooling import Pooled
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.tokens import TokenLayout, Tokens
+
+
+class Trace(NamedTuple):
+    """One pass through the encoder and the classifier; gradients of the logits reach back to `tokens.x`.
+
+    Attributes:
+        tokens: What enters the encoder.
+        attention: Weights (B, H, T, T) of every block, rows summing to 1.
+        pooled: What is classified, and how much each token counts in it.
+        logits: (B, C).
+        parts: How much of each token belongs to each region (B, R, T), see `regions.members`.
+        layout: Which token is which.
+    """
+
+    tokens: Tokens
+    attention: list[Tensor]
+    pooled: Pooled
+    logits: Tensor
+    parts: Tensor
+    layout: TokenLayout
+
+
+def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
+    """Classifies faces and keeps what happened on the way.
+
+    Args:
+        net: The model; it is left as it is found.
+        image: Face crops (B, 3, S, S), RGB in [0, 1].
+        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
+        valid: Which regions are there (B, R).
+
+    Raises:
+        FerVitError: No gradient can be taken.
+    """
+    if torch.is_inference_mode_enabled():
+        raise FerVitError("Explanations take gradients: call this outside of torch.inference_mode().")
+    with evaluating(net), record_attention(net) as attention:
+        with torch.no_grad():
+            tokens = net.tokenize(image, boxes, valid)
+        with torch.enable_grad():
+            tokens = tokens._replace(x=tokens.x.requires_grad_())
+            pooled = net.pool(net.forward_features(tokens))
+            logits = net.classify(pooled.x)
+    parts = members(net.layout, net.patch_size, boxes, valid)
+    return Trace(tokens, attention, pooled, logits, parts, net.layout)
+
+
+@contextmanager
+def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
+    """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1.
+
+    timm's attention computes its weights only when it is not fused, and then passes them through `attn_drop`: that is
+    where they are seen. Hard attention masks instead of taking tokens out. The model is left as it was found.
+
+    Raises:
+        RuntimeError: A forward pass ran, or none did, and nothing was recorded.
+    """
+    recorded: list[Tensor] = []
+
+    def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
+        recorded.append(inputs[0])
+
+    blocks, by_mask = model.vit.blocks, model.drop_by_mask
+    before = use_fused_attention(blocks, fused=False)
+    model.drop_by_mask = True
+    hooks = [blocks.get_submodule(f"{name}.attn_drop").register_forward_hook(keep) for name in before]
+    try:
+        yield recorded
+    finally:
+        for hook in hooks:
+            hook.remove()
+        model.drop_by_mask = by_mask
+        for name, fused in before.items():
+            blocks.get_submodule(name).fused_attn = fused
+    if not recorded:
+        raise RuntimeError("No attention was recorded: run the model's forward pass inside `record_attention`.")
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Puts a model into evaluation mode, and every part of it back into its own."""
+    training = [module for module in net.modules() if module.training]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
