@@ -16,6 +16,14 @@ def test_means_and_intervals_are_those_of_scipy() -> None:
         assert found["high"] == pytest.approx(expected.high, abs=0.1 * error)
 
 
+def test_an_interval_is_what_theory_expects() -> None:
+    values = np.random.default_rng(0).normal(3.0, 2.0, 400)
+    found = figures(values[:, None])[0]
+    half = 1.96 * values.std() / 20
+    assert found["low"] == pytest.approx(values.mean() - half, abs=0.02)
+    assert found["high"] == pytest.approx(values.mean() + half, abs=0.02)
+
+
 def test_faces_without_a_value_do_not_count() -> None:
     values = np.random.default_rng(1).normal(size=(80, 2))
     whole = figures(values[:40, :1])[0]
