@@ -1,7 +1,7 @@
 """What `visualize --heads` writes: what every attention head does, per face and on average."""
 
-import csv
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,15 @@ from torch import Tensor
 from fer_vit.data.sample import Batch
 from fer_vit.explain.heads import HeadRoles, head_roles
 from fer_vit.explain.trace import Trace
+from fer_vit.face.geometry import Array
 from fer_vit.recognizer import Recognizer
 from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.heads import HeadMap, distance_figure, heads_figure
+from fer_vit.report.relations import relations_figure
+from fer_vit.report.table import TableWriter
+
+JOINED = 0.25
+"""Two regions are joined in the picture of a head when one takes this share from the other, or both together do."""
 
 
 class HeadWriter:
@@ -55,10 +61,13 @@ class HeadWriter:
         self.seen += valid[:, None].double().cpu()
 
     def write(self) -> list[Pil.Image]:
-        """Writes `heads.png`, `heads_distance.png` and `heads.csv`: means over all faces. Returns the pictures."""
+        """Writes `heads*.png` and `heads*.csv`: means over all faces. Returns the pictures."""
         if self.roles is None or self.crop is None:
             return []
         mean = HeadRoles(*(value / self.faces for value in self.roles))
+        # A region that some faces do not show: its mean over the others.
+        relations = mean.relations / mean.relations.sum(-1, keepdim=True).clamp(min=1e-12)
+        mean = mean._replace(relations=relations)
         spec = self.model.crop_spec
         names = [name for name, seen in zip(spec.regions, self.seen, strict=True) if seen]
         boxes = (self.boxes / self.seen.clamp(min=1)).numpy()
@@ -79,9 +88,15 @@ class HeadWriter:
             "heads.png": heads_figure(view, title, list(self._rows(mean, set(names)))),
             "heads_distance.png": Pil.fromarray(distance_figure(mean.distance.numpy(), spec.size)),
         }
+        if len(names) > 1:
+            matrices = {
+                f"block {b + 1}, head {h + 1}": relations[b, h].numpy() for b, h in np.ndindex(*relations.shape[:2])
+            }
+            figure = relations_figure(matrices, spec.regions, relations.shape[1])
+            pictures["heads_relations.png"] = Pil.fromarray(figure)
         for name, picture in pictures.items():
             picture.save(self.folder / name)
-        self._write_table(mean)
+        self._write_tables(mean)
         return list(pictures.values())
 
     def _rows(self, roles: HeadRoles, present: set[str]) -> Iterator[tuple[str, list[HeadMap]]]:
@@ -89,28 +104,39 @@ class HeadWriter:
         blocks, heads = roles.distance.shape
         for block in range(blocks):
             captions = [f"head {head + 1}: {far:.0f} px" for head, far in enumerate(roles.distance[block].tolist())]
-            found = zip(captions, roles.maps[block], strict=True)
-            yield f"block {block + 1}", [self._map(caption, scores, present) for caption, scores in found]
+            found = zip(captions, roles.maps[block], roles.relations[block].numpy(), strict=True)
+            yield f"block {block + 1}", [self._map(*one, present) for one in found]
         columns = max(heads, 4)
         for start in range(0, len(roles.expressions), columns):
-            found = zip(self.model.labels[start:], roles.expressions[start : start + columns], strict=False)
-            yield "expressions", [self._map(label, scores, present) for label, scores in found]
+            queries = zip(self.model.labels[start:], roles.expressions[start : start + columns], strict=False)
+            yield "expressions", [self._map(label, scores, None, present) for label, scores in queries]
 
-    def _map(self, caption: str, scores: Tensor, present: set[str]) -> HeadMap:
+    def _map(self, caption: str, scores: Tensor, relations: Array | None, present: set[str]) -> HeadMap:
         shares = {name: share for name, share in self._shares(scores).items() if name in present}
-        return HeadMap(caption, self.model.net.layout.patch_map(scores).numpy(), shares)
+        lines: dict[tuple[str, str], float] = {}
+        if relations is not None:
+            regions = [(place, name) for place, name in enumerate(self.model.crop_spec.regions) if name in present]
+            pairs = {(a, b): relations[i, j] + relations[j, i] for (i, a), (j, b) in combinations(regions, 2)}
+            lines = {pair: share for pair, share in pairs.items() if share >= JOINED}
+        return HeadMap(caption, self.model.net.layout.patch_map(scores).numpy(), shares, lines)
 
     def _shares(self, scores: Tensor) -> dict[str, float]:
         """Share of every region out of scores per token (T,); empty for a model without regions."""
         found = self.model.net.layout.region_scores(scores).tolist()
         return dict(zip(self.model.crop_spec.regions, found, strict=False))
 
-    def _write_table(self, mean: HeadRoles) -> None:
-        with (self.folder / "heads.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["block", "head", "distance_px", "patches", *self._shares(mean.maps[0, 0])])
+    def _write_tables(self, mean: HeadRoles) -> None:
+        regions = self.model.crop_spec.regions
+        shares = self._shares(mean.maps[0, 0])
+        columns = {"block": int, "head": int, "distance_px": float, "patches": float, **dict.fromkeys(shares, float)}
+        pairs = {"block": int, "head": int, "region": str, "takes_from": str, "mean": float}
+        with (
+            TableWriter(self.folder / "heads.csv", columns) as table,
+            TableWriter(self.folder / "heads_relations.csv", pairs) as related,
+        ):
             for (block, head), distance in np.ndenumerate(mean.distance.numpy()):
-                scores = mean.maps[block, head]
+                scores, which = mean.maps[block, head], {"block": block + 1, "head": head + 1}
                 patches = float(self.model.net.layout.patch_map(scores).sum())
-                numbers = [distance, patches, *self._shares(scores).values()]
-                table.writerow([block + 1, head + 1, *(f"{number:.4f}" for number in numbers)])
+                table.write([{**which, "distance_px": distance, "patches": patches, **self._shares(scores)}])
+                for (i, j), share in np.ndenumerate(mean.relations[block, head].numpy()):
+                    related.write([{**which, "region": regions[i], "takes_from": regions[j], "mean": share}])

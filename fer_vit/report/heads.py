@@ -1,7 +1,7 @@
 """The attention heads of a model as pictures: where each one looks, and how far."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,6 +19,7 @@ from fer_vit.report.draw import (
     overlay_heat,
     ranked,
     region_heat,
+    turned_back,
     zoom,
 )
 
@@ -36,15 +37,18 @@ class HeadMap:
         caption: What to write below.
         heat: Share of each patch (h, w); (0, 0) without patch tokens.
         shares: Share of each region that is there.
+        relations: How much one region takes from another, by their names; only those that are drawn.
     """
 
     caption: str
     heat: Array
     shares: dict[str, float]
+    relations: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
 def heads_figure(view: FaceView, title: str, rows: Sequence[tuple[str, Sequence[HeadMap]]]) -> Pil.Image:
-    """Draws a face once for every head, under colours for the patches it looks at, its first region outlined.
+    """Draws a face once for every head, under colours for where it looks, its first region outlined; lines join regions
+    of which one takes much from the other.
 
     Args:
         view: The face; its own heat and shares are not used.
@@ -74,7 +78,12 @@ def _tile(view: FaceView, head: HeadMap) -> Image:
     heat = head.heat if head.heat.size else region_heat(replace(view, shares=head.shares))
     covered = overlay_heat(view.photo, heat, view.to_crop, view.crop_size)
     outlined = {name: view.regions[name] for name, _ in ranked(head.shares)[:1]}
-    return draw_boxes(replace(view, photo=covered, regions=outlined))
+    picture = Pil.fromarray(draw_boxes(replace(view, photo=covered, regions=outlined)))
+    middle = {name: tuple(turned_back(view, box).mean(0)) for name, box in view.regions.items()}
+    draw = ImageDraw.Draw(picture, "RGBA")
+    for (one, other), share in head.relations.items():
+        draw.line([middle[one], middle[other]], "#ffffffb0", round(1 + 3 * share))
+    return np.asarray(picture)
 
 
 def _first(shares: dict[str, float]) -> str:

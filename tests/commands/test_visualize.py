@@ -103,6 +103,12 @@ def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp
         shares = [float(value) for name, value in row.items() if name not in ("block", "head", "distance_px")]
         assert sum(shares) == pytest.approx(1, abs=1e-3)
     assert Image.open(tmp_path / "r" / "heads.png").width > 300
+    with (tmp_path / "r" / "heads_relations.csv").open() as file:
+        sums: Counter[tuple[str, str, str]] = Counter()
+        for row in csv.DictReader(file):
+            sums[row["block"], row["head"], row["region"]] += float(row["mean"])
+    assert list(sums.values()) == pytest.approx([1] * 4 * len(DEFAULT_REGIONS), abs=1e-5)
+    assert Image.open(tmp_path / "r" / "heads_relations.png").width > 300
     page = visualize(*words, "--overwrite")  # a report without them leaves none behind
     assert "Attention heads" not in page
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == [

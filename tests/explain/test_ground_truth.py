@@ -1,4 +1,4 @@
-"""Explanations against what is known: drawn faces differ in the regions that `differing_regions` names, nowhere else."""
+"""Explanations against what is known: drawn faces differ in the regions that `differing_regions` names."""
 
 import numpy as np
 import pytest

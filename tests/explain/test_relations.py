@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.relations import relations
+from fer_vit.explain.relations import head_relations, relations
 from fer_vit.explain.trace import record_attention, trace
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
@@ -63,3 +63,23 @@ def test_regions_are_the_mean_of_their_tokens_and_patches() -> None:
         for b in range(3):
             taken[a, b] = sum(parts[a, i] * rollout[i, j] * parts[b, j] for i in range(21) for j in range(21))
     assert np.allclose(flow, taken / taken.sum(1, keepdims=True), atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
+def test_relations_of_a_head_are_its_attention_from_region_to_region(tokens: str) -> None:
+    net = build(tokens=tokens, region_grid=2)
+    image, boxes, valid = faces()
+    seen = trace(net, image, boxes, valid)
+    found = head_relations(seen)
+    assert found.shape == (2, 3, 2, 3, 3)
+    for face, block, head in np.ndindex(2, 3, 2):
+        weights = seen.attention[block][face, head].detach().double().numpy()
+        parts = seen.parts[face].double().numpy()
+        for a in range(3):
+            taken = np.zeros(3)
+            for b in range(3):
+                if valid[face, a] and valid[face, b]:
+                    pairs = [(i, j) for i in range(len(weights)) for j in range(len(weights))]
+                    taken[b] = sum(parts[a, i] * weights[i, j] * parts[b, j] for i, j in pairs) / parts[b].sum()
+            expected = taken / max(taken.sum(), 1e-12)
+            assert np.allclose(found[face, block, head, a], expected, atol=1e-5)

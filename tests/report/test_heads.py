@@ -31,6 +31,21 @@ def test_every_head_has_its_tile_and_the_hottest_patch_shines(grid: tuple[int, i
     assert bright.mean() > dark.mean() + 100
 
 
+def test_a_line_joins_regions_from_middle_to_middle() -> None:
+    boxes = {"right_eye": np.array([4.0, 4.0, 12.0, 12.0]), "mouth": np.array([20.0, 20.0, 28.0, 28.0])}
+    view = FaceView("", 0, np.zeros((32, 32, 3), np.uint8), None, np.eye(2, 3), 32, np.zeros((0, 0)), boxes, {}, {})
+    shares = dict.fromkeys(boxes, 0.0)
+    without, joined = (
+        np.asarray(heads_figure(view, "", [("", [HeadMap("", np.zeros((2, 2)), shares, relations)])])).astype(int)
+        for relations in ({}, {("right_eye", "mouth"): 1.0})
+    )
+    rows, columns = np.nonzero((joined - without).sum(-1) > 100)
+    left, top = 100, 56
+    x, y = (columns - left) * 32 / TILE, (rows - top) * 32 / TILE
+    assert np.abs(x - y).max() < 1.5  # both middles lie on the diagonal
+    assert (x.min(), x.max()) == (pytest.approx(8, abs=1), pytest.approx(24, abs=1))
+
+
 def test_without_regions_or_places_nothing_breaks() -> None:
     view = FaceView("a", 0, np.zeros((8, 8, 3), np.uint8), None, np.eye(2, 3), 8, np.zeros((0, 0)), {}, {}, {})
     heads_figure(view, "", [("block 1", [HeadMap("", np.zeros((0, 0)), {})])])

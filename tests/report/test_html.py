@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from fer_vit.errors import FerVitError
 from fer_vit.report import draw
@@ -211,7 +211,7 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
     assert dialog.locator(".name").text_content() == "broken ?.png"  # the last
     page.keyboard.press("Escape")
     assert not dialog.is_visible()
-    assert page.locator(".card").nth(2).evaluate("card => card === document.activeElement")
+    expect(page.locator(".card").nth(2)).to_be_focused()
     assert wrong == []
 
 
