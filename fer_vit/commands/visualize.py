@@ -63,9 +63,9 @@ def visualize(
 
     Writes OUTPUT/index.html, a gallery to filter, sort and search in which every face opens large, with what each
     region says for or against any expression; it needs OUTPUT/photos beside it and nothing else. OUTPUT/faces has a
-    figure of every face; shares.csv the mean shares by predicted expression; relations.csv and .png which regions take
-    from which. `--heads` adds OUTPUT/heads with a picture per face, and heads.png, heads_distance.png and heads.csv
-    with the means.
+    figure of every face, faces.parquet a row; shares.csv has the mean shares by predicted expression, relations.csv and
+    .png which regions take from which. `--heads` adds OUTPUT/heads with a picture per face, and means as heads*.png and
+    heads*.csv.
 
     Examples:
         fer-vit visualize photos

@@ -1,0 +1,110 @@
+"""What explanations cost: each method in forward passes, a report in seconds and memory, its page in the browser.
+
+python -m benchmarks.explanations data/ferplus.parquet
+
+Uses the model that comes with fer-vit and the first faces of a manifest; Chromium opens the page if it is there.
+"""
+
+import argparse
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import get_args
+
+import torch
+from playwright.sync_api import sync_playwright
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.sample import Batch
+from fer_vit.explain.explain import Method, explain
+from fer_vit.recognizer import Recognizer, load
+
+ROUNDS = 7
+
+
+def method_costs(model: Recognizer, part: Batch) -> dict[str, list[float]]:
+    """Times each method takes of a forward pass, in rounds that alternate."""
+    face = (model.net, part.image, part.boxes, part.valid)
+    found: dict[str, list[float]] = {method: [] for method in get_args(Method)}
+    for _ in range(ROUNDS):
+        with torch.inference_mode():
+            whole = seconds(lambda: model.net(part.image, part.boxes, part.valid))
+        for method in get_args(Method):
+            found[method].append(seconds(lambda method=method: explain(*face, method)) / whole)
+    return found
+
+
+def seconds(work: Callable[[], object], least: float = 0.3) -> float:
+    """Mean time of some work, repeated for a while after a first time."""
+    work()
+    start, times = time.perf_counter(), 0
+    while (past := time.perf_counter() - start) < least:
+        work()
+        times += 1
+    return past / times
+
+
+def report_cost(images: Path, output: Path) -> tuple[float, float]:
+    """Seconds of `fer-vit visualize`, and the most memory in MB of one of its processes or an earlier run's."""
+    program = Path(sys.executable).with_name("fer-vit")
+    start = time.perf_counter()
+    subprocess.run([program, "visualize", images, "--face", "crop", "--output", output], check=True)
+    return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+
+
+def page_cost(page: Path) -> list[float]:
+    """Seconds until the gallery of a page is drawn, from disk, in a new browser each time."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    found: list[float] = []
+    with sync_playwright() as playwright:
+        for _ in range(ROUNDS if program else 0):
+            browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+            opened = browser.new_page()
+            start = time.perf_counter()
+            opened.goto(page.as_uri(), wait_until="load")
+            opened.evaluate("() => new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+            found.append(time.perf_counter() - start)
+            browser.close()
+    return found
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    """Median, least and most."""
+    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("manifest", type=Path)
+    parser.add_argument("--faces", type=int, default=1000, help="faces in a report; a second one has twice as many")
+    args = parser.parse_args()
+    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    model = load()
+    batches, _ = model.labelled(args.manifest, most=64)
+    print("\n| method | forward passes |\n| --- | ---: |")
+    for method, times in method_costs(model, next(batches)).items():
+        print(f"| {method} | {spread(times, 1)} |", flush=True)
+    manifest = Manifest.read(args.manifest).split("train")
+    with TemporaryDirectory() as folder:
+        for number in (args.faces, 2 * args.faces):
+            images, report = Path(folder, f"faces{number}"), Path(folder, f"report{number}")
+            images.mkdir()
+            for row in range(number):
+                (images / f"{row:06d}.png").write_bytes(manifest.image_bytes(row))
+            took, memory = report_cost(images, report)
+            size = (report / "index.html").stat().st_size / 1e6
+            print(f"\n{number:,} faces: report {took:.0f} s, {memory:.0f} MB of memory, page {size:.1f} MB", flush=True)
+        opened = page_cost(report / "index.html")
+        print(f"page of {number:,} faces opens in {spread(opened)} s" if opened else "no browser is here")
+
+
+if __name__ == "__main__":
+    main()
