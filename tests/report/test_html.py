@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,23 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
     page.keyboard.press("Escape")
     assert not dialog.is_visible()
     expect(page.locator(".card").nth(2)).to_be_focused()
+    assert wrong == []
+
+
+def test_thousands_of_faces_stay_usable(browser: tuple[Page, list[str]], tmp_path: Path) -> None:
+    page, wrong = browser
+    record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
+    records = [replace(record, data=record.data.replace("a.png", f"{number:05d}.png")) for number in range(2000)]
+    write_page(tmp_path / "index.html", Contents("Title", {}, records, mean_shares(records, REGIONS), REGIONS, {}))
+    large = page.context.browser.new_page()
+    large.on("pageerror", lambda error: wrong.append(str(error)))
+    large.goto((tmp_path / "index.html").as_uri())
+    expect(large.locator(".card")).to_have_count(2000)
+    large.get_by_placeholder("contains …").fill("01999")
+    expect(large.locator(".card:visible")).to_have_count(1)
+    large.locator(".card:visible").click()
+    assert large.locator("dialog .name").text_content() == "01999.png"
+    large.close()
     assert wrong == []
 
 
