@@ -83,7 +83,7 @@ class HeadWriter:
             shares={},
             probabilities={},
         )
-        title = f"Where the heads look: mean of {self.faces:,} faces"
+        title = f"Where the heads look: mean over {self.faces:,} face{'s' * (self.faces != 1)}"
         pictures = {
             "heads.png": heads_figure(view, title, list(self._rows(mean, set(names)))),
             "heads_distance.png": Pil.fromarray(distance_figure(mean.distance.numpy(), spec.size)),
