@@ -20,7 +20,7 @@ from fer_vit.report.relations import relations_figure
 from fer_vit.report.table import TableWriter
 
 JOINED = 0.25
-"""Two regions are joined in the picture of a head when one takes this share from the other, or both together do."""
+"""Two regions are joined in the picture of a head when what they take from one another adds up to this share."""
 
 
 class HeadWriter:
@@ -38,7 +38,7 @@ class HeadWriter:
         self.roles: HeadRoles | None = None  # sums over the faces
         self.crop: Tensor | None = None
         self.boxes = torch.zeros(len(model.crop_spec.regions), 4, dtype=torch.float64)
-        self.seen = torch.zeros(len(model.crop_spec.regions), 1, dtype=torch.float64)
+        self.together = torch.zeros(*[len(model.crop_spec.regions)] * 2, dtype=torch.float64)  # faces that show both
         (folder / "heads").mkdir()
 
     def add(self, part: Batch, seen: Trace, views: Sequence[FaceView]) -> None:
@@ -58,19 +58,18 @@ class HeadWriter:
         self.crop = crop if self.crop is None else self.crop + crop
         self.roles = face if self.roles is None else HeadRoles(*(a + b for a, b in zip(self.roles, face, strict=True)))
         self.boxes += torch.where(valid[:, None], boxes, 0.0).double().cpu()
-        self.seen += valid[:, None].double().cpu()
+        self.together += torch.outer(valid, valid).double().cpu()
 
     def write(self) -> list[Pil.Image]:
         """Writes `heads*.png` and `heads*.csv`: means over all faces. Returns the pictures."""
         if self.roles is None or self.crop is None:
             return []
         mean = HeadRoles(*(value / self.faces for value in self.roles))
-        # A region that some faces do not show: its mean over the others.
-        relations = mean.relations / mean.relations.sum(-1, keepdim=True).clamp(min=1e-12)
+        relations = self.roles.relations / self.together  # NaN for a pair that no face shows
         mean = mean._replace(relations=relations)
-        spec = self.model.crop_spec
-        names = [name for name, seen in zip(spec.regions, self.seen, strict=True) if seen]
-        boxes = (self.boxes / self.seen.clamp(min=1)).numpy()
+        spec, seen = self.model.crop_spec, self.together.diag()
+        names = [name for name, faces in zip(spec.regions, seen, strict=True) if faces]
+        boxes = (self.boxes / seen[:, None].clamp(min=1)).numpy()
         view = FaceView(
             name="",
             face=0,
@@ -139,4 +138,5 @@ class HeadWriter:
                 patches = float(self.model.net.layout.patch_map(scores).sum())
                 table.write([{**which, "distance_px": distance, "patches": patches, **self._shares(scores)}])
                 for (i, j), share in np.ndenumerate(mean.relations[block, head].numpy()):
-                    related.write([{**which, "region": regions[i], "takes_from": regions[j], "mean": share}])
+                    cell = None if np.isnan(share) else share
+                    related.write([{**which, "region": regions[i], "takes_from": regions[j], "mean": cell}])

@@ -29,13 +29,13 @@ class RelationWriter:
         self.folder = folder
         self.labels = labels
         self.regions = regions
-        self.found: dict[str, list[np.ndarray]] = {}  # (R, R) each, NaN in the rows of missing regions
+        self.found: dict[str, list[np.ndarray]] = {}  # (R, R) each, NaN where one of a pair is missing
 
     def add(self, view: FaceView, evidence: Evidence) -> None:
         """Takes a face."""
-        there = [name in view.regions for name in self.regions]
-        rows = np.where(np.array(there)[:, None], evidence.relations, np.nan).astype(np.float32)
-        self.found.setdefault(ranked(view.probabilities)[0][0], []).append(rows)
+        there = np.array([name in view.regions for name in self.regions])
+        pairs = np.where(np.outer(there, there), evidence.relations, np.nan).astype(np.float32)
+        self.found.setdefault(ranked(view.probabilities)[0][0], []).append(pairs)
 
     def write(self) -> list[Pil.Image]:
         """Writes `relations.png` and `relations.csv`. Returns the pictures."""
@@ -51,7 +51,7 @@ class RelationWriter:
                 for (region, other), one in zip(pairs, means, strict=True):
                     table.write([{"predicted": label, "region": region, "takes_from": other, **one}])
                 title = f"{label}, {len(faces):,} face{'s' * (len(faces) != 1)}"
-                matrices[title] = np.array([one["mean"] or 0.0 for one in means]).reshape(faces[0].shape)
+                matrices[title] = np.array([one["mean"] for one in means], float).reshape(faces[0].shape)
         picture = Pil.fromarray(relations_figure(matrices, self.regions, 4))
         picture.save(self.folder / "relations.png")
         return [picture]

@@ -25,11 +25,10 @@ from fer_vit.model.pretrained import DEFAULT
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.recognizer import DetectorName, Recognizer, load
 from fer_vit.report.draw import FaceView, ranked
-from fer_vit.report.html import Contents, Evidence, FaceRecord, Means, mean_shares, save_face, write_page
+from fer_vit.report.html import Contents, Evidence, FaceRecord, Means, is_report, mean_shares, save_face, write_page
 from fer_vit.report.table import TableWriter
 
 REPORT = (
-    "index.html",
     "faces",
     "photos",
     "faces.parquet",
@@ -42,8 +41,9 @@ REPORT = (
     "heads_relations.png",
     "heads.csv",
     "heads_relations.csv",
+    "index.html",
 )
-"""What a report may consist of, and what a new one replaces."""
+"""What a report may consist of, and what a new one replaces; its page comes last, when all that it shows is there."""
 
 
 def visualize(
@@ -97,7 +97,7 @@ def visualize(
     if output.exists() and any(output.iterdir()) and not overwrite:
         raise FerVitError(f"{output} exists already. Choose another folder or add `--overwrite`.")
     foreign = [output / name for name in REPORT if (output / name).exists()]
-    if foreign and not (output / "index.html").is_file():
+    if foreign and not is_report(output / "index.html"):
         raise FerVitError(f"{foreign[0]} is not part of a report and would be replaced. Choose another folder.")
     if any(output.resolve().is_relative_to(folder.resolve()) for folder in images):
         raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for some. Choose another.")
@@ -154,7 +154,7 @@ def explained(
                 # Read again rather than carried along: the workers hand over crops, and photos can be large.
                 path, pixels = photo.path, _read_again(photo.path)
             present = part.valid[row].nonzero().flatten().tolist()
-            shares, heat = evidence.labels[int(seen.logits[row].argmax())]
+            shares, heat = evidence.labels[evidence.order[0]]
             view = FaceView(
                 name=path,
                 face=number,
@@ -173,16 +173,17 @@ def explained(
 
 def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidence]:
     """Yields what speaks for each label in each face, or by methods that do not know labels for the predicted one."""
-    first, second = seen.logits.topk(2).indices.T
+    order = seen.logits.argsort(dim=1, descending=True, stable=True)
+    first, second = order[:, 0], order[:, :2][:, -1]
     classes = torch.eye(seen.logits.shape[1], device=first.device)
     directions = classes[first][None]
     if method in KNOWING:  # every label, and the first rather than the second
         directions = torch.cat([classes[:, None].expand(-1, len(first), -1), directions - classes[second]])
     found, flow = explain_each(net, seen, method, directions), relations(seen)
-    for row, label in enumerate(first.tolist()):
+    for row, ranking in enumerate(order.tolist()):
         each = [(_array(one.shares[row]), _array(one.heat[row])) for one in found]
-        labels = dict(enumerate(each[:-1])) if method in KNOWING else {label: each[0]}
-        yield Evidence(labels, each[-1] if method in KNOWING else None, _array(flow[row]))
+        labels = dict(enumerate(each[:-1])) if method in KNOWING else {ranking[0]: each[0]}
+        yield Evidence(ranking, labels, each[-1] if method in KNOWING else None, _array(flow[row]))
 
 
 def share_row(view: FaceView) -> dict[str, object]:
@@ -230,7 +231,7 @@ def _new_folder(output: Path) -> Iterator[Path]:
             old, new = output / name, Path(folder, name)
             if old.is_dir():
                 shutil.rmtree(old)
-            if new.exists():
-                new.replace(old)
             else:
                 old.unlink(missing_ok=True)
+            if new.exists():
+                new.replace(old)

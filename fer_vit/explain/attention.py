@@ -5,7 +5,13 @@ B images, H heads, T tokens, Q vectors a face (see `model.pooling`).
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
+
+
+def exact(values: Tensor) -> torch.autocast:
+    """Keeps products in float32, where a user's autocast would round them to bfloat16 again."""
+    return torch.autocast(values.device.type, enabled=False)
 
 
 def raw(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
@@ -15,7 +21,8 @@ def raw(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
         attention: Weights (B, H, T, T) of every block.
         pool: How much each token counts in what is classified (B, T).
     """
-    return (pool[:, None] @ attention[-1].float().mean(1))[:, 0]
+    with exact(pool):
+        return (pool[:, None].float() @ attention[-1].float().mean(1))[:, 0]
 
 
 def rollout(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
@@ -28,9 +35,10 @@ def rollout(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
         attention: Weights (B, H, T, T) of every block.
         pool: How much each token counts in what is classified (B, T).
     """
-    flow = pool[:, None]  # (B, 1, T)
-    for weights in reversed(attention):
-        flow = (flow @ weights.float().mean(1) + flow) / 2
+    flow = pool[:, None].float()  # (B, 1, T)
+    with exact(pool):
+        for weights in reversed(attention):
+            flow = (flow @ weights.float().mean(1) + flow) / 2
     return flow[:, 0]
 
 
@@ -59,4 +67,5 @@ def relevance(
             row = row + row @ (sign * gradient.float() * weights.float()).clamp(min=0).mean(1)
         return row[:, 0]
 
-    return flow(1.0) - flow(-1.0)
+    with exact(pool):
+        return flow(1.0) - flow(-1.0)

@@ -3,6 +3,7 @@
 B images, C classes, T tokens, R regions, N patches.
 """
 
+import zlib
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
@@ -104,7 +105,8 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
     """Yields scores of every token (B, T) for each direction (E, B, C)."""
     tokens, pool = seen.tokens, seen.pooled.weights
     if method == "random":
-        generator = torch.Generator().manual_seed(0)
+        # Other numbers for other faces, the same for the same.
+        generator = torch.Generator().manual_seed(zlib.crc32(tokens.x.detach().float().cpu().numpy().tobytes()))
         yield from torch.rand(len(directions), *tokens.x.shape[:2], generator=generator).to(tokens.x.device)
         return
     if method == "centre":
@@ -128,17 +130,12 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
 def ablated(net: RegionViT, seen: Trace, directions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields scores of tokens (B, T) and shares of regions (B, R) by `ablation.drops`.
 
-    A region's fall is that of its tokens and patches together. A patch has the mean fall of the regions that it lies
-    in, weighted by how much of it they cover; one outside all of them 0.
+    A region's fall is that of its tokens and patches together; each of these has the mean fall of the regions that it
+    belongs to, a patch outside all of them 0.
     """
-    layout = net.layout
-    covered = seen.parts[..., layout.patches]
+    together = units(net.layout, seen.parts)  # (B, R, T)
     with evaluating(net):
-        falls = drops(net, seen.tokens, units(layout, seen.parts))  # (B, R, C)
+        falls = drops(net, seen.tokens, together)  # (B, R, C)
     for direction in directions:
         fall = (falls * direction[:, None]).sum(-1)
-        scores = fall.new_zeros(len(fall), layout.num_tokens)
-        scores[:, layout.patches] = (fall[..., None] * covered).sum(1) / covered.sum(1).clamp(min=1)
-        if layout.num_regions:
-            scores[:, layout.regions] = fall.repeat_interleave(layout.tokens_per_region, 1) / layout.tokens_per_region
-        yield scores, fall
+        yield (fall[..., None] * together).sum(1) / together.sum(1).clamp(min=1), fall

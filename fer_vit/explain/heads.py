@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fer_vit.explain.attention import exact
 from fer_vit.explain.relations import head_relations
 from fer_vit.explain.trace import Trace
 
@@ -40,7 +41,8 @@ def head_roles(seen: Trace) -> HeadRoles:
     for weights in seen.attention:
         places = weights.float().clone()  # (B, H, T, T)
         places[..., : seen.layout.num_prefix] = 0.0
-        maps.append(_shares(looking @ places)[:, :, 0])
+        with exact(places):
+            maps.append(_shares(looking @ places)[:, :, 0])
         # A token that nobody looks at is missing, or hard attention took it out: it does not look either.
         there = places.sum((1, 2)) > 0  # (B, T)
         far = (_shares(places) * apart).sum(-1)  # (B, H, T)

@@ -9,6 +9,7 @@ B images, L blocks, H heads, T tokens, R regions.
 import torch
 from torch import Tensor
 
+from fer_vit.explain.attention import exact
 from fer_vit.explain.regions import region_means
 from fer_vit.explain.trace import Trace
 
@@ -22,8 +23,9 @@ def relations(seen: Trace) -> Tensor:
         to 0. The diagonal is what a region has of itself, by the residual paths too.
     """
     flow = torch.eye(seen.parts.shape[-1], device=seen.parts.device).expand(len(seen.parts), -1, -1)
-    for weights in seen.attention:
-        flow = (weights.float().mean(1) @ flow + flow) / 2
+    with exact(flow):
+        for weights in seen.attention:
+            flow = (weights.float().mean(1) @ flow + flow) / 2
     return _between(seen.parts, flow)
 
 
@@ -34,11 +36,12 @@ def head_relations(seen: Trace) -> Tensor:
     Returns:
         (B, L, H, R, R); rows sum to 1, those of missing regions, and of regions that look at no region, to 0.
     """
-    heads = [_between(seen.parts, head.float()) for weights in seen.attention for head in weights.unbind(1)]
-    return torch.stack(heads, 1).view(len(seen.parts), len(seen.attention), -1, *heads[0].shape[1:])
+    blocks = [torch.stack([_between(seen.parts, head) for head in weights.unbind(1)], 1) for weights in seen.attention]
+    return torch.stack(blocks, 1)
 
 
 def _between(parts: Tensor, flow: Tensor) -> Tensor:
     """From tokens (B, T, T) to regions (B, R, R), rows scaled to a sum of 1."""
-    taken = region_means(parts, region_means(parts, flow).mT).mT
+    with exact(parts):
+        taken = region_means(parts, region_means(parts, flow.float()).mT).mT
     return taken / taken.sum(-1, keepdim=True).clamp(min=1e-12)

@@ -37,7 +37,7 @@ class HeadMap:
         caption: What to write below.
         heat: Share of each patch (h, w); (0, 0) without patch tokens.
         shares: Share of each region that is there.
-        relations: How much one region takes from another, by their names; only those that are drawn.
+        relations: What two regions take from one another, both directions together, by their names; the pairs to join.
     """
 
     caption: str

@@ -32,15 +32,18 @@ Means: TypeAlias = dict[str, dict[str, Figures]]
 
 SECTIONS = {
     "Relations between regions": "How much each region (row) takes from each other (column): attention through all "
-    "blocks, heads averaged, mean over the faces predicted as an expression. What it keeps of itself is left out.",
+    "blocks, heads averaged, mean over the faces predicted as an expression that show both. What it keeps of itself is "
+    "left out.",
     "Attention heads": "Where each head looks, how many pixels of the crop it looks over on average, and the region it "
-    "looks at most; lines join two regions that take a quarter or more from one another. Below that, how much each "
+    "looks at most; lines join two regions that take a quarter or more from one another, both directions "
+    "together. Below that, how much each "
     "region (row) takes from each other (column), head by head. The folder <code>heads</code> beside this page has the "
     "first picture for every face.",
 }
 """What stands below the heading of a section."""
 
 
+_MADE = '<meta name="generator" content="fer-vit visualize">'
 PHOTO = 480
 """Longer side of the pictures that the page shows, in pixels."""
 _STYLE, _SCRIPT = (files("fer_vit.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
@@ -50,11 +53,13 @@ class Evidence(NamedTuple):
     """What speaks for one label or another in a face.
 
     Attributes:
+        order: Places of the labels, the most probable first.
         labels: Shares (R,) and heat (h, w) for each label, by its place; by some methods for the predicted one only.
         contrast: Shares and heat for the most probable label rather than the second; None without one.
         relations: How much each region takes from each (R, R).
     """
 
+    order: Sequence[int]
     labels: Mapping[int, tuple[Array, Array]]
     contrast: tuple[Array, Array] | None
     relations: Array
@@ -114,24 +119,30 @@ def save_face(folder: Path, number: int, view: draw.FaceView, evidence: Evidence
         "number": view.face,
         "image": f"photos/{name}",
         "size": cut.photo.shape[1::-1],
+        "order": list(evidence.order),
         "probabilities": [round(value, 4) for value in view.probabilities.values()],
         "matrix": [round(value, 4) for value in (a, b, c, d, e, f)],
         "crop": view.crop_size,
         "grid": view.heat.shape,
         "boxes": [_rounded(view.regions[name], 2) if name in view.regions else None for name in regions],
         "shares": [one and _rounded(one[0]) for one in each],
-        "heat": [one and _rounded(one[1].ravel()) for one in each] if view.heat.size else None,
+        "heat": [one and _coloured(one[1]) for one in each] if view.heat.size else None,
         "contrast": None,
         "relations": [_rounded(row) for row in evidence.relations],
     }
     if evidence.contrast is not None:
         shares, heat = evidence.contrast
-        data["contrast"] = {"shares": _rounded(shares), "heat": _rounded(heat.ravel()) if heat.size else None}
+        data["contrast"] = {"shares": _rounded(shares), "heat": _coloured(heat) if heat.size else None}
     return FaceRecord(view.name, view.face, view.probabilities, view.shares, _json(data))
 
 
 def _rounded(values: Array | None, digits: int = 3) -> list[float] | None:
     return None if values is None else np.round(np.asarray(values, float), digits).tolist()
+
+
+def _coloured(heat: Array) -> list[float]:
+    """Scores of patches (h, w) as the page colours them: -1 to 1, which many small ones survive being rounded to."""
+    return np.round(heat.ravel() / max(np.abs(heat).max(), 1e-12), 3).tolist()  # type: ignore[no-any-return]
 
 
 def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
@@ -142,6 +153,11 @@ def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
         found.setdefault(record.label, []).append(shares)
     means = {label: zip(regions, figures(np.array(shares)), strict=True) for label, shares in found.items()}
     return {label: {region: one for region, one in each if one["faces"]} for label, each in means.items()}
+
+
+def is_report(page: Path) -> bool:
+    """Tells whether a file is a page of `write_page`."""
+    return page.is_file() and _MADE.encode() in page.read_bytes()[:1000]
 
 
 class Contents(NamedTuple):
@@ -194,6 +210,7 @@ def _page(contents: Contents) -> Iterator[str]:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+{_MADE}
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{_text(title)}</title>

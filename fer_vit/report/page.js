@@ -4,8 +4,6 @@ const form = document.querySelector('form'), gallery = document.querySelector('.
 const dialog = document.querySelector('dialog'), svg = dialog.querySelector('svg');
 const percent = share => `${Math.round(100 * share) + 0}%`;
 const words = name => name.replaceAll('_', ' ');
-const best = face => face.probabilities.indexOf(Math.max(...face.probabilities));
-const second = face => face.probabilities.reduce((top, value, i) => i !== best(face) && (top < 0 || value > face.probabilities[top]) ? i : top, -1);
 
 function element(name, attributes = {}, ...children) {
   const drawn = ['svg', 'g', 'rect', 'line', 'image', 'circle', 'title'].includes(name);
@@ -19,7 +17,7 @@ function element(name, attributes = {}, ...children) {
 
 /* The gallery: made of the data once, then only hidden, shown and put in order. */
 const cards = faces.map((face, number) => {
-  const label = best(face), shares = face.shares[label], top = shares.indexOf(Math.max(...shares));
+  const label = face.order[0], shares = face.shares[label], top = shares.indexOf(Math.max(...shares));
   const card = element('button', {type: 'button', class: 'card'},
     element('img', {src: face.image, alt: '', width: face.size[0], height: face.size[1], loading: 'lazy', decoding: 'async'}),
     element('span', {class: 'label'}, element('b', {}, labels[label]), ` ${percent(face.probabilities[label])}`),
@@ -54,15 +52,14 @@ let current = 0;
 const controls = dialog.querySelector('.controls'), choice = controls.querySelector('select');
 
 function open(number) {
-  const face = faces[current = number], top = best(face), next = second(face);
+  const face = faces[current = number], [top, next] = face.order;
   dialog.querySelector('h3').replaceChildren(element('b', {}, labels[top]), ` ${percent(face.probabilities[top])}`);
   dialog.querySelector('.name').textContent = face.name;
   dialog.querySelector('.number').textContent = `face ${face.number}`;
-  const options = face.shares.map((_, i) => i).filter(i => face.shares[i]).sort((a, b) => face.probabilities[b] - face.probabilities[a]);
+  const options = face.order.filter(i => face.shares[i]);
   choice.replaceChildren(...options.map(i => element('option', {value: i}, labels[i])));
-  if (face.contrast) choice.append(element('option', {value: 'contrast'}, `${labels[top]} and not ${labels[next]}`));
-  const ranked = labels.map((label, i) => [label, face.probabilities[i]]).sort((a, b) => b[1] - a[1]);
-  dialog.querySelector('.probabilities').replaceChildren(...ranked.map(([label, value]) => bar(words(label), value, value, '')));
+  if (face.contrast && next !== undefined) choice.append(element('option', {value: 'contrast'}, `${labels[top]} and not ${labels[next]}`));
+  dialog.querySelector('.probabilities').replaceChildren(...face.order.map(i => bar(words(labels[i]), face.probabilities[i], face.probabilities[i], '')));
   draw();
   if (!dialog.open) dialog.showModal();
 }
@@ -78,7 +75,7 @@ function draw() {
   const largest = Math.max(1e-9, ...shares.map(Math.abs));
   const list = dialog.querySelector('.shares');
   list.replaceChildren(...shares.flatMap((share, r) => face.boxes[r] ? [bar(words(regions[r].name), share, share / largest, regions[r].colour)] : []));
-  list.previousElementSibling.textContent = contrast ? `for ${labels[best(face)]} rather than ${labels[second(face)]}` : `for ${labels[choice.value]}`;
+  list.previousElementSibling.textContent = contrast ? `for ${labels[face.order[0]]} rather than ${labels[face.order[1]]}` : `for ${labels[choice.value]}`;
 
   svg.setAttribute('viewBox', `0 0 ${face.size.join(" ")}`);
   svg.replaceChildren(element('image', {href: face.image, width: face.size[0], height: face.size[1]}));
@@ -87,9 +84,9 @@ function draw() {
   const place = ([left, top, right, bottom], more) => element('rect', {x: left, y: top, width: right - left, height: bottom - top, ...more});
   const tint = value => ({class: value < 0 ? 'heat against' : 'heat for', 'fill-opacity': (0.6 * Math.abs(value)).toFixed(3)});
   if (layers.has('heat') && heat) {
-    const side = face.crop / face.grid[1], most = Math.max(1e-9, ...heat.map(Math.abs));
+    const side = face.crop / face.grid[1];
     const cells = element('g', {class: 'cells', '--blur': `${side / 3}px`});
-    heat.forEach((value, i) => cells.append(place([0, 0, side, side].map((v, k) => v + side * (k % 2 ? Math.floor(i / face.grid[1]) : i % face.grid[1])), tint(value / most))));
+    heat.forEach((value, i) => cells.append(place([0, 0, side, side].map((v, k) => v + side * (k % 2 ? Math.floor(i / face.grid[1]) : i % face.grid[1])), tint(value))));
     crop.append(cells);
   } else if (layers.has('heat')) {
     face.boxes.forEach((box, r) => { if (box) crop.append(place(box, tint(shares[r] / largest))); });
@@ -100,16 +97,16 @@ function draw() {
       if (box) crop.lastChild.append(element('title', {}, `${words(regions[r].name)} ${percent(shares[r])}`));
     });
   }
-  if (layers.has('relations') && face.relations) {
+  if (layers.has('relations')) {
     const middle = face.boxes.map(box => box && [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2]), pairs = [];
     face.relations.forEach((row, a) => row.forEach((share, b) => { if (a < b && middle[a] && middle[b]) pairs.push([share + face.relations[b][a], a, b]); }));
     pairs.sort((a, b) => b[0] - a[0]);
     for (const [share, a, b] of pairs.slice(0, 15)) {
-      const [[x1, y1], [x2, y2]] = [middle[a], middle[b]], width = 4 * share / pairs[0][0];
+      const [[x1, y1], [x2, y2]] = [middle[a], middle[b]], width = 4 * share / Math.max(1e-9, pairs[0][0]);
       crop.append(element('line', {x1, y1, x2, y2, class: 'relation', 'stroke-width': width.toFixed(2)}, element('title', {},
         `${words(regions[a].name)} takes ${percent(face.relations[a][b])} from ${words(regions[b].name)}, gives it ${percent(face.relations[b][a])}`)));
     }
-    middle.forEach(at => { if (at) crop.append(element('circle', {cx: at[0], cy: at[1], class: 'joint'})); });
+    middle.forEach(at => { if (at) crop.append(element('circle', {cx: at[0], cy: at[1], r: face.crop / 70, class: 'joint'})); });
   }
 }
 

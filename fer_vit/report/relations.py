@@ -16,7 +16,7 @@ def relations_figure(matrices: Mapping[str, Array], regions: Sequence[str], colu
     """Draws heat maps side by side. -> RGB uint8 (H, W, 3).
 
     Args:
-        matrices: How much each region (row) takes from each (column), (R, R), by what stands above.
+        matrices: How much each region (row) takes from each (column), (R, R), by what stands above; NaN is left grey.
         regions: The R regions.
         columns: How many stand in a row.
     """
@@ -29,7 +29,7 @@ def relations_figure(matrices: Mapping[str, Array], regions: Sequence[str], colu
     grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
     # What a region takes from itself, by the residual paths half or more of all, would leave the rest pale.
     apart = ~np.eye(len(regions), dtype=bool)
-    highest = max(float(matrix[apart].max(initial=0.0)) for matrix in matrices.values())
+    highest = max(float(np.nan_to_num(matrix[apart]).max(initial=0.0)) for matrix in matrices.values())
     for axes, (title, matrix) in zip(grid.flat, matrices.items(), strict=False):
         shown = axes.imshow(np.where(apart, matrix, np.nan), cmap="magma", vmin=0, vmax=max(highest, 1e-12))
         axes.set_title(title, fontsize=9, parse_math=False)

@@ -6,12 +6,25 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 from skimage.data import astronaut
 
 from fer_vit.cli import main
+from fer_vit.commands.heads import HeadWriter
+from fer_vit.commands.relations import RelationWriter
+from fer_vit.commands.visualize import evidence_of
+from fer_vit.data.sample import Batch
+from fer_vit.explain.explain import Method, explain
+from fer_vit.explain.relations import head_relations, relations
+from fer_vit.explain.trace import trace
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import DEFAULT_REGIONS
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.recognizer import Recognizer
+from fer_vit.report.draw import FaceView
+from fer_vit.report.html import Evidence
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
@@ -49,7 +62,7 @@ def test_an_older_report_stays_unless_asked(
     (tmp_path / "r" / "faces").mkdir(parents=True)
     (tmp_path / "r" / "mine.txt").write_text("mine")
     (tmp_path / "r" / "faces" / "old.jpg").write_text("old")
-    (tmp_path / "r" / "index.html").write_text("old")
+    (tmp_path / "r" / "index.html").write_text('<meta name="generator" content="fer-vit visualize">')
     words = (drawn / "faces" / "test" / "anger", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
     with pytest.raises(SystemExit) as end:
         visualize(*words)
@@ -170,3 +183,112 @@ def test_heads_without_any_face(checkpoint: Path, tmp_path: Path) -> None:
         tmp_path / "broken.png", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none", "--heads"
     )
     assert "No face was found" in page
+
+
+THREE = ("right_eye", "nose", "mouth")
+
+
+def tiny(regions: tuple[str, ...] = THREE, labels: str = "abcd", **change: object) -> RegionViT:
+    torch.manual_seed(0)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    net = RegionViT(RegionViTConfig(**size, regions=regions, **change), labels).eval()
+    torch.nn.init.normal_(net.vit.head.weight)
+    return net
+
+
+def make_view(boxes: dict[str, np.ndarray]) -> FaceView:
+    photo = np.zeros((32, 32, 3), np.uint8)
+    return FaceView("", 0, photo, None, np.eye(2, 3), 32, np.zeros((0, 0)), boxes, {}, {"a": 1.0})
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    boxes = torch.tensor([[2.0, 2, 14, 14], [10, 10, 20, 20], [8, 18, 24, 30]]).expand(2, 3, 4).clone()
+    image = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    return image, boxes, torch.tensor([[True, True, True], [True, True, False]])  # the second face has no mouth
+
+
+@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout"])
+def test_evidence_is_that_of_each_label_and_of_the_first_rather_than_the_second(method: Method) -> None:
+    net, faces = tiny(), batch()
+    seen = trace(net, *faces)
+    found = list(evidence_of(net, seen, method))
+    flow, eye = relations(seen), torch.eye(4)
+    order = net(*faces).argsort(1, descending=True)
+    for row in range(2):
+        assert found[row].order == order[row].tolist()
+        assert np.allclose(found[row].relations, flow[row], atol=1e-6)
+        for label, (shares, heat) in found[row].labels.items():
+            expected = explain(net, *faces, method, eye[label].expand(2, 4))
+            assert np.allclose(shares, expected.shares[row], atol=1e-5)
+            assert np.allclose(heat, expected.heat[row], atol=1e-5)
+        if method == "rollout":
+            assert list(found[row].labels) == [order[row, 0]]
+            assert found[row].contrast is None
+        else:
+            assert list(found[row].labels) == [0, 1, 2, 3]
+            why = (eye[order[row, 0]] - eye[order[row, 1]]).expand(2, 4)
+            assert np.allclose(found[row].contrast[0], explain(net, *faces, method, why).shares[row], atol=1e-5)
+
+
+def test_relations_are_means_over_the_faces_that_show_both(tmp_path: Path) -> None:
+    writer = RelationWriter(tmp_path, ["a", "b"], THREE)
+    whole = np.array([[0.2, 0.4, 0.4], [0.1, 0.5, 0.4], [0.3, 0.3, 0.4]])
+    without = np.array([[0.5, 0.5, 0.0], [0.9, 0.1, 0.0], [0.0, 0.0, 0.0]])
+    for matrix, present in ((whole, THREE), (without, THREE[:2])):
+        writer.add(make_view({name: np.zeros(4) for name in present}), Evidence([0], {}, None, matrix))
+    writer.write()
+    with (tmp_path / "relations.csv").open() as file:
+        rows = {(row["region"], row["takes_from"]): row for row in csv.DictReader(file)}
+    found = {pair: (int(row["faces"]), round(float(row["mean"]), 5)) for pair, row in rows.items()}
+    assert found["right_eye", "nose"] == (2, 0.45)
+    assert found["nose", "right_eye"] == (2, 0.5)
+    assert found["right_eye", "mouth"] == (1, 0.4)
+    assert found["mouth", "nose"] == (1, 0.3)
+
+
+def test_heads_join_regions_by_means_over_the_faces_that_show_both(tmp_path: Path) -> None:
+    net, (image, boxes, valid) = tiny(), batch()
+    writer = HeadWriter(tmp_path, Recognizer(net))
+    seen = trace(net, image, boxes, valid)
+    views = []
+    for row in range(2):
+        present = {name: boxes[row, i].numpy() for i, name in enumerate(net.config.regions) if valid[row, i]}
+        views.append(make_view(present))
+    part = Batch(image, boxes, valid, None, torch.arange(2), ["", ""], torch.eye(2, 3).expand(2, 2, 3))
+    writer.add(part, seen, views)
+    writer.write()
+    each = head_relations(seen)
+    with (tmp_path / "heads_relations.csv").open() as file:
+        for row in csv.DictReader(file):
+            pair = [net.config.regions.index(row[name]) for name in ("region", "takes_from")]
+            shown = valid[:, pair].all(1)
+            expected = each[shown, int(row["block"]) - 1, int(row["head"]) - 1, pair[0], pair[1]].mean()
+            assert float(row["mean"]) == pytest.approx(expected.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}])
+@pytest.mark.parametrize("method", ["relevance", "raw"])
+def test_models_with_little_to_say(change: dict[str, object], method: str, drawn: Path, tmp_path: Path) -> None:
+    tiny(**change).save_pretrained(tmp_path / "model")
+    photo = next((drawn / "faces" / "test").rglob("*.png"))
+    words = ("--method", method, "--face", "crop", "--detector", "none", "--heads")
+    assert "<dt>Faces</dt><dd>1</dd>" in visualize(photo, tmp_path / "model", tmp_path / "r", *words)
+
+
+def test_nothing_but_a_report_is_replaced(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    photo = next((drawn / "faces" / "test").rglob("*.png"))
+    words = (photo, checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none", "--overwrite")
+    (tmp_path / "r" / "photos").mkdir(parents=True)
+    (tmp_path / "r" / "photos" / "holiday.jpg").touch()
+    (tmp_path / "r" / "index.html").write_text("<title>My holidays</title>")
+    with pytest.raises(SystemExit):
+        visualize(*words)
+    assert (tmp_path / "r" / "photos" / "holiday.jpg").is_file()
+    (tmp_path / "r" / "index.html").unlink()
+    (tmp_path / "r" / "photos" / "holiday.jpg").unlink()
+    (tmp_path / "r" / "photos").rmdir()
+    visualize(*words)
+    (tmp_path / "r" / "relations.png").unlink()
+    (tmp_path / "r" / "relations.png").mkdir()  # of another kind than what comes
+    visualize(*words)
+    assert (tmp_path / "r" / "relations.png").is_file()

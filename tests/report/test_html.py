@@ -1,10 +1,10 @@
 import base64
+import dataclasses
 import hashlib
 import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fer_vit.report.html import Contents, Evidence, FaceRecord, mean_shares, sav
 HOSTILE = "<script>alert(1)</script>.png"
 QUOTES = """a"b'c&amp;<!--</script>.png"""
 FACTS = {"Method": "relevance", "Model": "<best>.ckpt"}
-REGIONS = ("mouth", "nose")
+REGIONS = ("mouth", "nose", "chin")
 LABELS = ("neutral", "happiness", '"><i>x')
 NOBODY = Contents("Title", FACTS, [], {}, REGIONS, {})
 
@@ -52,16 +52,17 @@ def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2), pat
         to_crop=np.array([[0.5, 0.0, 4.0], [0.0, 0.5, 4.0]]),
         crop_size=32,
         heat=np.ones((2, 4)) if patches else np.zeros((0, 0)),
-        regions={"mouth": np.array([8.0, 16.0, 20.0, 28.0])},
-        shares={"mouth": 0.25},
+        regions={"mouth": np.array([8.0, 16.0, 20.0, 28.0]), "chin": np.array([8.0, 24.0, 20.0, 32.0])},
+        shares={"mouth": 0.25, "chin": -0.5},
         probabilities=dict(zip(LABELS, probabilities, strict=True)),
     )
 
 
 def make_evidence(patches: bool = True) -> Evidence:
     heat = np.arange(8.0).reshape(2, 4) / 8 if patches else np.zeros((0, 0))
-    each = [(np.array([share, -0.5]), heat - 0.25) for share in (0.1, 0.25, -0.4)]
-    return Evidence(dict(enumerate(each)), (np.array([0.9, 0.1]), heat), np.array([[0.6, 0.4], [0.3, 0.7]]))
+    each = [(np.array([share, 0.0, -0.5]), heat - 0.25) for share in (0.1, 0.25, -0.4)]
+    relations = np.array([[0.6, 0.0, 0.4], [0.0, 0.0, 0.0], [0.3, 0.0, 0.7]])
+    return Evidence([1, 2, 0], dict(enumerate(each)), (np.array([0.9, 0.0, 0.1]), heat), relations)
 
 
 def write(folder: Path) -> Path:
@@ -72,8 +73,8 @@ def write(folder: Path) -> Path:
     ]
     evidence = [
         make_evidence(),
-        make_evidence(False),
-        Evidence({2: (np.ones(2), np.ones((2, 4)))}, None, np.eye(2)),
+        make_evidence(False)._replace(order=[0, 1, 2]),
+        Evidence([2, 1, 0], {2: (np.ones(3), np.ones((2, 4)))}, None, np.eye(3)),
     ]
     records = [save_face(folder, *one, REGIONS) for one in zip(range(3), views, evidence, strict=True)]
     contents = Contents("A <title>", FACTS, records, mean_shares(records, REGIONS), REGIONS, {})
@@ -117,7 +118,7 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
     view = make_view("a.png")
     record = save_face(tmp_path, 7, view, make_evidence(), REGIONS)
     assert (record.label, record.face) == ("happiness", 2)
-    assert record.shares == {"mouth": 0.25}
+    assert record.shares == {"mouth": 0.25, "chin": -0.5}
     drawn = np.asarray(draw.face_figure(view)).astype(float)
     with Image.open(tmp_path / "faces" / "000007.jpg") as saved:
         assert np.abs(np.asarray(saved) - drawn).mean() < 2
@@ -130,7 +131,7 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
     expected = draw.turned_back(draw.zoom(view, 480), view.regions["mouth"])[0]
     assert np.allclose([a * left + c * top + e, b * left + d * top + f], expected, atol=0.05)
     assert data["boxes"][1] is None  # it was not there
-    assert data["heat"][1] == pytest.approx([-0.25, -0.125, 0, 0.125, 0.25, 0.375, 0.5, 0.625])
+    assert data["heat"][1] == pytest.approx([-0.4, -0.2, 0, 0.2, 0.4, 0.6, 0.8, 1.0])  # of the largest
 
 
 def test_names_are_text_and_nothing_else(page: str) -> None:
@@ -191,21 +192,25 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
         "neutral",
         'happiness and not "><i>x',
     ]
-    assert dialog.locator(".shares li").all_text_contents() == ["mouth25%"]  # the nose is not there
+    assert dialog.locator(".shares li").all_text_contents() == ["mouth25%", "chin-50%"]  # the nose is not there
     assert dialog.locator("svg .heat").count() == 8
     choice.select_option('"><i>x')
-    assert dialog.locator(".shares li").all_text_contents() == ["mouth-40%"]
-    assert dialog.locator(".shares i.against").count() == 1
+    assert dialog.locator(".shares li").all_text_contents() == ["mouth-40%", "chin-50%"]
+    assert dialog.locator(".shares i.against").count() == 2
     choice.select_option("contrast")
-    assert dialog.locator(".shares li").all_text_contents() == ["mouth90%"]
+    assert dialog.locator(".shares li").all_text_contents() == ["mouth90%", "chin10%"]
+    assert dialog.locator("h4").first.text_content() == 'for happiness rather than "><i>x'
     assert dialog.locator("svg .relation").count() == 0
     dialog.get_by_label("relations").check()
-    assert dialog.locator("svg .joint").count() == 1
+    assert dialog.locator("svg .joint").count() == 2
+    lines = dialog.locator("svg .relation")
+    assert lines.locator("title").all_text_contents() == ["mouth takes 40% from chin, gives it 30%"]
+    assert float(lines.first.get_attribute("stroke-width") or 0) == 4
     dialog.get_by_label("regions").uncheck()
     assert dialog.locator("svg .region").count() == 0
     page.keyboard.press("ArrowRight")
     assert dialog.locator(".name").text_content() == QUOTES
-    assert dialog.locator("svg .heat").count() == 1  # without patches its regions are coloured
+    assert dialog.locator("svg .heat").count() == 2  # without patches its regions are coloured
     page.keyboard.press("ArrowRight")
     assert choice.locator("option").all_text_contents() == ['"><i>x']  # all that the method has
     page.keyboard.press("ArrowRight")
@@ -216,10 +221,35 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
     assert wrong == []
 
 
+def test_the_second_label_is_the_models_even_where_its_probability_rounds_to_nothing(
+    browser: tuple[Page, list[str]], tmp_path: Path
+) -> None:
+    page, _ = browser
+    view = make_view("a.png", (1e-6, 1.0, 2e-5))
+    records = [save_face(tmp_path, 0, view, make_evidence(), REGIONS)]
+    write_page(tmp_path / "index.html", Contents("Title", {}, records, mean_shares(records, REGIONS), REGIONS, {}))
+    other = page.context.browser.new_page()
+    other.goto((tmp_path / "index.html").as_uri())
+    other.locator(".card").click()
+    assert other.locator("dialog select option").last.text_content() == 'happiness and not "><i>x'
+    other.close()
+
+
+def test_many_small_patches_keep_their_differences(tmp_path: Path) -> None:
+    heat = np.linspace(0, 1, 784).reshape(28, 28)
+    evidence = Evidence([0], {0: (np.ones(3), heat / heat.sum())}, None, np.eye(3))
+    record = save_face(
+        tmp_path, 0, dataclasses.replace(make_view("a.png"), probabilities={"a": 1.0}), evidence, REGIONS
+    )
+    assert np.allclose(json.loads(record.data)["heat"][0], heat.ravel(), atol=6e-4)
+
+
 def test_thousands_of_faces_stay_usable(browser: tuple[Page, list[str]], tmp_path: Path) -> None:
     page, wrong = browser
     record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
-    records = [replace(record, data=record.data.replace("a.png", f"{number:05d}.png")) for number in range(2000)]
+    records = [
+        dataclasses.replace(record, data=record.data.replace("a.png", f"{number:05d}.png")) for number in range(2000)
+    ]
     write_page(tmp_path / "index.html", Contents("Title", {}, records, mean_shares(records, REGIONS), REGIONS, {}))
     large = page.context.browser.new_page()
     large.on("pageerror", lambda error: wrong.append(str(error)))
