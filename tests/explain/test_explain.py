@@ -10,6 +10,7 @@ from fer_vit.explain.ablation import drops
 from fer_vit.explain.attention import raw, relevance
 from fer_vit.explain.explain import Method, explain, explain_each
 from fer_vit.explain.regions import coverage, members, units
+from fer_vit.explain.relations import relations
 from fer_vit.explain.trace import evaluating, record_attention, trace
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
@@ -128,13 +129,16 @@ def test_an_error_inside_leaves_it_too() -> None:
     assert all(module.training for module in net.modules())
 
 
-@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout"])
+@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout", "raw"])
 def test_bfloat16_says_about_the_same(method: Method) -> None:
     net = build()
     image, boxes, valid = faces()
     exact = explain(net, image, boxes, valid, method).scores
     with torch.autocast("cpu", torch.bfloat16):
         rough = explain(net, image, boxes, valid, method).scores
+        assert relations(trace(net, image, boxes, valid)).dtype == torch.float32
+    assert rough.dtype == torch.float32
+    assert torch.allclose(rough[:2].abs().sum(1), torch.ones(2), atol=1e-5)
     for a, b in zip(exact[:2], rough, strict=False):
         assert torch.corrcoef(torch.stack([a, b.float()]))[0, 1] > 0.95
 
@@ -227,6 +231,23 @@ def test_ablation_of_a_region_takes_the_patches_under_it_along() -> None:
     assert torch.allclose(drops(net, tokens, units(net.layout, parts))[0, 0], fall[0], atol=1e-5)
 
 
+def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> None:
+    net = build()
+    image, boxes, valid = (value[:1] for value in faces())
+    boxes[0, 1] = torch.tensor([10.0, 8.0, 26.0, 30.0])  # both regions lie over patch (1, 1)
+    seen = trace(net, image, boxes, valid)
+    result = explain(net, image, boxes, valid, "ablation")
+    together = units(net.layout, seen.parts)[0]
+    label = int(result.probabilities.argmax())
+    falls = drops(net, seen.tokens, together[None])[0, :, label]
+    expected = torch.zeros(25)
+    for token in range(25):
+        mine = [falls[r] for r in range(2) if together[r, token]]
+        expected[token] = sum(mine) / max(len(mine), 1)
+    assert together[:, 1 + 5].all()
+    assert torch.allclose(result.scores[0], expected / expected.abs().sum(), atol=1e-5)
+
+
 def test_coverage_counts_pixels() -> None:
     layout = TokenLayout(1, (4, 4), 2, 1)
     boxes = torch.tensor([[[3.0, 5.0, 17.0, 19.0], [-6.0, 20.0, 10.0, 40.0]]])
@@ -258,7 +279,9 @@ def test_controls_are_what_they_say() -> None:
     batch = faces()
     centre = explain(net, *batch, "centre").heat[0]
     assert centre[1, 1] == centre.max() and centre[0, 0] == centre.min()
-    assert torch.equal(explain(net, *batch, "random").scores, explain(net, *batch, "random").scores)
+    first = explain(net, *batch, "random").scores
+    assert torch.equal(first, explain(net, *batch, "random").scores)
+    assert not torch.equal(first, explain(net, batch[0].flip(0), *batch[1:], "random").scores)
 
 
 def test_what_cannot_be_explained_is_said() -> None:

@@ -13,7 +13,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.sources.drawn import differing_regions, draw_face
 
-# Without eyes, in whose boxes the brows move too: what a model reads there could not be told apart.
+# Without eyes, in whose boxes the brows move too: what a model reads there could not be told from the brows.
 REGIONS = ("right_brow", "left_brow", "nose", "mouth", "right_cheek", "left_cheek")
 SPEC = CropSpec(48, REGIONS)
 CLASSES = len(EXPRESSIONS)
@@ -70,17 +70,25 @@ def net() -> RegionViT:
 
 
 def agreement(net: RegionViT, method: Method) -> float:
-    """For how many of all pairs of a face's expression and another the region that speaks most is one that differs."""
+    """How often the region that speaks most for a face's expression, and not for another one, is one that differs.
+
+    Over the pairs of expressions of which one part of the face tells: the mouth in half of them, the brows in the
+    other. Over all pairs "always the mouth" would be right nine times in ten.
+    """
     image, boxes, label = faces(range(10_000, 10_160))
     seen = trace(net, image, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool))
     assert (seen.logits.argmax(-1) == label).float().mean() > 0.95
     one_hot = torch.eye(CLASSES)
-    hits = []
     contrasts = torch.stack([one_hot[label] - one_hot[other] for other in range(CLASSES)])
+    hits: dict[bool, list[Tensor]] = {True: [], False: []}
     for other, found in enumerate(explain_each(net, seen, method, contrasts)):
-        hit = TRUTH[label, other].gather(1, found.shares.argmax(1)[:, None])[:, 0]
-        hits.append(hit[label != other])
-    return torch.cat(hits).float().mean().item()
+        truth = TRUTH[label, other]
+        hit = truth.gather(1, found.shares.argmax(1)[:, None])[:, 0]
+        for by_mouth, part in ((True, ("mouth",)), (False, ("right_brow", "left_brow"))):
+            hits[by_mouth].append(hit[(truth == torch.tensor([name in part for name in REGIONS])).all(1)])
+    mouth, brows = (torch.cat(hits[by_mouth]) for by_mouth in (True, False))
+    assert len(mouth) == len(brows) == 120
+    return torch.cat([mouth, brows]).float().mean().item()
 
 
 @pytest.mark.parametrize("method", ["relevance", "ablation"])
@@ -90,6 +98,6 @@ def test_the_region_that_speaks_most_for_one_expression_and_not_another_is_one_t
     assert agreement(net, method) >= 0.9
 
 
-def test_a_control_finds_them_as_often_as_chance(net: RegionViT) -> None:
-    differ = TRUTH[~torch.eye(CLASSES, dtype=torch.bool)].float().mean().item()
-    assert agreement(net, "random") == pytest.approx(differ, abs=0.1)
+@pytest.mark.parametrize("method", ["rollout", "raw", "random", "centre"])
+def test_methods_that_do_not_know_the_expression_cannot_tell(net: RegionViT, method: Method) -> None:
+    assert agreement(net, method) < 0.85
