@@ -19,7 +19,7 @@ from fer_vit.report.heads import HeadMap, distance_figure, heads_figure
 from fer_vit.report.relations import relations_figure
 from fer_vit.report.table import TableWriter
 
-JOINED = 0.25
+JOINED = 0.4
 """Two regions are joined in the picture of a head when what they take from one another adds up to this share."""
 
 

@@ -35,10 +35,9 @@ SECTIONS = {
     "blocks, heads averaged, mean over the faces predicted as an expression that show both. What it keeps of itself is "
     "left out.",
     "Attention heads": "Where each head looks, how many pixels of the crop it looks over on average, and the region it "
-    "looks at most; lines join two regions that take a quarter or more from one another, both directions "
-    "together. Below that, how much each "
-    "region (row) takes from each other (column), head by head. The folder <code>heads</code> beside this page has the "
-    "first picture for every face.",
+    "looks at most; lines join two regions that take 40 % or more from one another, both directions together. Below "
+    "that, how much each region (row) takes from each other (column), head by head. The folder <code>heads</code> "
+    "beside this page has the first picture for every face.",
 }
 """What stands below the heading of a section."""
 
