@@ -38,8 +38,8 @@ def test_what_cannot_be_scored_is_said(
     crops = [str(drawn / "faces" / "test" / "anger"), "--face", "crop", "--detector", "none"]
     for words, reason in (
         ([*crops, "--output", str(tmp_path / "old")], "holds results already"),
-        ([*crops, "--most", "0"], "most"),
-        ([str(seven)], "Expected labels"),
+        ([*crops, "--output", str(tmp_path / "new"), "--most", "0"], "most"),
+        ([str(seven), "--output", str(tmp_path / "new")], "Expected labels"),
         ([*crops, "--output", str(drawn / "faces.parquet")], "Cannot write"),
     ):
         with pytest.raises(SystemExit):
