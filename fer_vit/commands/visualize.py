@@ -92,17 +92,7 @@ def visualize(
     Raises:
         FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
     """
-    if output.exists() and not output.is_dir():
-        raise FerVitError(f"Expected a folder, but {output} is a file. Name another place.")
-    if output.exists() and any(output.iterdir()) and not overwrite:
-        raise FerVitError(f"{output} exists already. Choose another folder or add `--overwrite`.")
-    foreign = [output / name for name in REPORT if (output / name).exists()]
-    if foreign and not is_report(output / "index.html"):
-        raise FerVitError(f"{foreign[0]} is not part of a report and would be replaced. Choose another folder.")
-    if any(output.resolve().is_relative_to(folder.resolve()) for folder in images):
-        raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for some. Choose another.")
-    if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
-        raise FerVitError(f"{output} holds the photos, and they would be replaced. Choose another folder.")
+    check_output(output, images, overwrite)
     model = load(checkpoint)
     regions = model.crop_spec.regions
     sources = find_images(images)
@@ -135,6 +125,21 @@ def visualize(
         title = "What speaks for each prediction"
         write_page(folder / "index.html", Contents(title, facts, records, means, regions, sections))
     print(f"{len(records):,} faces in {sum(status.values()):,} images: open {output / 'index.html'}")
+
+
+def check_output(output: Path, images: Sequence[Path], overwrite: bool) -> None:
+    """Raises FerVitError when a report could not be written there, or would replace what is not one."""
+    if output.exists() and not output.is_dir():
+        raise FerVitError(f"Expected a folder, but {output} is a file. Name another place.")
+    if output.exists() and any(output.iterdir()) and not overwrite:
+        raise FerVitError(f"{output} exists already. Choose another folder or add `--overwrite`.")
+    foreign = [output / name for name in REPORT if (output / name).exists()]
+    if foreign and not is_report(output / "index.html"):
+        raise FerVitError(f"{foreign[0]} is not part of a report and would be replaced. Choose another folder.")
+    if any(output.resolve().is_relative_to(folder.resolve()) for folder in images):
+        raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for some. Choose another.")
+    if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
+        raise FerVitError(f"{output} holds the photos, and they would be replaced. Choose another folder.")
 
 
 def explained(

@@ -41,10 +41,9 @@ SECTIONS = {
 }
 """What stands below the heading of a section."""
 
-
-_MADE = '<meta name="generator" content="fer-vit visualize">'
 PHOTO = 480
 """Longer side of the pictures that the page shows, in pixels."""
+_MADE = '<meta name="generator" content="fer-vit visualize">'
 _STYLE, _SCRIPT = (files("fer_vit.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
 
 
@@ -69,15 +68,11 @@ class FaceRecord:
     """What the page needs of a face.
 
     Attributes:
-        name: Path of the photo as the user should see it. Untrusted text.
-        face: Index of the face in the photo.
         probabilities: Probability of each label.
         shares: Share of each region that was present, negative where it speaks against, for the predicted label.
         data: What `page.js` draws the face from, as JSON; indices are those of labels and regions.
     """
 
-    name: str
-    face: int
     probabilities: dict[str, float]
     shares: dict[str, float]
     data: str
@@ -132,16 +127,16 @@ def save_face(folder: Path, number: int, view: draw.FaceView, evidence: Evidence
     if evidence.contrast is not None:
         shares, heat = evidence.contrast
         data["contrast"] = {"shares": _rounded(shares), "heat": _coloured(heat) if heat.size else None}
-    return FaceRecord(view.name, view.face, view.probabilities, view.shares, _json(data))
+    return FaceRecord(view.probabilities, view.shares, _json(data))
 
 
-def _rounded(values: Array | None, digits: int = 3) -> list[float] | None:
-    return None if values is None else np.round(np.asarray(values, float), digits).tolist()
+def _rounded(values: Array, digits: int = 3) -> list[float]:
+    return np.round(values, digits).tolist()  # type: ignore[no-any-return]
 
 
 def _coloured(heat: Array) -> list[float]:
     """Scores of patches (h, w) as the page colours them: -1 to 1, which many small ones survive being rounded to."""
-    return np.round(heat.ravel() / max(np.abs(heat).max(), 1e-12), 3).tolist()  # type: ignore[no-any-return]
+    return _rounded(heat.ravel() / max(np.abs(heat).max(), 1e-12))
 
 
 def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
@@ -156,7 +151,10 @@ def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
 
 def is_report(page: Path) -> bool:
     """Tells whether a file is a page of `write_page`."""
-    return page.is_file() and _MADE.encode() in page.read_bytes()[:1000]
+    if not page.is_file():
+        return False
+    with page.open("rb") as file:
+        return _MADE.encode() in file.read(1000)
 
 
 class Contents(NamedTuple):

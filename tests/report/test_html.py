@@ -117,12 +117,13 @@ def browser(file: Path) -> Iterator[tuple[Page, list[str]]]:
 def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
     view = make_view("a.png")
     record = save_face(tmp_path, 7, view, make_evidence(), REGIONS)
-    assert (record.label, record.face) == ("happiness", 2)
+    assert record.label == "happiness"
     assert record.shares == {"mouth": 0.25, "chin": -0.5}
     drawn = np.asarray(draw.face_figure(view)).astype(float)
     with Image.open(tmp_path / "faces" / "000007.jpg") as saved:
         assert np.abs(np.asarray(saved) - drawn).mean() < 2
     data = json.loads(record.data)
+    assert (data["name"], data["number"]) == ("a.png", 2)
     with Image.open(tmp_path / data["image"]) as photo:
         assert list(photo.size) == list(data["size"])
     # A region's corner goes from crop to picture as the photo's zoom has it.
@@ -279,8 +280,6 @@ def test_mean_shares_against_numpy() -> None:
     shares[::5, 1] = np.nan  # faces that do not show the nose
     records = [
         FaceRecord(
-            name="",
-            face=0,
             probabilities={label: 0.8 if index == row else 0.1 for index, label in enumerate(labels)},
             shares={region: share for region, share in zip(regions, values, strict=True) if not np.isnan(share)},
             data="{}",
@@ -299,10 +298,7 @@ def test_mean_shares_against_numpy() -> None:
 def test_table_shows_means_and_counts(tmp_path: Path) -> None:
     shares = ({"mouth": 0.2, "nose": 0.8}, {"mouth": 0.3, "nose": -0.7}, {"nose": -1.0})
     tops = ("fear", "fear", "neutral")
-    records = [
-        FaceRecord("a.png", 0, {"neutral": 0.4} | {top: 0.6}, share, "{}")
-        for top, share in zip(tops, shares, strict=True)
-    ]
+    records = [FaceRecord({"neutral": 0.4} | {top: 0.6}, share, "{}") for top, share in zip(tops, shares, strict=True)]
     contents = Contents("Title", {}, records, mean_shares(records, REGIONS), REGIONS, {})
     write_page(tmp_path / "index.html", contents)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
