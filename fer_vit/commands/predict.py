@@ -1,17 +1,39 @@
 """The verb `predict`: photos in, one table out."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
-from fer_vit.data.photos import FaceMode, Photo, find_images
-from fer_vit.errors import FerVitError
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from fer_vit.data.photos import FaceMode, Photo, cores, find_images, iter_images
+from fer_vit.data.plan import Plan, begin, place
+from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.geometry import LANDMARKS
-from fer_vit.recognizer import DetectorName, FaceResult, load
+from fer_vit.recognizer import DetectorName, FaceResult, Recognizer, load
 from fer_vit.report.table import SUFFIXES, Cell, TableWriter
 
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
 POINTS = tuple(f"{name}_{axis}" for name in LANDMARKS for axis in "xy")
+
+
+class Counts(NamedTuple):
+    """What was found: images by status, and faces by label."""
+
+    status: Counter[str]
+    labels: Counter[str]
+
+    def __str__(self) -> str:
+        """Two lines."""
+        return "\n".join(
+            f"{found.total():,} {what}: " + ", ".join(f"{number:,} {name}" for name, number in found.most_common())
+            for what, found in (("images", self.status), ("faces", self.labels))
+        )
 
 
 def predict(
@@ -23,6 +45,7 @@ def predict(
     detector: DetectorName = "yunet",
     batch_size: int = 32,
     workers: int | None = None,
+    part_size: int = 1000,
     overwrite: bool = False,
 ) -> None:
     """Finds and classifies every face in photos: one row per face, and one for each image without a face.
@@ -32,6 +55,9 @@ def predict(
     A row of `--face crop` without box and landmarks is a crop in which none were found: its regions lie where an
     average face has them.
 
+    A folder as `--output` gets tables of some images each. Several processes share them (torchrun, SLURM), the same
+    command goes on where one was interrupted, and the last to end checks that every image has its rows exactly once.
+
     Examples:
         fer-vit predict photos
 
@@ -39,39 +65,102 @@ def predict(
 
         fer-vit predict crops --face crop --checkpoint best.ckpt --output faces.jsonl
 
+        srun fer-vit predict /data/photos --output /data/faces
+
     Args:
         images: Image files, folders (with all below them) and glob patterns.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name out of `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
-        output: The table to write: .csv, .parquet or .jsonl.
+        output: The table to write: .csv, .parquet or .jsonl; or a folder for tables of Parquet.
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
         batch_size: Photos per batch; the result does not depend on it.
         workers: Processes that read photos; all cores when left out.
+        part_size: Images of each table in a folder.
         overwrite: Whether an existing table may be replaced.
 
     Raises:
         FerVitError: The checkpoint or the images are not there, or the table cannot be written.
     """
-    check_table(output, overwrite)
-    model = load(checkpoint)
+    here = place()
+    check_number("part_size", part_size, 1)
+    if output.suffix:
+        check_table(output, overwrite)
+        if here.processes > 1:
+            raise FerVitError(
+                f"{here.processes} processes cannot write one table. Name a folder, for example --output {output.stem}."
+            )
+    elif overwrite:
+        raise FerVitError(
+            f"What is done in a folder is kept. Remove {output} to begin anew, or leave out `--overwrite`."
+        )
+    model = load(checkpoint, f"cuda:{here.local_rank}" if torch.cuda.is_available() else "cpu")
+    columns = table_columns(model.labels)
+    workers = max(1, cores() // here.local_processes) if workers is None else workers
+    counts = Counts(Counter(), Counter())
+    if output.suffix:
+        stream = model.stream(find_images(images), face, detector, batch_size, workers)
+        write_table(output, columns, stream, counts)
+        print(f"{counts}\nTable: {output}")
+        return
+    asked = {"images": list(map(str, images)), "model": fingerprint(model), "face": face, "detector": detector}
+    plan = begin(output, iter_images(images), part_size, asked, here.rank)
+    mine = Plan(output, [part for part in plan.missing() if part % here.processes == here.rank])
+    stream = model.stream(mine, face, detector, batch_size, workers)
+    for part in mine.parts:
+        write_table(plan.table(part), columns, islice(stream, len(plan.images(part))), counts)
+    next(stream, None)  # which ends its progress bar
+    print(f"{counts}\n{state_of(plan)}")
+
+
+def table_columns(labels: list[str]) -> dict[str, type]:
+    """Returns name and type of a table's columns.
+
+    Raises:
+        FerVitError: A label is the name of another column.
+    """
     columns = {"path": str, "status": str, "face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float)}
     columns |= {"label": str, "confidence": float}
-    if taken := columns.keys() & set(model.labels):
+    if taken := columns.keys() & set(labels):
         raise FerVitError(
             f"The model has a class `{min(taken)}`, which is the name of another column. Rename the class."
         )
-    columns |= dict.fromkeys(model.labels, float)
-    status: Counter[str] = Counter()
-    found: Counter[str] = Counter()
-    with TableWriter(output, columns) as table:
-        for photo, faces in model.stream(find_images(images), face, detector, batch_size, workers):
+    return columns | dict.fromkeys(labels, float)
+
+
+def write_table(
+    path: Path, columns: dict[str, type], stream: Iterable[tuple[Photo, list[FaceResult]]], counts: Counts
+) -> None:
+    """Writes the rows of photos, and counts them."""
+    with TableWriter(path, columns) as table:
+        for photo, faces in stream:
             table.write(list(photo_rows(photo, faces)))
-            status[photo.status] += 1
-            found.update(one.label for one in faces)
-    print(f"{sum(status.values()):,} images: " + ", ".join(f"{n:,} {what}" for what, n in status.most_common()))
-    print(f"{sum(found.values()):,} faces: " + ", ".join(f"{n:,} {label}" for label, n in found.most_common()))
-    print(f"Table: {output}")
+            counts.status[photo.status] += 1
+            counts.labels.update(one.label for one in faces)
+
+
+def state_of(plan: Plan) -> str:
+    """Says how much of a plan is done. If all is, every image is looked up in the tables.
+
+    Raises:
+        FerVitError: An image has not its rows exactly once.
+    """
+    if left := plan.missing():
+        return (
+            f"{plan.folder}: {len(plan.parts) - len(left):,} of {len(plan.parts):,} tables are there. The others are "
+            "being made elsewhere, or the same command goes on with them."
+        )
+    bar = tqdm(plan.parts, desc="checking", unit=" tables", disable=None, leave=False)
+    images, faces = np.sum([plan.check(part) for part in bar], axis=0)
+    return f"{plan.folder}: all {len(plan.parts):,} tables, {images:,} images, each exactly once, {faces:,} faces"
+
+
+def fingerprint(model: Recognizer) -> str:
+    """Returns a few letters that tell a model's weights and temperature from others."""
+    digest = hashlib.sha256(str(model.net.temperature).encode())
+    for name, tensor in sorted(model.net.state_dict().items()):
+        digest.update(name.encode() + tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell]]:
@@ -97,7 +186,7 @@ def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell
 def check_table(path: Path, overwrite: bool) -> None:
     """Raises FerVitError when a table could not be written there, before any work."""
     if path.suffix not in SUFFIXES:
-        raise FerVitError(f"Expected a table that ends in {', '.join(SUFFIXES)}, but got {path}.")
+        raise FerVitError(f"Expected a table that ends in {', '.join(SUFFIXES)}, or a folder, but got {path}.")
     if path.is_dir():
         raise FerVitError(f"Expected the name of a table, but {path} is a folder. Name a file in it.")
     if path.exists() and not overwrite:

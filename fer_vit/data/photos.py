@@ -3,7 +3,7 @@
 import glob
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -18,9 +18,17 @@ from torch.utils.data import DataLoader, Dataset
 from fer_vit.data.crop import CropSpec, crop_face, place_regions
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError
-from fer_vit.face.detect import Detector, Face, detect_in_crop
-from fer_vit.face.geometry import Image
-from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, one_thread, read_image, to_rgb
+from fer_vit.face.detect import MAX_SIDE, Detector, Face, detect_in_crop
+from fer_vit.face.geometry import Image, crop_matrix
+from fer_vit.face.image import (
+    IMAGE_SUFFIXES,
+    ImageError,
+    decode_image,
+    one_thread,
+    read_bytes,
+    reduction_to,
+    to_rgb,
+)
 
 FaceMode = Literal["detect", "crop"]
 Source: TypeAlias = Path | Image
@@ -81,23 +89,35 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
         source = self.sources[index]
         path = str(source) if isinstance(source, Path) else f"image {index}"
         try:
-            image = read_image(source) if isinstance(source, Path) else source
-            faces = self._faces(image)
-            samples = [self._sample(image, face, place, path) for place, face in enumerate(faces)]
+            data = read_bytes(source) if isinstance(source, Path) else b""
+            # A photo of a phone has many more pixels than the detector looks at.
+            reduction = reduction_to(data, MAX_SIDE) if self.face == "detect" else 1
+            image = decode_image(data, reduction) if isinstance(source, Path) else source
+            faces = self._faces(image, reduction)
+            if any(face and self._wants_more(face, reduction) for face in faces):
+                image, reduction = decode_image(data), 1
+            samples = [self._sample(image, reduction, face, place, path) for place, face in enumerate(faces)]
         except ImageError as error:
             return Photo(path, str(error), []), []
         except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
             return Photo(path, "the image cannot be processed", []), []
         return Photo(path, OK if faces else NO_FACE, faces), samples
 
-    def _faces(self, image: Image) -> list[Face | None]:
+    def _faces(self, image: Image, reduction: int) -> list[Face | None]:
         if self.face == "detect":
-            return list(self.detector(image)) if self.detector else []
+            found = self.detector(image) if self.detector else []
+            return [Face(face.box * reduction, face.landmarks * reduction, face.score) for face in found]
         return [detect_in_crop(self.detector, image) if self.detector else None]
 
-    def _sample(self, image: Image, face: Face | None, place: int, path: str) -> Sample:
-        landmarks = None if face is None else face.landmarks
+    def _wants_more(self, face: Face, reduction: int) -> bool:
+        """Tells whether a face's crop has more pixels than the face has in a reduced image."""
+        to_crop = crop_matrix(face.landmarks, self.spec.size, self.spec.template, self.spec.align)
+        return reduction > 1 and float(np.linalg.det(to_crop[:, :2])) * reduction**2 > 1
+
+    def _sample(self, image: Image, reduction: int, face: Face | None, place: int, path: str) -> Sample:
+        landmarks = None if face is None else face.landmarks / reduction
         crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
+        to_crop[:, :2] /= reduction
         boxes, valid = place_regions(points, self.spec)
         return Sample(crop, boxes, valid, None, place, path, to_crop)
 
@@ -161,36 +181,53 @@ def from_pil(image: Pil.Image) -> Image:
 
 
 def find_images(inputs: Sequence[str | Path]) -> list[Path]:
-    """Lists the images that files, folders (with all below them) and glob patterns name, each once, in order.
+    """Lists the images that `iter_images` finds."""
+    return list(iter_images(inputs))
+
+
+def iter_images(inputs: Sequence[str | Path]) -> Iterator[Path]:
+    """Yields the images that files, folders (with all below them) and glob patterns name, each once, in order.
 
     Hidden files and folders are left out of folders; a file that is named itself is taken whatever it is called.
 
     Raises:
         FerVitError: An input does not exist or holds no image.
     """
-    found: dict[Path, None] = {}
-    for item in map(str, inputs):
-        # A pattern may reach one file through several links, or a loop of them.
-        matches = {os.path.realpath(match): Path(match) for match in sorted(glob.glob(item, recursive=True))[::-1]}
-        paths = [Path(item)] if os.path.lexists(item) else sorted(matches.values())
-        if not paths:
-            raise FerVitError(f"Expected an image, a folder or a pattern that matches some, but there is no {item}.")
-        images = [image for path in paths for image in (_images_below(path) if path.is_dir() else [path])]
-        if not images:
+    named = {str(item): _named(str(item)) for item in inputs}
+    # A folder alone names no image twice, and may hold more than memory does.
+    seen: set[Path] | None = None if sum(map(len, named.values())) == 1 else set()
+    for item, paths in named.items():
+        empty = True
+        for path in paths:
+            for image in _images_below(path) if path.is_dir() else [path]:
+                empty = False
+                if seen is None or image not in seen:
+                    yield image
+                if seen is not None:
+                    seen.add(image)
+        if empty:
             suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
             raise FerVitError(f"Expected images ({suffixes}) in {item}, but found none. Name a folder with images.")
-        found.update(dict.fromkeys(images))
-    return list(found)
+
+
+def _named(item: str) -> list[Path]:
+    """Returns the files and folders that a path or glob pattern names."""
+    if os.path.lexists(item):
+        return [Path(item)]
+    # A pattern may reach one file through several links, or a loop of them.
+    matches = {os.path.realpath(match): Path(match) for match in sorted(glob.glob(item, recursive=True))[::-1]}
+    if not matches:
+        raise FerVitError(f"Expected an image, a folder or a pattern that matches some, but there is no {item}.")
+    return sorted(matches.values())
 
 
 def _refuse(error: OSError) -> None:
     raise FerVitError(f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name others.")
 
 
-def _images_below(folder: Path) -> list[Path]:
-    images: list[Path] = []
+def _images_below(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder, onerror=_refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        names = sorted(name for name in files if Path(name).suffix.lower() in IMAGE_SUFFIXES and name[0] != ".")
-        images += [Path(parent, name) for name in names]
-    return images
+        for name in sorted(files):
+            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
+                yield Path(parent, name)

@@ -76,16 +76,16 @@ class YuNet:
     def __call__(self, image: Image) -> list[Face]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
         longest = max(image.shape[:2])
-        faces = self._look(image, min(max(longest, MIN_SIDE), MAX_SIDE))
+        fine = _resize(image, min(max(longest, MIN_SIDE), MAX_SIDE))
+        faces = self._look(fine, image)
         if longest > MIN_SIDE:
             # A face of more than some 500 pixels falls to pieces, so the large ones are taken from a small copy.
-            large = [face for face in self._look(image, MIN_SIDE) if _side(face) > longest / 3]
+            large = [face for face in self._look(_resize(fine, MIN_SIDE), image) if _side(face) > longest / 3]
             faces = large + [face for face in faces if not any(_centre_within(face, other) for other in large)]
         return sorted(faces, key=lambda face: (-face.score, *face.box))
 
-    def _look(self, image: Image, side: int) -> list[Face]:
-        """Returns the faces that are found when the longer side has `side` pixels, in the image's own pixels."""
-        small = _resize(image, side)
+    def _look(self, small: Image, image: Image) -> list[Face]:
+        """Returns the faces that are found in a resized copy of an image, in the image's own pixels."""
         if self._net is None:
             self._net = self._load()
         self._net.setInputSize((small.shape[1], small.shape[0]))

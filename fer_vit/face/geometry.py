@@ -104,6 +104,7 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     m = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
     if 0 < scale < 0.5:
+        image, m = _window(image, m, size, margin=2 / scale)  # most of a photo is not the face
         # Twice the target's resolution remains for the warp itself.
         height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
         reduced = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
@@ -112,6 +113,15 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     # OpenCV puts a pixel's centre at whole numbers; here it lies at +0.5.
     m = m + np.array([[0.0, 0.0, 0.5 * (m[0, 0] + m[0, 1]) - 0.5], [0.0, 0.0, 0.5 * (m[1, 0] + m[1, 1]) - 0.5]])
     return np.asarray(cv2.warpAffine(image, m, (size, size), flags=INTERPOLATION, borderMode=BORDER), np.uint8)
+
+
+def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Image, Array]:
+    """Returns the part of an image that a crop shows, with a margin in its pixels, and the matrix from there."""
+    corners = apply(invert(matrix), [(0, 0), (size, 0), (0, size), (size, size)])
+    whole = np.array(image.shape[1::-1])
+    start = np.clip(np.floor(corners.min(0) - margin), 0, whole - 1).astype(int)
+    stop = np.clip(np.ceil(corners.max(0) + margin), start + 1, whole).astype(int)
+    return image[start[1] : stop[1], start[0] : stop[0]], compose(matrix, np.column_stack([np.eye(2), start]))
 
 
 def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:

@@ -1,10 +1,12 @@
 """The image reader: a file's bytes become RGB uint8, or an error that says why not."""
 
+import io
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import Image
@@ -14,19 +16,26 @@ IMAGE_SUFFIXES = frozenset(
 )
 """What counts as an image when a folder is read, in lower case; whether it can be decoded is another matter."""
 
+REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}
+"""OpenCV's bits that ask for a smaller image; its own constants are for grey or BGR."""
+
 
 class ImageError(FerVitError):
     """An image that cannot be read; the message is the reason alone, without the path."""
 
 
-def decode_image(data: bytes) -> Image:
+def decode_image(data: bytes, reduction: int = 1) -> Image:
     """Decodes an encoded image.
 
     EXIF orientation is applied; grey, palette, alpha, CMYK and 16-bit images become 8-bit RGB; of an animation the
     first frame is taken.
 
+    Args:
+        data: The file's bytes.
+        reduction: 1, or 2, 4 or 8 for a smaller image: a JPEG is then decoded in a third of the time or less.
+
     Returns:
-        RGB uint8 (H, W, 3).
+        RGB uint8 (H, W, 3), a pixel of which covers `reduction` pixels each way of the whole image.
 
     Raises:
         ImageError: The bytes are not a readable image.
@@ -34,12 +43,24 @@ def decode_image(data: bytes) -> Image:
     if not data:
         raise ImageError("the file is empty")
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | REDUCED[reduction])
     except cv2.error:
         image = None
     if image is None:
         raise ImageError("not an image that can be decoded")
     return np.asarray(image, np.uint8)
+
+
+def reduction_to(data: bytes, least: int) -> int:
+    """Returns the strongest reduction that leaves at least so many pixels to an encoded JPEG's longer side.
+
+    Others are decoded whole in any case, so it is 1 for them, and for what cannot be read.
+    """
+    try:
+        with Pil.open(io.BytesIO(data), formats=["JPEG"]) as image:  # reads the header alone
+            return max(factor for factor in REDUCED if factor == 1 or max(image.size) >= least * factor)
+    except (OSError, ValueError, Pil.DecompressionBombError):
+        return 1
 
 
 def read_image(path: Path) -> Image:

@@ -71,7 +71,10 @@ class TableWriter:
 
     def _flush(self) -> None:
         if self._parquet is not None and self._rows:
-            rows = [{name: _valid(row.get(name)) for name in self.columns} for row in self._rows]
+            rows = [
+                {name: as_text(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
+                for row in self._rows
+            ]
             self._parquet.write_table(pa.Table.from_pylist(rows, self._parquet.schema))
             self._rows = []
 
@@ -93,5 +96,6 @@ class TableWriter:
             self._part.unlink(missing_ok=True)
 
 
-def _valid(cell: Cell) -> Any:
-    return cell.encode("utf-8", "backslashreplace").decode() if isinstance(cell, str) else cell
+def as_text(name: str) -> str:
+    """Returns a file's name as tables have it: valid Unicode, what is not is written as an escape."""
+    return name.encode("utf-8", "backslashreplace").decode()

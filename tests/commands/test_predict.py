@@ -136,3 +136,82 @@ def test_one_short_command_after_the_install(
     with pytest.raises(SystemExit):
         main(["predict", str(photos / "woman.png")])
     assert "faces.csv exists already" in capsys.readouterr().err
+
+
+def in_parts(photos: Path, checkpoint: Path, output: Path, *more: object) -> list[dict[str, object]]:
+    words = [photos, "--checkpoint", checkpoint, "--output", output, "--part_size", 2, *more]
+    main(["predict", *map(str, words)])
+    return pq.read_table(output).to_pylist()
+
+
+def test_processes_share_a_folder(
+    photos: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    yunet_named: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    expected = predict(photos, checkpoint, tmp_path / "one.parquet")
+    output = tmp_path / "faces"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    first = in_parts(photos, checkpoint, output)
+    assert sorted(path.name for path in output.iterdir()) == [
+        "_plan.parquet",
+        "part-00000.parquet",
+        "part-00002.parquet",
+    ]
+    assert "2 of 3 tables are there" in capsys.readouterr().out
+    monkeypatch.setenv("RANK", "1")
+    rows = in_parts(photos, checkpoint, output)
+    assert "all 3 tables, 6 images, each exactly once, 4 faces" in capsys.readouterr().out
+    assert len(first) < len(rows) == len(expected)
+    for row, other in zip(rows, expected, strict=True):
+        assert row == {
+            name: pytest.approx(value, abs=1e-5) if isinstance(value, float) else value for name, value in other.items()
+        }
+
+
+def test_a_rerun_does_what_is_left(
+    photos: Path, checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "faces"
+    rows = in_parts(photos, checkpoint, output)
+    kept, lost = output / "part-00000.parquet", output / "part-00001.parquet"
+    before = kept.stat()
+    lost.unlink()
+    capsys.readouterr()
+    assert in_parts(photos, checkpoint, output) == rows
+    assert "2 images:" in capsys.readouterr().out
+    assert kept.stat() == before
+    lost.write_bytes(kept.read_bytes())
+    with pytest.raises(SystemExit):
+        in_parts(photos, checkpoint, output)
+    assert "part-00001.parquet, each once and in the plan's order" in capsys.readouterr().err
+
+
+def test_a_folder_belongs_to_one_prediction(
+    photos: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    yunet_named: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = tmp_path / "faces"
+    in_parts(photos, checkpoint, output)
+    for words, expected in (
+        (["--face", "crop"], "was begun with face detect, but now it is crop"),
+        (["--checkpoint", "ferplus-small"], "was begun with model"),
+        (["--overwrite"], "Remove"),
+        (["--part_size", "0"], "part_size"),
+    ):
+        with pytest.raises(SystemExit):
+            in_parts(photos, checkpoint, output, *words)
+        assert expected in capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit):
+        predict(photos, checkpoint, tmp_path / "faces.csv")
+    assert "2 processes cannot write one table. Name a folder, for example --output faces." in capsys.readouterr().err

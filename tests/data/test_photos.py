@@ -1,16 +1,17 @@
 import os
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from skimage.data import astronaut
 
-from fer_vit.data.crop import CropSpec
+from fer_vit.data.crop import CropSpec, crop_face
 from fer_vit.data.photos import NO_FACE, OK, PhotoDataset, find_images, photo_loader
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Face, YuNet
 from fer_vit.face.geometry import TEMPLATE, Image, apply
-from fer_vit.face.image import encode_png
+from fer_vit.face.image import encode_png, read_image
 
 SPEC = CropSpec(size=48)
 
@@ -57,14 +58,37 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
 
 
 def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
-    path = Path("astronaut.png")
-    dataset = PhotoDataset([path], SPEC, "detect", YuNet(yunet))
-    image = astronaut()
-    (face,) = dataset._faces(image)
+    photo, (sample,) = PhotoDataset([astronaut()], SPEC, "detect", YuNet(yunet))[0]
+    (face,) = photo.faces
     assert face is not None
-    sample = dataset._sample(image, face, 0, path)
     assert np.abs(apply(sample.to_crop, face.landmarks) / 48 - TEMPLATE).max() < 0.08
     assert sample.valid.all()
+
+
+@pytest.mark.parametrize(("size", "whole"), [(48, False), (500, True)])
+def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_path: Path) -> None:
+    smooth = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8), (0, 0), 3)
+    image = cv2.resize(smooth, (2643, 1983), interpolation=cv2.INTER_CUBIC)  # odd: half of it is no whole number
+    (tmp_path / "photo.jpg").write_bytes(cv2.imencode(".jpg", image[..., ::-1])[1].tobytes())
+    spec = CropSpec(size)
+    face = Face(np.array([1200.0, 900.0, 1800.0, 1500.0]), np.array([1200, 900]) + np.array(TEMPLATE) * 600, 0.9)
+    seen: list[tuple[int, ...]] = []
+
+    def detector(image: Image) -> list[Face]:
+        seen.append(image.shape)
+        part = image.shape[1] / 2643
+        return [Face(face.box * part, face.landmarks * part, face.score)]
+
+    photo, (sample,) = PhotoDataset([tmp_path / "photo.jpg"], spec, "detect", detector)[0]
+    assert seen == [(992, 1322, 3)]  # half, rounded up
+    (found,) = photo.faces
+    assert found is not None
+    assert np.allclose(found.box, face.box, rtol=1e-3)
+    crop, _, to_crop = crop_face(read_image(tmp_path / "photo.jpg"), found.landmarks, spec, framed=False)
+    assert np.allclose(sample.to_crop, to_crop)
+    difference = np.abs(sample.image.astype(int) - crop)
+    assert difference.max() <= 2
+    assert (difference == 0).all() == whole
 
 
 class Corner:

@@ -149,3 +149,18 @@ def test_a_crop_and_its_way_back_meet() -> None:
     image = dot(200, 200, 95.0, 110.0, radius=4)
     matrix = crop_matrix(FACE, 112)
     np.testing.assert_allclose(apply(invert(matrix), centre(warp(image, matrix, 112))), [95.0, 110.0], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "centre", [(0, 0), (500, 380), (999, 799), (-400, 300)], ids=["corner", "inside", "end", "outside"]
+)
+def test_a_strong_reduction_reads_the_right_place(centre: tuple[float, float]) -> None:
+    """An image whose colour says where a pixel lies; past the border it is the border's."""
+    x, y = np.meshgrid(np.arange(1000) + 0.5, np.arange(800) + 0.5)
+    image = np.stack([x / 4, y / 4, (x + y) / 8], axis=2).round().astype(np.uint8)
+    back = similarity([(0, 0), (20, 20)], np.array([(-90, -40), (50, 100)]) + centre)
+    crop = warp(image, invert(back), 20)
+    there = apply(back, np.stack(np.meshgrid(np.arange(20) + 0.5, np.arange(20) + 0.5), axis=-1))
+    x, y = there[..., 0].clip(0, 1000), there[..., 1].clip(0, 800)
+    # Within the two pixels at the border that a reduced pixel covers.
+    assert np.abs(crop - np.stack([x / 4, y / 4, (x + y) / 8], axis=2)).max() <= 2.5
