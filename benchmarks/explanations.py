@@ -6,7 +6,6 @@ Uses the model that comes with fer-vit and the first faces of a manifest; Chromi
 """
 
 import argparse
-import platform
 import resource
 import shutil
 import subprocess
@@ -14,13 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import get_args
 
 import torch
 from playwright.sync_api import sync_playwright
 
+from benchmarks.machine import in_turns, machine, ratios, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Batch
 from fer_vit.explain.explain import Method, explain
@@ -30,25 +29,18 @@ ROUNDS = 7
 
 
 def method_costs(model: Recognizer, part: Batch) -> dict[str, list[float]]:
-    """Times each method takes of a forward pass, in rounds that alternate."""
+    """Times each method takes of a forward pass."""
     face = (model.net, part.image, part.boxes, part.valid)
-    found: dict[str, list[float]] = {method: [] for method in get_args(Method)}
-    for _ in range(ROUNDS):
-        with torch.inference_mode():
-            whole = seconds(lambda: model.net(part.image, part.boxes, part.valid))
-        for method in get_args(Method):
-            found[method].append(seconds(lambda method=method: explain(*face, method)) / whole)
-    return found
+    works: dict[str, Callable[[], object]] = {"forward": lambda: forward(model, part)}
+    works |= {method: lambda method=method: explain(*face, method) for method in get_args(Method)}  # type: ignore[misc]
+    found = ratios(in_turns(works, ROUNDS), "forward")
+    return {method: found[method] for method in get_args(Method)}
 
 
-def seconds(work: Callable[[], object], least: float = 0.3) -> float:
-    """Mean time of some work, repeated for a while after a first time."""
-    work()
-    start, times = time.perf_counter(), 0
-    while (past := time.perf_counter() - start) < least:
-        work()
-        times += 1
-    return past / times
+@torch.inference_mode()
+def forward(model: Recognizer, part: Batch) -> None:
+    """A forward pass."""
+    model.net(part.image, part.boxes, part.valid)
 
 
 def report_cost(images: Path, output: Path) -> tuple[float, float]:
@@ -75,18 +67,13 @@ def page_cost(page: Path) -> list[float]:
     return found
 
 
-def spread(values: list[float], digits: int = 2) -> str:
-    """Median, least and most."""
-    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path)
     parser.add_argument("--faces", type=int, default=1000, help="faces in a report; a second one has twice as many")
     args = parser.parse_args()
-    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    print(machine())
     model = load()
     batches, _ = model.labelled(args.manifest, most=64)
     print("\n| method | forward passes |\n| --- | ---: |")

@@ -44,7 +44,7 @@ from fer_vit.face.detect import CROP_SCORE, Face, YuNet
 from fer_vit.face.geometry import LANDMARKS, TEMPLATE, Array, mirror
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.face.regions import check_regions
-from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.report.draw import FaceView, prediction_figure
 
@@ -79,7 +79,7 @@ def load(
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise FerVitError(f"Expected a device that is here, for example cpu, but got {device} ({reason}).") from error
-    use_fused_attention(recognizer.net, fused=recognizer.device.type != "cpu")  # slower on CPUs at these lengths
+    use_fused_attention(recognizer.net, fused_is_faster(recognizer.device, recognizer.net.layout.num_tokens))
     return recognizer
 
 

@@ -23,7 +23,7 @@ from fer_vit.face.geometry import TEMPLATE, Align
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.losses import balanced_weights, expression_loss
 from fer_vit.metrics import class_recall, expression_metrics
-from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.region_vit import RegionViT
@@ -98,8 +98,8 @@ class FERTask(L.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Chooses the attention kernel for the device; compiles the encoder if asked to."""
-        on_cpu = self.trainer.strategy.root_device.type == "cpu"
-        use_fused_attention(self.net, fused=not on_cpu)  # fused is slower on CPUs at these lengths
+        device, in_bf16 = self.trainer.strategy.root_device, str(self.trainer.precision).startswith("bf16")
+        use_fused_attention(self.net, fused_is_faster(device, self.net.layout.num_tokens, stage == "fit" and in_bf16))
         if self.hparams["compile"] and stage == "fit":
             self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
 

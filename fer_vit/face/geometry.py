@@ -43,15 +43,14 @@ def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Arr
     Returns:
         Matrix (2, 3) from source to target coordinates. No reflection. Closed form of Umeyama (1991) in two dimensions.
     """
-    src, dst = np.asarray(source, float), np.asarray(target, float)
-    a, b = src - src.mean(0), dst - dst.mean(0)
-    norm = max((a * a).sum(), 1e-12)
+    # As complex numbers x + iy a turn with a scale is one factor.
+    src, dst = (np.asarray(points, float) @ [1, 1j] for points in (source, target))
+    a, b = src - src.sum() / len(src), dst - dst.sum() / len(dst)
+    norm = max(np.vdot(a, a).real, 1e-12)
     # Without a turn the best fit of the coordinates would shrink a tilted face; equal spread keeps its size.
-    cos = (a * b).sum() / norm if rotate else np.sqrt((b * b).sum() / norm)
-    sin = (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum() / norm if rotate else 0.0
-    linear: Array = np.array([[cos, -sin], [sin, cos]])
-    matrix: Array = np.column_stack([linear, dst.mean(0) - linear @ src.mean(0)])
-    return matrix
+    turn = np.vdot(a, b) / norm if rotate else complex(np.sqrt(np.vdot(b, b).real / norm))
+    shift = (dst.sum() - turn * src.sum()) / len(src)
+    return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])
 
 
 def compose(second: ArrayLike, first: ArrayLike) -> Array:

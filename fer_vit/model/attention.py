@@ -175,7 +175,7 @@ class HeadDrop(nn.Module):
 def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
     """Switches torch's fused attention on or off in every attention layer of timm.
 
-    On CPUs the fused kernel's backward pass is slow for short sequences, and its weights cannot be seen.
+    `fused_is_faster` says which is faster; the fused kernel's weights cannot be seen.
 
     Returns:
         What each layer, by name, had before.
@@ -184,3 +184,18 @@ def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
     for name in before:
         setattr(model.get_submodule(name), "fused_attn", fused)  # noqa: B010 - mypy takes a module's attributes for tensors
     return before
+
+
+LONG = 200
+"""Tokens from which on torch's fused attention is the faster one on CPUs, but for training in bfloat16."""
+
+
+def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = False) -> bool:
+    """Tells whether torch's fused attention is faster than explicit products, as docs/benchmarks.md measures it.
+
+    Args:
+        device: Where the model computes.
+        tokens: T.
+        trains_in_bf16: Whether it is trained with bfloat16 products, whose backward pass is slow in the fused kernel.
+    """
+    return device.type != "cpu" or (tokens >= LONG and not trains_in_bf16)

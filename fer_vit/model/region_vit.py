@@ -18,7 +18,7 @@ from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
-from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.backbone import (
     ATTENTION,
     create_backbone,
@@ -224,7 +224,7 @@ class RegionViT(
         except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings may hold anything
             reason = " ".join(str(error).split())[:200]
             raise FerVitError(f"{name} is of another version of fer-vit, or damaged ({reason}).") from error
-        use_fused_attention(net, fused=False)  # which is slower on CPUs at these lengths
+        use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
         return net.eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:  # called by the mixin, which adds a model card

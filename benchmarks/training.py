@@ -1,0 +1,218 @@
+"""A training step of RegionViT in Lightning against a bare timm ViT in a plain loop; and what its tokens cost.
+
+python -m benchmarks.training
+
+The bare ViT has the same width, depth and number of tokens (register tokens stand for the regions). On the GPU if there
+is one, in bfloat16; `--compile` compiles both.
+"""
+
+import argparse
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import lightning as L
+import timm
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from benchmarks.machine import in_turns, machine, ratios, spread
+from fer_vit.data.sample import Batch
+from fer_vit.face.geometry import TEMPLATE
+from fer_vit.face.regions import DEFAULT_REGIONS, region_boxes
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.model.attention import fused_is_faster, use_fused_attention
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.cost import multiply_adds
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.task import FERTask
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+WARM_UP, STEPS = 3, 12
+SIZES = {
+    "48 px, patch 8, width 192, 6 blocks": (
+        RegionViTConfig(
+            "vit_tiny_patch16_224", img_size=48, patch_size=8, depth=6, region_grid=1, regions=DEFAULT_REGIONS
+        ),
+        64 if DEVICE.type == "cpu" else 1024,
+    ),
+    "ViT-Ti/16, 224 px": (RegionViTConfig("vit_tiny_patch16_224", regions=DEFAULT_REGIONS), 16),
+}
+if DEVICE.type == "cuda":
+    SIZES["ViT-Ti/16, 224 px"] = (SIZES["ViT-Ti/16, 224 px"][0], 256)
+    SIZES["ViT-S/16, 224 px"] = (RegionViTConfig("vit_small_patch16_224", regions=DEFAULT_REGIONS), 256)
+    SIZES["ViT-B/16, 224 px"] = (RegionViTConfig("vit_base_patch16_224", regions=DEFAULT_REGIONS), 128)
+
+
+def faces(config: RegionViTConfig, number: int) -> Batch:
+    """A batch of noise, its regions where the template has them."""
+    boxes = torch.from_numpy(region_boxes(torch.tensor(TEMPLATE).numpy() * config.img_size, config.regions)).float()
+    return Batch(
+        image=torch.rand(number, 3, config.img_size, config.img_size, device=DEVICE),
+        boxes=boxes.expand(number, -1, -1).contiguous().to(DEVICE),
+        valid=torch.ones(number, len(config.regions), dtype=torch.bool, device=DEVICE),
+        target=torch.rand(number, len(EXPRESSIONS), device=DEVICE).softmax(-1),
+        row=torch.arange(number),
+        path=[""] * number,
+        to_crop=torch.zeros(number, 2, 3),
+    )
+
+
+class Clock(Callback):
+    """When each training step begins."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Notes the time."""
+        synchronize()
+        self.times.append(time.perf_counter())
+
+
+def synchronize() -> None:
+    """Waits for the GPU."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def lightning_step(config: RegionViTConfig, batch: Batch, compiled: bool) -> float:
+    """Seconds of a step of FERTask in Lightning's Trainer, as `fer-vit fit` trains."""
+    clock = Clock()
+    with TemporaryDirectory() as folder:
+        trainer = L.Trainer(
+            max_steps=WARM_UP + STEPS + 1,
+            precision="bf16-mixed",
+            gradient_clip_val=1.0,
+            logger=TensorBoardLogger(folder),
+            callbacks=[clock],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            accelerator=DEVICE.type,
+            devices=1,
+        )
+        task = FERTask(config, labels=list(EXPRESSIONS), compile=compiled)
+        trainer.fit(task, DataLoader([batch] * (WARM_UP + STEPS + 1), batch_size=None))  # type: ignore[arg-type]
+    return (clock.times[-1] - clock.times[WARM_UP]) / STEPS
+
+
+def bare_vit(config: RegionViTConfig) -> torch.nn.Module:
+    """A ViT of timm with as many tokens."""
+    asked = {name: getattr(config, name) for name in ("patch_size", "depth") if getattr(config, name)}
+    extra = len(config.regions) * config.region_grid**2
+    return timm.create_model(
+        config.backbone, img_size=config.img_size, num_classes=len(EXPRESSIONS), reg_tokens=extra, **asked
+    ).to(DEVICE)
+
+
+def plain_step(net: torch.nn.Module, image: Tensor, target: Tensor) -> float:
+    """Seconds of a step in a loop that does what it must."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05)
+    for step in range(WARM_UP + STEPS):
+        if step == WARM_UP:
+            synchronize()
+            start = time.perf_counter()
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = F.cross_entropy(net(image), target)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+    synchronize()
+    return (time.perf_counter() - start) / STEPS
+
+
+def against_a_bare_vit(config: RegionViTConfig, number: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
+    """Seconds of a step, by name, round by round."""
+    batch = faces(config, number)
+    names = {"bare ViT, fused attention": True, "bare ViT, explicit attention": False}
+    found: dict[str, list[float]] = {"RegionViT": [], **{name: [] for name in names}}
+    for _ in range(rounds):
+        found["RegionViT"].append(lightning_step(config, batch, compiled))
+        for name, fused in names.items():
+            net = bare_vit(config)
+            use_fused_attention(net, fused)
+            found[name].append(plain_step(torch.compile(net) if compiled else net, batch.image, batch.target))
+    return found
+
+
+def tokens(config: RegionViTConfig, number: int, rounds: int) -> None:
+    """Prints what each choice of tokens costs, forward and in a step, beside its multiply-adds."""
+    depth = config.depth or 12
+    half = (1.0,) * (depth // 3) + (0.5,) + (1.0,) * (depth - depth // 3 - 1)
+    kinds = {
+        "patches": replace(config, tokens="patch"),
+        "patches and regions": config,
+        "regions": replace(config, tokens="region"),
+        f"keep rate 0.5 from block {depth // 3 + 1} on": replace(config, keep_rate=half),
+    }
+    batch = faces(config, number)
+    nets = {name: RegionViT(kind, EXPRESSIONS).to(DEVICE) for name, kind in kinds.items()}
+    forward, step = (
+        in_turns({name: work(net, batch) for name, net in nets.items()}, rounds) for work in (forward_pass, whole_step)
+    )
+    work = {name: sum(multiply_adds(net).values()) for name, net in nets.items()}
+    whole, layout = "patches and regions", nets["patches and regions"].layout
+    bound = (1 + layout.num_regions * layout.tokens_per_region / layout.num_patches) * 1.05
+    print("\n| tokens | multiply-adds | part of all | forward | step |\n| --- | ---: | ---: | ---: | ---: |")
+    for name in kinds:
+        cells = [spread(ratios(times, whole)[name]) for times in (forward, step)]
+        print(f"| {name} | {work[name] / 1e6:.1f} M | {work[name] / work[whole]:.2f} | {' | '.join(cells)} |")
+    cost = [spread(ratios(times, "patches")[whole]) for times in (forward, step)]
+    print(f"\npatches and regions take {cost[0]} of the patches' time forward and {cost[1]} in a step", end="")
+    print(f" (wanted: at most {bound:.2f})", flush=True)
+
+
+def forward_pass(net: RegionViT, batch: Batch) -> Callable[[], object]:
+    """Classifies a batch in float32 on a CPU, in bfloat16 on a GPU."""
+    use_fused_attention(net, fused_is_faster(DEVICE, net.layout.num_tokens))
+
+    @torch.inference_mode()
+    def work() -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+            net.eval()(batch.image, batch.boxes, batch.valid)
+
+    return work
+
+
+def whole_step(net: RegionViT, batch: Batch) -> Callable[[], object]:
+    """Forward and backward in bfloat16."""
+    use_fused_attention(net, fused_is_faster(DEVICE, net.layout.num_tokens, trains_in_bf16=True))
+
+    def work() -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = F.cross_entropy(net.train()(batch.image, batch.boxes, batch.valid), batch.target)
+        loss.backward()
+
+    return work
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    print(machine())
+    for name, (config, number) in SIZES.items():
+        found = against_a_bare_vit(config, number, args.rounds, args.compile)
+        print(f"\n{name}, batch {number}\n\n| | seconds a step | RegionViT takes |\n| --- | ---: | ---: |")
+        for other, times in found.items():
+            part = ratios({"RegionViT": found["RegionViT"], other: times}, other)["RegionViT"]
+            print(f"| {other} | {spread(times, 3)} | {spread(part)} |", flush=True)
+        tokens(config, number, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
