@@ -1,6 +1,7 @@
 """The LightningDataModule over a manifest."""
 
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -69,6 +70,19 @@ class FaceDataModule(L.LightningDataModule):
             )
         self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
         self.labels = list(self.manifest.names)
+        self.loader: Any = None
+        self.position: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far a stream has come in its epoch, for checkpoints.
+
+        Lightning asks the loader for it too, but does not give it back once the schedule has counted the steps.
+        """
+        return self.loader.state_dict() if self.loader else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Notes where the stream is to go on."""
+        self.position = state_dict
 
     def dataset(self, split: Split) -> FaceDataset:
         """Returns a split; only `train` is augmented.
@@ -94,12 +108,14 @@ class FaceDataModule(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Sample]:
         """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one."""
         if self.streamed:
-            from fer_vit.data.stream import shard_loader
+            from fer_vit.data.stream import go_on, shard_loader
 
             one_thread()
-            return shard_loader(
-                self.manifest.path, self.manifest.names, self.spec, Augment(self.augment), self.batch_size, self.num_workers
-            )
+            place, labels, augment = self.manifest.path, self.manifest.names, Augment(self.augment)
+            self.loader = shard_loader(place, labels, self.spec, augment, self.batch_size, self.num_workers)
+            if self.position:
+                go_on(self.loader, self.position)
+            return self.loader
         dataset = self.dataset("train")
         sampler = None
         if self.balanced:

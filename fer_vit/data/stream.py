@@ -1,6 +1,7 @@
 """Training faces streamed out of shards, from a folder or an object store. The only file that knows litdata."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,27 @@ class ShardReader(BaseItemLoader):
         raise NotImplementedError
 
 
+class ShardLoader(StreamingDataLoader):
+    """litdata's loader, which knows that an epoch is over once its last batch is out.
+
+    litdata knows it when it is asked for one batch more. Lightning, which has counted, does not ask, and a resumed epoch
+    would come again.
+    """
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in super().__iter__():
+            if self.restore and self.state_dict()["num_samples_yielded"] >= len(self.dataset):
+                self.restore = False
+            yield batch
+
+
 def shard_loader(
     place: str | Path, names: tuple[str, ...], spec: CropSpec, augment: Change | None, batch_size: int, num_workers: int
-) -> StreamingDataLoader:
+) -> ShardLoader:
     """Returns batches of the training shards for this process, in another order every epoch.
 
     All processes have the same number of batches; rows that do not fill one for every worker are left out, other ones
-    in every epoch. Lightning keeps in its checkpoints how far an epoch has come.
+    in every epoch.
 
     Args:
         place: The folder or URL.
@@ -110,7 +125,7 @@ def shard_loader(
         seed=int(os.environ.get("PL_GLOBAL_SEED", 0)),  # as Lightning's own samplers: the same in all processes
         item_shuffle_window=0,  # all rows of a shard among one another
     )
-    loader = StreamingDataLoader(
+    loader = ShardLoader(
         dataset,
         batch_size=batch_size,
         num_workers=num_workers,
@@ -126,3 +141,19 @@ def shard_loader(
             f"process: choose a smaller data.batch_size (now {batch_size}) or data.num_workers."
         )
     return loader
+
+
+def go_on(loader: ShardLoader, position: dict[str, Any]) -> None:
+    """Lets a loader go on where another one stopped, with as many processes and workers or with others.
+
+    Args:
+        loader: The loader.
+        position: The other one's `state_dict()`.
+    """
+    mine = loader.dataset
+    here = {  # the shards, or their cache, may have moved
+        "input_dir_path": mine.input_dir.path,
+        "input_dir_url": mine.input_dir.url,
+        "cache_dir_path": mine.cache_dir.path,
+    }
+    loader.load_state_dict({**position, "dataset": {**position["dataset"], **here}})
