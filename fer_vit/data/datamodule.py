@@ -108,14 +108,7 @@ class FaceDataModule(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Sample]:
         """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one."""
         if self.streamed:
-            from fer_vit.data.stream import go_on, shard_loader
-
-            one_thread()
-            place, labels, augment = self.manifest.path, self.manifest.names, Augment(self.augment)
-            self.loader = shard_loader(place, labels, self.spec, augment, self.batch_size, self.num_workers)
-            if self.position:
-                go_on(self.loader, self.position)
-            return self.loader
+            return self._stream()
         dataset = self.dataset("train")
         sampler = None
         if self.balanced:
@@ -136,6 +129,17 @@ class FaceDataModule(L.LightningDataModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Turns the image bytes into numbers in [0, 1], on the device."""
         return batch.ready(batch.image.device)
+
+    def _stream(self) -> DataLoader[Sample]:
+        from fer_vit.data.stream import go_on, shard_loader
+
+        one_thread()
+        place, labels, augment = self.manifest.path, self.manifest.names, Augment(self.augment)
+        loader = shard_loader(place, labels, self.spec, augment, self.batch_size, self.num_workers)
+        if self.position:
+            go_on(loader, self.position)
+        self.loader = loader
+        return loader
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:
         dataset = self.dataset(split)

@@ -154,7 +154,7 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
                 index.append({"filename": name, "chunk_bytes": size, "chunk_size": len(dealt), "dim": None})
         # litdata's own layout; what it calls chunks are our shards, and its serialisers have nothing to do here.
         nothing = dict.fromkeys(("chunk_bytes", "chunk_size", "compression", "data_spec", "encryption"))
-        config = {**nothing, "data_format": []}
+        config: dict[str, Any] = {**nothing, "data_format": []}
         (part / INDEX).write_text(json.dumps({"chunks": index, "config": config, "updated_at": str(time.time())}))
         if folder.exists():
             shutil.rmtree(folder)

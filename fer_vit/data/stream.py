@@ -87,9 +87,11 @@ class ShardReader(BaseItemLoader):
 class ShardLoader(StreamingDataLoader):
     """litdata's loader, which knows that an epoch is over once its last batch is out.
 
-    litdata knows it when it is asked for one batch more. Lightning, which has counted, does not ask, and a resumed epoch
-    would come again.
+    litdata knows it when it is asked for one batch more. Lightning, which has counted, does not ask, and the rest of a
+    resumed epoch would come again.
     """
+
+    restore: bool
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in super().__iter__():
@@ -115,7 +117,7 @@ def shard_loader(
         num_workers: Processes that decode and augment; 0 does it in this one.
 
     Raises:
-        FerVitError: There are fewer rows than one batch for every worker.
+        FerVitError: There are fewer rows than one batch for every process.
     """
     dataset = StreamingDataset(
         str(place),
@@ -137,8 +139,8 @@ def shard_loader(
     )
     if not len(loader):
         raise FerVitError(
-            f"{place} has fewer training rows than one batch for each of {max(num_workers, 1)} workers and every "
-            f"process: choose a smaller data.batch_size (now {batch_size}) or data.num_workers."
+            f"{place} has fewer training rows than one batch of {batch_size} for every process: choose a smaller "
+            "data.batch_size."
         )
     return loader
 
