@@ -17,9 +17,13 @@ from fer_vit.face.image import one_thread
 os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # it asks the network for a newer version
 try:
     from litdata import StreamingDataLoader, StreamingDataset
+    from litdata.streaming.downloader import _OBSTORE_CLIENT_OPTIONS
     from litdata.streaming.item_loader import BaseItemLoader, Interval
 except ImportError as error:
     raise FerVitError(f'Shards are streamed by litdata ({error}): pip install "fer-vit[stream]".') from error
+
+# An object store in one's own network often speaks plain HTTP, and litdata has no word to allow what the endpoint says.
+_OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
 
 
 class ShardReader(BaseItemLoader):

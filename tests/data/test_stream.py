@@ -161,7 +161,6 @@ def bucket(shards: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
         "AWS_ACCESS_KEY_ID": "somebody",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("litdata.utilities.dataset_utilities._LITDATA_CACHE_DIR", str(tmp_path / "cache"))
