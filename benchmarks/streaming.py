@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.datamodule import FaceDataModule
 
-FACES = 4000
-PER_SHARD = 250
+FACES = 1000
+PER_SHARD = 125
 EPOCHS = 2
 
 
@@ -30,8 +31,10 @@ def measure(place: str, workers: int) -> dict[str, float]:
     faces = sum(len(batch.path) for _ in range(EPOCHS) for batch in loader)
     seconds = time.perf_counter() - start
     del loader
-    peaks = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return {"speed": faces / seconds, "parent": peaks[0], "worker": peaks[1]}
+    # A process's own ru_maxrss starts with that of the one that started it.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return {"speed": faces / seconds, "parent": int(status["VmHWM"].split()[0]) / 1024, "worker": worker}
 
 
 def main(workers: int) -> None:
@@ -42,7 +45,8 @@ def main(workers: int) -> None:
             for kind, shards in (("one file", None), ("shards", times * FACES // PER_SHARD)):
                 out = Path(folder) / f"{times}" / ("faces.parquet" if shards is None else "shards")
                 root, count = Path(folder) / f"{times}-{kind}", times * FACES
-                prepare("drawn", root, out, count=count, size=224, embed="always", shards=shards, detector="none")
+                with redirect_stdout(sys.stderr):
+                    prepare("drawn", root, out, count=count, size=224, embed="always", shards=shards, detector="none")
                 words = [sys.executable, "-m", "benchmarks.streaming", str(workers), str(out)]
                 line = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
                 found = json.loads(line)
