@@ -23,7 +23,7 @@ LIGHTNING_VERBS = {
     "test": "figures of a checkpoint on the test split",
 }
 PLAIN_VERBS = {
-    "prepare": "make a manifest (one Parquet table) from a data set as its owners distribute it",
+    "prepare": "make a manifest (one Parquet table, or shards of it) from a data set as its owners distribute it",
     "distill": "let trained models add to the votes that a smaller one learns from",
     "predict": "find and classify every face in photos: one table out",
     "visualize": "show what speaks for each prediction: pictures and one HTML page",
@@ -34,6 +34,7 @@ PLAIN_VERBS = {
 EXAMPLES = """\
   fer-vit prepare drawn faces faces.parquet
   fer-vit fit --config configs/drawn.yaml --data.manifest faces.parquet
+  fer-vit fit --config configs/drawn.yaml --data.manifest s3://bucket/shards
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
   fer-vit predict photos
   fer-vit visualize photos --checkpoint best.ckpt --output report

@@ -158,7 +158,8 @@ class Recognizer(nn.Module):
     def __init__(self, net: RegionViT) -> None:
         super().__init__()
         check_regions(net.config.regions)
-        self.net = net.eval()
+        self.net = net
+        self.eval()
         self.labels = net.labels
         self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.align, net.template or TEMPLATE)
         self._finders: dict[FaceMode, YuNet] = {}

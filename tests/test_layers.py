@@ -19,7 +19,8 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "albumentations": {"data/transforms.py"},
     "lightning": {"task.py", "callbacks.py", "data/datamodule.py", "commands/train.py"},
-    "pyarrow": {"data/manifest.py", "data/plan.py", "report/table.py"},
+    "litdata": {"data/stream.py"},
+    "pyarrow": {"data/manifest.py", "data/plan.py", "data/shards.py", "report/table.py"},
     "cv2": {
         "face/geometry.py",
         "face/image.py",

@@ -20,8 +20,9 @@ from typing import Literal
 import cv2
 from tqdm import tqdm
 
-from fer_vit.data.manifest import SPLITS, Reading, Row, write_manifest
+from fer_vit.data.manifest import SPLITS, Reading, Row, write_manifest, write_shards
 from fer_vit.data.photos import cores
+from fer_vit.data.shards import INDEX, NAME
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, Detector, YuNet, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, one_thread, read_image
@@ -53,6 +54,7 @@ def prepare(
     colour: bool | None = None,
     seed: int | None = None,
     embed: Literal["auto", "always", "never"] = "auto",
+    shards: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -65,10 +67,12 @@ def prepare(
 
         fer-vit prepare drawn data/drawn data/drawn.parquet --count 2000
 
+        fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
+
     Args:
         source: The data set.
         root: Its folder, or a zip of it. For drawn: the new folder to draw into.
-        out: The manifest to write, `*.parquet`.
+        out: The manifest to write, `*.parquet`; with `--shards` a folder.
         detector: Finds the landmarks of images that come without; `none` leaves them out.
         labels: For ferplus: one winner per training image (`majority`) or shares of votes (`soft`).
         classes: For affectnet: 8, or 7 without contempt.
@@ -77,6 +81,7 @@ def prepare(
         colour: For drawn: in colour rather than grey.
         seed: For drawn: the same seed draws the same faces.
         embed: Whether images are kept inside the manifest: small ones (`auto`), all, or none.
+        shards: Write a folder of so many Parquet files of training images, to be streamed by `fit`; images are inside.
         workers: Processes that read images; all cores when left out.
         overwrite: Whether an existing manifest may be replaced.
 
@@ -91,6 +96,10 @@ def prepare(
     zipped = root.suffix.lower() == ".zip"
     if workers is not None and workers < 1:
         raise FerVitError(f"Expected one worker or more, but got {workers}.")
+    if shards is not None and shards < 1:
+        raise FerVitError(f"Expected one shard or more, but got {shards}.")
+    if shards is not None and embed == "never":
+        raise FerVitError("Shards hold their images: leave out `--embed never`.")
     one_file = zipped or (source == "fer2013" and root.suffix.lower() == ".csv")
     if source != "drawn" and not (root.is_file() if one_file else root.is_dir()):
         raise FerVitError(f"Expected the data set {source} in a folder or zip, but there is none at {root}.")
@@ -98,16 +107,22 @@ def prepare(
         raise FerVitError(
             "Expected `--embed auto` or `always` for a zip, but got `never`. Unpack the zip to point to it."
         )
-    _check_out(out, overwrite)
+    _check_out(out, overwrite, folder=shards is not None)
     with _unpacked(root, out.parent) if zipped else nullcontext(root) as folder:
         reading = read(folder, **options)
         reading.notes = [note.replace(str(folder), str(root)) for note in reading.notes]
+        trained = sum(row.split == "train" for row in reading.rows)
+        if shards is not None and shards > trained:
+            raise FerVitError(f"Expected at most as many shards as training images, {trained:,}, but got {shards:,}.")
         missing = detector == "yunet" and any(row.landmarks is None for row in reading.rows)
         reading = add_landmarks(reading, YuNet(min_score=CROP_SCORE) if missing else None, workers)
         if not reading.rows:
             reasons = ", ".join(f"{number:,} {reason}" for reason, number in reading.dropped.most_common())
             raise FerVitError(f"Expected images in {root}, but none can be used ({reasons}).")
-        write_manifest(out, reading, source, "always" if zipped else embed)
+        if shards is None:
+            write_manifest(out, reading, source, "always" if zipped else embed)
+        else:
+            write_shards(out, reading, source, shards)
     print(summary(reading, out))
 
 
@@ -193,16 +208,20 @@ def summary(reading: Reading, out: Path) -> str:
     lines.append(f"faces found: {found:,} of {len(reading.rows):,} ({found / max(len(reading.rows), 1):.2%})")
     lines += [f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()]
     lines += [f"note: {note}" for note in reading.notes]
-    lines.append(f"{out}: {len(reading.rows):,} rows, {out.stat().st_size / 1e6:.1f} MB")
+    files = list(out.iterdir()) if out.is_dir() else [out]
+    size = sum(file.stat().st_size for file in files)
+    lines.append(f"{out}: {len(reading.rows):,} rows, {size / 1e6:.1f} MB")
     return "\n".join(lines)
 
 
-def _check_out(out: Path, overwrite: bool) -> None:
-    """Raises FerVitError when the manifest could not be written, before hours of work rather than after."""
-    if out.suffix != ".parquet":
+def _check_out(out: Path, overwrite: bool, folder: bool = False) -> None:
+    """Raises FerVitError when a manifest or folder of shards could not be written, before hours of work, not after."""
+    if not folder and out.suffix != ".parquet":
         raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
-    if out.is_dir():
+    if not folder and out.is_dir():
         raise FerVitError(f"Expected the name of a manifest, but {out} is a folder. Name a file in it.")
+    if folder and (out.suffix == ".parquet" or (out.exists() and not _holds_shards(out))):
+        raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
     if out.exists() and not overwrite:
         raise FerVitError(f"{out} exists already. Choose another name or add `--overwrite`.")
     try:
@@ -210,6 +229,11 @@ def _check_out(out: Path, overwrite: bool) -> None:
         tempfile.TemporaryFile(dir=out.parent).close()
     except OSError as error:
         raise FerVitError(f"Cannot write to {out.parent} ({error.strerror}). Choose a folder you may write.") from error
+
+
+def _holds_shards(folder: Path) -> bool:
+    """Tells whether nothing but shards would be lost with a folder."""
+    return folder.is_dir() and all(path.name == INDEX or NAME.fullmatch(path.name) for path in folder.iterdir())
 
 
 @contextmanager

@@ -88,6 +88,8 @@ def train(args: list[str]) -> None:
     )
     # Lightning's own use of torch
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+    # litdata's streams share their rows out among the workers and know their number
+    warnings.filterwarnings("ignore", message="Your `IterableDataset` has `__len__` defined")
     asks = {"-h", "--help"} & set(args) or any(word.startswith("--print_config") for word in args)
     if args[0] != "fit" and not asks and checkpoint_path(args) is None:
         raise FerVitError(f"Expected `--ckpt_path FILE`, because `{args[0]}` judges a checkpoint, but got none.")

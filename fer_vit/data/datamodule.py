@@ -1,6 +1,7 @@
 """The LightningDataModule over a manifest."""
 
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -9,8 +10,9 @@ from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from fer_vit.data.crop import CropSpec
 from fer_vit.data.dataset import EvalSampler, FaceDataset
-from fer_vit.data.manifest import Manifest, Split
+from fer_vit.data.manifest import SPLITS, Manifest, Split, class_counts, no_label
 from fer_vit.data.sample import Batch, Sample, collate
+from fer_vit.data.shards import is_sharded
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.geometry import TEMPLATE, Align
@@ -22,7 +24,8 @@ class FaceDataModule(L.LightningDataModule):
     """Faces for training and evaluation.
 
     Args:
-        manifest: A Parquet table made by `fer-vit prepare`.
+        manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix) of shards, made by
+            `fer-vit prepare --shards`, whose training images are streamed.
         batch_size: Faces per batch and process.
         num_workers: Processes that decode and augment; 0 does it in the training process.
         augment: How training crops are changed.
@@ -41,7 +44,7 @@ class FaceDataModule(L.LightningDataModule):
 
     def __init__(
         self,
-        manifest: Path,
+        manifest: str | Path,
         batch_size: int = 64,
         num_workers: int = 2,
         augment: AugmentConfig = AugmentConfig(),  # noqa: B008 - frozen
@@ -59,8 +62,27 @@ class FaceDataModule(L.LightningDataModule):
         self.augment = augment
         self.balanced = balanced
         self.spec = CropSpec(size, tuple(regions), align, template)
-        self.manifest = Manifest.read(manifest)
+        self.streamed = is_sharded(manifest)
+        if self.streamed and balanced:
+            raise FerVitError(
+                "A stream cannot be drawn from at will: use model.class_weight: balanced rather than data.balanced, "
+                "or a manifest in one file."
+            )
+        self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
         self.labels = list(self.manifest.names)
+        self.loader: Any = None
+        self.position: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far a stream has come in its epoch, for checkpoints.
+
+        Lightning asks the loader for it too, but does not give it back once the schedule has counted the steps.
+        """
+        return self.loader.state_dict() if self.loader else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Notes where the stream is to go on."""
+        self.position = state_dict
 
     def dataset(self, split: Split) -> FaceDataset:
         """Returns a split; only `train` is augmented.
@@ -74,16 +96,19 @@ class FaceDataModule(L.LightningDataModule):
             raise FerVitError(f"{path} has no rows with split {split}. Prepare the data set with that split.")
         dataset = FaceDataset(manifest, self.spec, Augment(self.augment) if split == "train" else None)
         if dataset.targets is None:
-            raise FerVitError(f"{path} has {split} rows without a label. Give every row one, or predict instead.")
+            raise no_label(path, split)
         return dataset
 
     def class_counts(self) -> torch.Tensor:
         """Training images of every class (C,), votes counted by their share."""
-        targets = self.dataset("train").targets
-        return torch.from_numpy(targets).sum(0).float()
+        if self.streamed:
+            return torch.from_numpy(class_counts(self.manifest.path, self.manifest.names)).float()
+        return torch.from_numpy(self.dataset("train").targets).sum(0).float()
 
     def train_dataloader(self) -> DataLoader[Sample]:
         """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one."""
+        if self.streamed:
+            return self._stream()
         dataset = self.dataset("train")
         sampler = None
         if self.balanced:
@@ -104,6 +129,17 @@ class FaceDataModule(L.LightningDataModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Turns the image bytes into numbers in [0, 1], on the device."""
         return batch.ready(batch.image.device)
+
+    def _stream(self) -> DataLoader[Sample]:
+        from fer_vit.data.stream import go_on, shard_loader
+
+        one_thread()
+        place, labels, augment = self.manifest.path, self.manifest.names, Augment(self.augment)
+        loader = shard_loader(place, labels, self.spec, augment, self.batch_size, self.num_workers)
+        if self.position:
+            go_on(loader, self.position)
+        self.loader = loader
+        return loader
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:
         dataset = self.dataset(split)

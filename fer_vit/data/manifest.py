@@ -13,14 +13,19 @@
 
 `image` is laid out as Hugging Face `datasets` reads an Image. The metadata names the labels in order, the landmark
 scheme and the version that wrote the table.
+
+A data set that is larger than a disk is a folder of shards, each of them such a table with its images inside, see
+`data.shards`.
 """
 
 import json
 import os
+import shutil
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,8 +33,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from tqdm import tqdm
 
 import fer_vit
+from fer_vit.data.shards import INDEX, find_shards, shard_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import LANDMARKS, Array
 from fer_vit.face.image import read_bytes
@@ -117,6 +124,47 @@ def write_manifest(
             writer.write_table(pa.Table.from_pylist(rows, schema))
 
 
+def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
+    """Writes a folder of shards beside its final place and renames it when whole.
+
+    Training rows are dealt out in a random order, the same for the same rows, so that every shard is a fair sample of
+    them; the other splits have one file each. Images are kept inside.
+
+    Args:
+        folder: The folder; an existing one is replaced.
+        reading: The rows.
+        source: Name of the data set.
+        shards: Number of training shards.
+
+    Raises:
+        FerVitError: The folder cannot be written, or an image cannot be read.
+    """
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    order = np.random.default_rng(0).permutation(len(reading.rows))
+    rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
+    counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
+    names = [(split, k, shard_name(split, k, count)) for split, count in counts.items() for k in range(count)]
+    try:
+        index = []
+        for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
+            dealt = rows[split][number :: counts[split]]
+            write_manifest(part / name, replace(reading, rows=dealt), source, "always")
+            if split == "train":
+                size = (part / name).stat().st_size
+                index.append({"filename": name, "chunk_bytes": size, "chunk_size": len(dealt), "dim": None})
+        # litdata's own layout; what it calls chunks are our shards, and its serialisers have nothing to do here.
+        nothing = dict.fromkeys(("chunk_bytes", "chunk_size", "compression", "data_spec", "encryption"))
+        config: dict[str, Any] = {**nothing, "data_format": []}
+        (part / INDEX).write_text(json.dumps({"chunks": index, "config": config, "updated_at": str(time.time())}))
+        if folder.exists():
+            shutil.rmtree(folder)
+        part.replace(folder)
+    except OSError as error:
+        raise FerVitError(f"Cannot write {folder}: {error.strerror}. Choose a folder you may write.") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
 @contextmanager
 def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
     """Yields what writes a manifest beside its final place, and renames it when it is whole."""
@@ -162,34 +210,39 @@ class Manifest:
     """A checked manifest, opened for reading.
 
     Attributes:
-        path: The Parquet file.
+        path: The Parquet file, or the folder or URL of shards.
         table: Its rows, see the module's text.
         names: The labels in order.
     """
 
-    def __init__(self, path: Path, table: pa.Table, names: tuple[str, ...]) -> None:
+    def __init__(self, path: str | Path, table: pa.Table, names: tuple[str, ...]) -> None:
         self.path = path
         self.table = table
         self.names = names
 
     @classmethod
-    def read(cls, path: str | Path) -> "Manifest":
+    def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
         """Reads a manifest and checks everything that can be wrong with it.
+
+        Args:
+            path: The Parquet file; or a folder or URL of shards, see `data.shards`.
+            splits: Of shards, the splits to read.
 
         Raises:
             FerVitError: The message names the file and, where there is one, the row (counted from 0) and the column.
         """
-        path = Path(path)
-        if not path.is_file():
-            raise FerVitError(f"No manifest at {path}. Make one with `fer-vit prepare SOURCE ROOT {path}`.")
-        try:
-            table = pq.read_table(path, memory_map=True)
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise FerVitError(
-                f"{path} is not a whole Parquet table ({reason}). Run `fer-vit prepare` again."
-            ) from error
-        return cls(path, table, _check(path, table))
+        found = find_shards(path)
+        names = _metadata(found[0].place, found[0].read([]))
+        tables = [SCHEMA.empty_table()]
+        for shard in found:
+            if shard.split in (None, *splits):
+                tables.append(shard.read())
+                if (theirs := _check(shard.place, tables[-1])) != names:
+                    raise FerVitError(
+                        f"{shard.place}: expected the labels {', '.join(names)}, as in {found[0].place}, "
+                        f"but got {', '.join(theirs)}. Run `fer-vit prepare` again."
+                    )
+        return cls(path, tables[-1] if len(found) == 1 else pa.concat_tables(tables), names)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -207,7 +260,7 @@ class Manifest:
         image = self.table["image"][row].as_py()
         if image["bytes"] is not None:
             return bytes(image["bytes"])
-        return read_bytes(self.path.parent / image["path"])
+        return read_bytes(Path(self.path).parent / image["path"])
 
     def landmarks(self) -> Array:
         """Returns the landmarks of all rows (M, 5, 2) in image pixels; NaN where there are none."""
@@ -243,10 +296,11 @@ class Manifest:
 
     def check_place(self, path: Path) -> None:
         """Raises FerVitError when this manifest cannot be written there: in its own place, or away from its images."""
-        if path.resolve() == self.path.resolve():
+        mine = Path(self.path)
+        if path.resolve() == mine.resolve():
             raise FerVitError(f"{path} would replace the manifest that is read. Choose another name.")
         files = pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py()
-        if files and path.parent.resolve() != self.path.parent.resolve():
+        if files and path.parent.resolve() != mine.parent.resolve():
             raise FerVitError(f"{self.path} names image files relative to its folder. Choose a place in it.")
 
     def write(self, path: Path) -> None:
@@ -260,7 +314,32 @@ class Manifest:
             writer.write_table(self.table, row_group_size=PART)
 
 
-def _check(path: Path, table: pa.Table) -> tuple[str, ...]:
+def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
+    """Returns the training images of every class (C,), votes counted by their share; images are not read.
+
+    Args:
+        path: A folder or URL of shards.
+        names: Its labels.
+
+    Raises:
+        FerVitError: A row has no label.
+    """
+    counts = np.zeros(len(names))
+    for shard in find_shards(path):
+        if shard.split == "train":
+            targets = Manifest(shard.place, shard.read(["label", "votes"]), names).targets()
+            if targets is None:
+                raise no_label(shard.place, "train")
+            counts += targets.sum(0)
+    return counts
+
+
+def no_label(place: str | Path, split: Split) -> FerVitError:
+    """Returns the error of a split that has rows without a label."""
+    return FerVitError(f"{place} has {split} rows without a label. Give every row one, or predict instead.")
+
+
+def _check(path: str, table: pa.Table) -> tuple[str, ...]:
     """Checks a manifest's schema, metadata and rows; returns the labels in order."""
 
     def fail(what: str, row: int | None = None, column: str | None = None) -> None:
@@ -311,7 +390,7 @@ def _check(path: Path, table: pa.Table) -> tuple[str, ...]:
     return names
 
 
-def _metadata(path: Path, table: pa.Table) -> tuple[str, ...]:
+def _metadata(path: str, table: pa.Table) -> tuple[str, ...]:
     try:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
         names, scheme = tuple(str(name) for name in meta["labels"]), tuple(meta["landmarks"])

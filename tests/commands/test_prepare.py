@@ -204,6 +204,46 @@ def test_overwrite(photos: Path, tmp_path: Path) -> None:
     assert len(Manifest.read(out)) == 3
 
 
+def test_shards_deal_out_the_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "shards"
+    for name, shards in (("whole.parquet", None), ("shards", 3), ("again", 3)):
+        prepare("drawn", tmp_path / f"{name}-faces", tmp_path / name, count=40, size=32, shards=shards)
+    files = [*(f"train-0000{k}-of-00003.parquet" for k in range(3)), "val-00000-of-00001.parquet"]
+    files += ["test-00000-of-00001.parquet", "index.json"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(files)
+    assert f"{out}: 40 rows" in capsys.readouterr().out
+    whole, dealt = Manifest.read(tmp_path / "whole.parquet"), Manifest.read(out)
+    assert dealt.names == whole.names
+    read = {manifest: {manifest.name(row): row for row in range(40)} for manifest in (whole, dealt)}
+    assert read[whole].keys() == read[dealt].keys()
+    for name, row in read[whole].items():
+        assert dealt.image_bytes(read[dealt][name]) == whole.image_bytes(row)
+    sizes = [len(Manifest.read(out / name)) for name in files[:3]]
+    assert max(sizes) - min(sizes) <= 1
+    order = [dealt.name(row) for row in range(40)]
+    assert order != sorted(order)
+    assert order == [Manifest.read(tmp_path / "again").name(row) for row in range(40)]
+
+
+def test_a_bad_folder_for_shards_is_refused(photos: Path, tmp_path: Path) -> None:
+    def refused(message: str, out: Path, **options: Any) -> None:
+        with pytest.raises(FerVitError, match=message):
+            prepare("folder", photos, out, detector="none", **{"shards": 1, **options})
+
+    refused("one shard or more, but got 0", tmp_path / "out", shards=0)
+    refused("leave out `--embed never`", tmp_path / "out", embed="never")
+    refused("as training images, 3, but got 4", tmp_path / "out", shards=4)
+    refused("name of a new folder for shards", tmp_path / "out.parquet")
+    refused("name of a new folder for shards", photos, overwrite=True)
+    assert not (tmp_path / "out").exists()
+    prepare("folder", photos, tmp_path / "out", detector="none", shards=1)
+    before = (tmp_path / "out" / "index.json").read_text()
+    refused("exists already", tmp_path / "out")
+    prepare("folder", photos, tmp_path / "out", detector="none", shards=1, overwrite=True)
+    assert (tmp_path / "out" / "index.json").read_text() != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
+
+
 def test_an_interrupt_leaves_no_file(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(image: Image) -> list[Face]:
         raise KeyboardInterrupt

@@ -1,0 +1,90 @@
+"""Exported models against torch's eager float32: milliseconds a face, and accuracy on the validation images.
+
+python -m benchmarks.exporting data/ferplus.parquet
+
+Of the model that comes with fer-vit: ONNX in float32 and in 8 bits (`fer-vit export --quantize`), torch in bfloat16.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from onnxruntime import InferenceSession
+
+from benchmarks.machine import in_turns, machine, ratios, spread
+from fer_vit.commands.export import export
+from fer_vit.data.sample import Batch
+from fer_vit.recognizer import load
+
+Probabilities = Callable[[Batch], NDArray[Any]]
+BATCHES = (1, 32)
+
+
+def session(path: Path) -> Probabilities:
+    """A model of ONNX Runtime."""
+    runtime = InferenceSession(path)
+    names = [entry.name for entry in runtime.get_inputs()]
+
+    def run(part: Batch) -> NDArray[Any]:
+        faces = (part.image.numpy(), part.boxes.numpy(), part.valid.numpy())
+        return runtime.run(None, dict(zip(names, faces, strict=False)))[0]  # type: ignore[no-any-return]
+
+    return run
+
+
+@torch.inference_mode()
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("manifest", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    print(machine())
+    model = load(device="cpu")
+
+    def eager(part: Batch) -> NDArray[Any]:
+        return model(part.image, part.boxes, part.valid).numpy()  # type: ignore[no-any-return]
+
+    def bfloat16(part: Batch) -> NDArray[Any]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(part.image, part.boxes, part.valid).numpy()  # type: ignore[no-any-return]
+
+    with TemporaryDirectory() as folder:
+        for name, manifest in (("float32.onnx", None), ("int8.onnx", args.manifest)):
+            export(Path(folder, name), quantize=manifest)
+        models: dict[str, Probabilities] = {
+            "torch, float32": eager,
+            "torch, bfloat16": bfloat16,
+            "ONNX, float32": session(Path(folder, "float32.onnx")),
+            "ONNX, 8 bits": session(Path(folder, "int8.onnx")),
+        }
+        batches, target = model.labelled(args.manifest)
+        parts = list(batches)
+        right = {
+            name: (np.concatenate([run(part) for part in parts]).argmax(1) == target.argmax(1).numpy()).mean()
+            for name, run in models.items()
+        }
+        timed = []
+        for size in BATCHES:
+            part = next(parts[0].split(size))
+            timed.append(in_turns({name: partial(run, part) for name, run in models.items()}, args.rounds))
+    heads = "".join(f" ms a face, batch {size} | faster by |" for size in BATCHES)
+    print(f"\n| | accuracy |{heads}\n| --- | ---: |{' ---: |' * 2 * len(BATCHES)}")
+    for name in models:
+        cells = [f"{100 * right[name]:.2f} %"]
+        for size, times in zip(BATCHES, timed, strict=True):
+            cells += [
+                spread([1000 * t / size for t in times[name]]),
+                spread([1 / part for part in ratios(times, "torch, float32")[name]]),
+            ]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

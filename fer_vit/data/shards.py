@@ -1,0 +1,90 @@
+"""Where the shards of a data set lie: Parquet files in a folder or under an object store's URL.
+
+Each is a manifest in itself, named as Hugging Face `datasets` recognises a split: `train-00002-of-00008.parquet`.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+
+from fer_vit.errors import FerVitError
+
+NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
+INDEX = "index.json"
+"""The list of the train shards that litdata reads."""
+
+
+class Shard(NamedTuple):
+    """One Parquet file.
+
+    Attributes:
+        split: Its split; None for a manifest in one file.
+        place: What to call it: its path or URL.
+        path: Its path in `files`.
+        files: The file system.
+    """
+
+    split: str | None
+    place: str
+    path: str
+    files: fs.FileSystem
+
+    def read(self, columns: list[str] | None = None) -> pa.Table:
+        """Reads the table, or some of its columns.
+
+        Raises:
+            FerVitError: It is not a whole Parquet file.
+        """
+        try:
+            return pq.read_table(self.path, columns=columns, filesystem=self.files, partitioning=None)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise FerVitError(
+                f"{self.place} is not a whole Parquet table ({reason}). Run `fer-vit prepare` again."
+            ) from error
+
+
+def is_sharded(place: str | Path) -> bool:
+    """Tells a folder or URL of shards from a manifest in one file."""
+    return "://" in str(place) or Path(place).is_dir()
+
+
+def shard_name(split: str, number: int, count: int) -> str:
+    """Returns a shard's file name; numbers start at 0."""
+    return f"{split}-{number:05}-of-{count:05}.parquet"
+
+
+def find_shards(place: str | Path) -> list[Shard]:
+    """Lists the shards in a folder or under a URL in the order of their names; a single file is the only one.
+
+    An object store is asked as its own tools would: by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on.
+
+    Raises:
+        FerVitError: There is nothing, it cannot be listed, or some shards are missing.
+    """
+    place, local = str(place).rstrip("/"), fs.LocalFileSystem(use_mmap=True)
+    if not is_sharded(place):
+        if not Path(place).is_file():
+            raise FerVitError(f"No manifest at {place}. Make one with `fer-vit prepare SOURCE ROOT {place}`.")
+        return [Shard(None, place, place, local)]
+    try:
+        files, folder = fs.FileSystem.from_uri(place) if "://" in place else (local, place)
+        paths = {info.base_name: info.path for info in files.get_file_info(fs.FileSelector(folder))}
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise FerVitError(f"Cannot list {place} ({reason}). Check its name and your access.") from error
+    found = {name: match for name in sorted(paths) if (match := NAME.fullmatch(name))}
+    if not found:
+        raise FerVitError(
+            f"Expected shards such as {shard_name('train', 0, 8)} in {place}, but found none. "
+            "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
+        )
+    for split, count in {(match[1], int(match[3])) for match in found.values()}:
+        for name in (shard_name(split, number, count) for number in range(count)):
+            if name not in found:
+                raise FerVitError(f"{name} is missing in {place}. Copy it there, or run `fer-vit prepare` again.")
+    return [Shard(match[1], f"{place}/{name}", paths[name], files) for name, match in found.items()]

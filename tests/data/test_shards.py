@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit.data.manifest import Manifest, Reading, Row, class_counts, write_manifest, write_shards
+from fer_vit.data.shards import find_shards
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import ImageError, encode_png
+
+PNG = encode_png(np.zeros((4, 4), np.uint8))
+READING = Reading(
+    ("x", "y"),
+    [
+        Row(PNG, "a", "train", "x", (3.0, 1.0)),
+        Row(PNG, "b", "train", "y"),
+        Row(PNG, "c", "train", "y"),
+        Row(PNG, "d", "val", "x"),
+    ],
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_shards(tmp_path / "shards", READING, "made", 2)
+    return tmp_path / "shards"
+
+
+def test_splits_are_read_by_name(folder: Path) -> None:
+    assert [shard.split for shard in find_shards(folder)] == ["train", "train", "val"]
+    assert sorted(Manifest.read(folder).table["label"].to_pylist()) == ["x", "x", "y", "y"]
+    val = Manifest.read(folder, ["val", "test"])
+    assert val.names == ("x", "y")
+    assert [val.name(row) for row in range(len(val))] == ["d"]
+    assert val.image_bytes(0) == PNG
+    assert len(Manifest.read(folder, ["test"])) == 0
+
+
+def test_votes_count_by_their_share(folder: Path) -> None:
+    assert class_counts(folder, ("x", "y")).tolist() == [0.75, 2.25]
+
+
+def test_rows_without_a_label_cannot_be_counted(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", Reading(("x",), [Row(PNG, "a", "train")]), "made", 1)
+    with pytest.raises(FerVitError, match=r"train-00000-of-00001.parquet has train rows without a label"):
+        class_counts(tmp_path / "shards", ("x",))
+
+
+def test_what_is_wrong_with_a_folder_is_said(folder: Path, tmp_path: Path) -> None:
+    write_manifest(folder / "val-00000-of-00001.parquet", Reading(("y", "x"), READING.rows[3:]), "made")
+    with pytest.raises(
+        FerVitError, match=r"val-00000-of-00001.parquet: expected the labels x, y, as in .*, but got y, x"
+    ):
+        Manifest.read(folder)
+    (folder / "train-00001-of-00002.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(FerVitError, match=r"train-00001-of-00002.parquet is not a whole Parquet table"):
+        Manifest.read(folder)
+    (folder / "train-00001-of-00002.parquet").unlink()
+    with pytest.raises(FerVitError, match=r"train-00001-of-00002.parquet is missing in"):
+        Manifest.read(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FerVitError, match=r"Expected shards such as train-00000-of-00008.parquet"):
+        Manifest.read(tmp_path / "empty")
+    with pytest.raises(FerVitError, match=r"Cannot list ftp://host/shards"):
+        Manifest.read("ftp://host/shards")
+
+
+def test_nothing_is_left_of_shards_that_could_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FerVitError, match="Cannot write"):
+        write_shards(tmp_path / "file" / "shards", READING, "made", 2)
+    with pytest.raises(ImageError):
+        write_shards(tmp_path / "shards", Reading(("x",), [Row(Path("gone.png"), "a", "train", "x")]), "made", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
