@@ -209,7 +209,8 @@ class FERTask(L.LightningModule):
                 f"The checkpoint's classes are {', '.join(labels)}, but the manifest's are {', '.join(self.labels)}. "
                 "Use the manifest it was trained on, or one with the same classes in the same order."
             )
-        mine, theirs = self.state_dict(), checkpoint["state_dict"]
+        mine = self.state_dict()
+        theirs = checkpoint.get("state_dict", mine)  # a strategy that shards has loaded it, and taken it out
         for name in sorted(mine.keys() | theirs.keys()):
             here, there = (tuple(state[name].shape) if name in state else "nothing" for state in (mine, theirs))
             if here != there:
