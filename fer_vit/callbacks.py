@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
+from fer_vit.errors import FerVitError
 from fer_vit.metrics import class_recall, metrics_table
 from fer_vit.report.confusion import draw_confusion
 
@@ -29,7 +30,13 @@ class EMA(WeightAveraging):
         super().__init__(avg_fn=partial(moving_average, decay=decay))
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Makes the average; Lightning would do it before the model moves, and average on the CPU."""
+        """Makes the average; Lightning would do it before the model moves, and average on the CPU.
+
+        Raises:
+            FerVitError: The weights are dealt out to processes, of which none could average them.
+        """
+        if pl_module.device_mesh is not None:
+            raise FerVitError("Expected whole weights to average, but they are sharded: leave out EMA or the strategy.")
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
 

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
@@ -96,6 +97,17 @@ class FERTask(L.LightningModule):
         self.losses: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
         self.class_weight: Tensor | None = None
 
+    def configure_model(self) -> None:
+        """Deals the weights out to the processes, block by block, where the strategy asks for it: configs/fsdp.yaml."""
+        if self.device_mesh is None or isinstance(self.net, FSDPModule):
+            return
+        mesh = self.device_mesh["data_parallel"]
+        for block in self.net.vit.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(self.net, mesh=mesh)
+        for method in ("tokenize", "forward_features", "forward_head"):  # what a training step calls
+            register_fsdp_forward_method(self.net, method)
+
     def setup(self, stage: str) -> None:
         """Chooses the attention kernel for the device; compiles the encoder if asked to."""
         device, in_bf16 = self.trainer.strategy.root_device, str(self.trainer.precision).startswith("bf16")
@@ -104,7 +116,9 @@ class FERTask(L.LightningModule):
             self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
 
     def on_fit_start(self) -> None:
-        """Computes the class weights from the training split."""
+        """Gives each process random numbers of its own; computes the class weights from the training split."""
+        if self.global_rank:  # all start with one seed, and would augment and mix their faces alike
+            torch.manual_seed(torch.initial_seed() + self.global_rank)
         if self.hparams["class_weight"] == "balanced":
             counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
             self.class_weight = balanced_weights(counts).to(self.device)
@@ -131,7 +145,7 @@ class FERTask(L.LightningModule):
             tokens, target = mixup(tokens, target, h["mixup"])
         logits = self.net.forward_head(self.net.forward_features(tokens))
         loss = expression_loss(logits, target, h["label_smoothing"], self.class_weight)
-        self.log("train/loss", loss, prog_bar=True)
+        self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -195,7 +209,8 @@ class FERTask(L.LightningModule):
                 f"The checkpoint's classes are {', '.join(labels)}, but the manifest's are {', '.join(self.labels)}. "
                 "Use the manifest it was trained on, or one with the same classes in the same order."
             )
-        mine, theirs = self.state_dict(), checkpoint["state_dict"]
+        mine = self.state_dict()
+        theirs = checkpoint.get("state_dict", mine)  # a strategy that shards has loaded it, and taken it out
         for name in sorted(mine.keys() | theirs.keys()):
             here, there = (tuple(state[name].shape) if name in state else "nothing" for state in (mine, theirs))
             if here != there:

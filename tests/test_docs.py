@@ -1,6 +1,9 @@
+import re
+import subprocess
 from pathlib import Path
 
 import nbformat
+import yaml
 from nbclient import NotebookClient
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -22,3 +25,25 @@ def test_the_notebook_runs(yunet_named: None, tmp_path: Path) -> None:
         "image 0, face 1",
         "image 1, face 0",
     ]
+
+
+def test_recipes_of_clusters_parse_and_know_their_parts() -> None:
+    text = (DOCS / "scaling.md").read_text()
+    (batch,) = re.findall(r"```bash\n(.*?)```", text, re.S)
+    training, prediction = re.findall(r"```yaml\n(.*?)```", text, re.S)
+    service, job = yaml.safe_load_all(training)
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    for script in (batch, container["args"][0]):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    name = service["metadata"]["name"]
+    assert f"--master_addr {name}-0.{pod['subdomain']} " in container["args"][0]
+    assert job["metadata"]["name"] == service["spec"]["selector"]["job-name"] == pod["subdomain"] == name
+    predicting = yaml.safe_load(prediction)["spec"]
+    variables = {entry["name"]: entry.get("value") for entry in predicting["template"]["spec"]["containers"][0]["env"]}
+    assert variables == {"RANK": None, "WORLD_SIZE": str(predicting["completions"])}
+    for parts in (pod, predicting["template"]["spec"]):
+        mounts = {mount["name"] for mount in parts["containers"][0]["volumeMounts"]}
+        assert mounts == {volume["name"] for volume in parts["volumes"]}
+    for config in re.findall(r"--config ([\w/.]+)", text):
+        assert (DOCS.parent / config).is_file()

@@ -96,6 +96,22 @@ def test_schedule_against_the_formula() -> None:
     assert max(rates) == rates[10]
 
 
+def test_every_process_draws_random_numbers_of_its_own() -> None:
+    class Trainer:
+        def __init__(self, rank: int) -> None:
+            self.global_rank = rank
+
+    task, drawn = build(), []
+    for rank in range(3):
+        torch.manual_seed(5)
+        task._trainer = Trainer(rank)  # type: ignore[assignment]
+        task.on_fit_start()
+        drawn.append(torch.rand(()).item())
+    assert len(set(drawn)) == 3
+    torch.manual_seed(5)
+    assert drawn[0] == torch.rand(()).item()
+
+
 def test_layer_decay_reaches_the_optimiser() -> None:
     task = build(lr=1e-3, layer_decay=0.5, weight_decay=0.1)
 

@@ -1,6 +1,7 @@
 """The verbs fit, validate and test: LightningCLI over FERTask and FaceDataModule."""
 
 import logging
+import signal
 import tempfile
 import warnings
 from argparse import ArgumentError
@@ -8,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_only
 
 from fer_vit.callbacks import FigureWriter
 from fer_vit.data.datamodule import FaceDataModule
@@ -54,7 +57,7 @@ class TrainCLI(LightningCLI):
         """Computes in float32 where bfloat16 would be emulated, which is many times slower."""
         trainer = self.config[self.subcommand].trainer
         if trainer.precision == "bf16-mixed" and not has_bf16(trainer.accelerator):
-            print("This machine does not compute in bfloat16: training in float32 (`--trainer.precision` says which).")
+            say("This machine does not compute in bfloat16: training in float32 (`--trainer.precision` says which).")
             trainer.precision = "32-true"
 
     def instantiate_classes(self) -> None:
@@ -65,8 +68,33 @@ class TrainCLI(LightningCLI):
 
     def before_fit(self) -> None:
         """Says what the model costs."""
-        if self.trainer.is_global_zero:
-            print(f"RegionViT: {describe(self.model.net)}.")
+        say(f"RegionViT: {describe(self.model.net)}.")
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Runs the verb; when this process fails, none that it started stays behind, waiting for it.
+
+        Raises:
+            FerVitError: Another process of the run is gone.
+        """
+        try:
+            super()._run_subcommand(subcommand)
+        except BaseException as error:
+            processes = getattr(self.trainer.strategy.launcher, "procs", [])  # none when torchrun or SLURM started them
+            while processes:  # and so none that Lightning would find dead, and kill this one before it speaks
+                processes.pop().kill()
+            lost = isinstance(error, dist.DistBackendError) or "gloo/transport" in str(error)
+            if not lost or not dist.is_initialized():
+                raise
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it speaks
+            path = next(
+                callback.best_model_path
+                for callback in self.trainer.checkpoint_callbacks
+                if isinstance(callback, ModelCheckpoint) and callback.filename == "last"
+            )
+            raise FerVitError(
+                "Another process of this run died or no longer answers; it may have said why. "
+                + (f"Go on with `--ckpt_path {path}`." if path else "Start again: there is no checkpoint yet.")
+            ) from error
 
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's hyper-parameters win over the user's words; see `checkpoint_config`."""
@@ -86,6 +114,10 @@ def train(args: list[str]) -> None:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda line: "Tip: For" not in line.getMessage()
     )
+    # Our figures are already those of all processes
+    warnings.filterwarnings("ignore", message=".*sync_dist=True.*accumulate the metric across devices")
+    # Of the average of weights dealt out to processes, which `EMA` refuses
+    warnings.filterwarnings("ignore", message=".*WeightAveraging callback with a model that overrides")
     # Lightning's own use of torch
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     # litdata's streams share their rows out among the workers and know their number
@@ -115,6 +147,12 @@ def train(args: list[str]) -> None:
             )
         except (ArgumentError, MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
             raise FerVitError(" ".join(str(error).split())) from error
+
+
+@rank_zero_only
+def say(line: str) -> None:
+    """Prints a line, in the first process of a run alone."""
+    print(line)
 
 
 def has_bf16(accelerator: str) -> bool:

@@ -115,7 +115,7 @@ class FaceDataModule(L.LightningDataModule):
             labels = torch.from_numpy(dataset.targets).argmax(1)
             weights = 1.0 / torch.bincount(labels).clamp(min=1)[labels]
             sampler = WeightedRandomSampler(weights.tolist(), len(dataset))
-        drop_last = len(dataset) // _processes() > self.batch_size
+        drop_last = len(dataset) > self.batch_size * _processes()
         return self._loader(dataset, sampler=sampler, shuffle=sampler is None, drop_last=drop_last)
 
     def val_dataloader(self) -> DataLoader[Sample]:

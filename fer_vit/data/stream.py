@@ -22,10 +22,6 @@ try:
 except ImportError as error:
     raise FerVitError(f'Shards are streamed by litdata ({error}): pip install "fer-vit[stream]".') from error
 
-if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
-    # The user's own word for a store in the same network; litdata has none to allow it.
-    _OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
-
 
 class ShardReader(BaseItemLoader):
     """Opens a shard as the manifest that it is, one at a time.
@@ -124,6 +120,9 @@ def shard_loader(
     Raises:
         FerVitError: There are fewer rows than one batch for every process.
     """
+    if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        # The user's own word for a store in the same network; litdata has none to allow it.
+        _OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
     dataset = StreamingDataset(
         str(place),
         item_loader=ShardReader(names, spec, augment),

@@ -41,6 +41,17 @@ def test_balanced_sampling_draws_every_class_equally_often(tmp_path: Path) -> No
     assert 0.4 < batch.target[:, 1].mean() < 0.6
 
 
+@pytest.mark.parametrize("rows, left_out", [(8, False), (9, True)])
+def test_the_last_batch_of_several_processes_is_left_out_unless_it_is_the_only_one(
+    rows: int, left_out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = encode_png(np.zeros((8, 8), np.uint8))
+    write_manifest(tmp_path / "m.parquet", Reading(("x",), [Row(image, "a", "train", "x")] * rows), "made")
+    monkeypatch.setattr("fer_vit.data.datamodule._processes", lambda: 2)
+    data = FaceDataModule(tmp_path / "m.parquet", batch_size=4, num_workers=0, size=8)
+    assert data.train_dataloader().drop_last == left_out  # 9 rows are 4 and 1 for the one, 4 and a repeat for the other
+
+
 def test_a_split_that_is_missing_or_has_no_labels_is_said(tmp_path: Path) -> None:
     image = encode_png(np.zeros((8, 8), np.uint8))
     write_manifest(tmp_path / "m.parquet", Reading(("x",), [Row(image, "a", "train")]), "made")
