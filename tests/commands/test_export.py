@@ -135,3 +135,28 @@ def test_what_cannot_be_is_said(
         main(["export", *words])
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
+    words = ["--checkpoint", str(checkpoint), "--quantize", str(drawn / "faces.parquet")]
+    main(["export", str(tmp_path / "small.onnx"), *words])
+    main(["export", str(tmp_path / "whole.onnx"), *words[:2]])
+    assert (tmp_path / "small.onnx").stat().st_size < (tmp_path / "whole.onnx").stat().st_size
+    model = load(checkpoint, "cpu")
+    part = next(model.labelled(drawn / "faces.parquet", "train")[0])
+    small, whole = (
+        run_onnx(tmp_path / f"{name}.onnx", (part.image, part.boxes, part.valid)) for name in ("small", "whole")
+    )
+    difference = (small - whole).abs()
+    assert 0 < difference.max() < 0.05  # 8 bits: another result, but not much
+    assert json.loads(
+        onnxruntime.InferenceSession(tmp_path / "small.onnx").get_modelmeta().custom_metadata_map["fer_vit"]
+    )
+
+
+def test_8_bits_are_for_onnx(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("folder", "model.pt2"):
+        with pytest.raises(SystemExit):
+            main(["export", str(tmp_path / name), "--quantize", str(drawn / "faces.parquet")])
+        assert "`--quantize` is for ONNX" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

@@ -13,6 +13,7 @@ from fer_vit.model.attention import (
     DotAttention,
     GaussianAttention,
     HeadDrop,
+    fused_is_faster,
     masked_softmax,
     use_fused_attention,
 )
@@ -196,3 +197,18 @@ def test_switches_every_layer_and_tells_what_was() -> None:
     before = use_fused_attention(model, fused=False)
     assert before == {"blocks.0.attn": True, "blocks.1.attn": False, "blocks.2.attn": True}
     assert not any(block.attn.fused_attn for block in model.blocks)
+
+
+@pytest.mark.parametrize(
+    ("device", "tokens", "trains_in_bf16", "expected"),
+    [
+        ("cpu", 68, True, False),
+        ("cpu", 68, False, False),
+        ("cpu", 229, False, True),
+        ("cpu", 229, True, False),
+        ("cuda", 68, True, True),
+        ("cuda", 229, False, True),
+    ],
+)
+def test_the_faster_attention(device: str, tokens: int, trains_in_bf16: bool, expected: bool) -> None:
+    assert fused_is_faster(torch.device(device), tokens, trains_in_bf16) is expected
