@@ -3,7 +3,7 @@
 python -m benchmarks.training
 
 The bare ViT has the same width, depth and number of tokens (register tokens stand for the regions). On the GPU if there
-is one, in bfloat16; `--compile` compiles both.
+is one, in bfloat16; `--compile` compiles both. Utilisation is of the machine's own largest matrix products.
 """
 
 import argparse
@@ -145,6 +145,13 @@ def against_a_bare_vit(config: RegionViTConfig, number: int, rounds: int, compil
     return found
 
 
+def peak(side: int = 8192 if DEVICE.type == "cuda" else 2048) -> float:
+    """Measured multiply-adds a second of large bfloat16 matrix products."""
+    a = torch.randn(side, side, device=DEVICE, dtype=torch.bfloat16)
+    (times,) = in_turns({"product": lambda: a @ a}, 5, 1.0).values()
+    return side**3 / min(times)
+
+
 def tokens(config: RegionViTConfig, number: int, rounds: int) -> None:
     """Prints what each choice of tokens costs, forward and in a step, beside its multiply-adds."""
     depth = config.depth or 12
@@ -204,13 +211,18 @@ def main() -> None:
     args = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
-    print(machine())
+    best = peak()
+    print(f"{machine()}\nmatrix products in bfloat16: {best / 1e9:,.0f} billion multiply-adds a second")
     for name, (config, number) in SIZES.items():
         found = against_a_bare_vit(config, number, args.rounds, args.compile)
         print(f"\n{name}, batch {number}\n\n| | seconds a step | RegionViT takes |\n| --- | ---: | ---: |")
         for other, times in found.items():
             part = ratios({"RegionViT": found["RegionViT"], other: times}, other)["RegionViT"]
             print(f"| {other} | {spread(times, 3)} | {spread(part)} |", flush=True)
+        # A step is a forward pass and two times its work backward.
+        work = 3 * number * sum(multiply_adds(RegionViT(config, EXPRESSIONS)).values())
+        use = [work / seconds / best for seconds in found["RegionViT"]]
+        print(f"\nmodel FLOPs utilisation of RegionViT: {spread([100 * part for part in use], 0)} %")
         tokens(config, number, args.rounds)
 
 

@@ -84,7 +84,8 @@ def predict(
     """
     here = place()
     check_number("part_size", part_size, 1)
-    if output.suffix:
+    in_parts = output.is_dir() or not output.suffix
+    if not in_parts:
         check_table(output, overwrite)
         if here.processes > 1:
             raise FerVitError(
@@ -98,7 +99,7 @@ def predict(
     columns = table_columns(model.labels)
     workers = max(1, cores() // here.local_processes) if workers is None else workers
     counts = Counts(Counter(), Counter())
-    if output.suffix:
+    if not in_parts:
         stream = model.stream(find_images(images), face, detector, batch_size, workers)
         write_table(output, columns, stream, counts)
         print(f"{counts}\nTable: {output}")
@@ -186,8 +187,8 @@ def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell
 def check_table(path: Path, overwrite: bool) -> None:
     """Raises FerVitError when a table could not be written there, before any work."""
     if path.suffix not in SUFFIXES:
-        raise FerVitError(f"Expected a table that ends in {', '.join(SUFFIXES)}, or a folder, but got {path}.")
-    if path.is_dir():
-        raise FerVitError(f"Expected the name of a table, but {path} is a folder. Name a file in it.")
+        raise FerVitError(
+            f"Expected a table that ends in {', '.join(SUFFIXES)}, or a folder without a dot, but got {path}."
+        )
     if path.exists() and not overwrite:
         raise FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")

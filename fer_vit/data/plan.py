@@ -186,7 +186,7 @@ def _write(path: Path, images: Iterable[Path], part_size: int, settings: dict[st
     listed = iter(images)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if any(path.parent.iterdir()):
+        if any(not other.name.startswith(".") for other in path.parent.iterdir()):
             raise FerVitError(
                 f"Expected a new folder or one that `predict` began, but {path.parent} holds other things."
             )
