@@ -262,7 +262,7 @@ class Recognizer(nn.Module):
         Raises:
             FerVitError: The manifest is not there, has other labels, or not every row has one.
         """
-        rows = Manifest.read(manifest).split(split)
+        rows = Manifest.read(manifest, [split]).split(split)
         if list(rows.names) != self.labels:
             raise FerVitError(
                 f"Expected labels {', '.join(self.labels)} in {manifest}, but got {', '.join(rows.names)}."

@@ -239,7 +239,7 @@ def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path
     main(prediction(faces, tmp_path / "one"))
     status, out, err = run(*prediction(faces, tmp_path / "two"), launcher=TORCHRUN)
     assert status == 0, err
-    assert "all 9 tables, 60 images, each exactly once, 60 faces" in out
+    assert "all 9 tables, all 60 images of the plan exactly once (60 ok), 60 faces" in out
     rows = table(tmp_path / "two")
     assert [row["path"] for row in rows] == sorted(map(str, faces.rglob("*.png")))
     assert rows == table(tmp_path / "one")
@@ -261,7 +261,7 @@ def test_a_prediction_that_is_killed_goes_on(faces: Path, tmp_path: Path, capsys
     main(words)
     out = capsys.readouterr().out
     assert f"{7 * (left - 1) + 4} images: " in out
-    assert "all 9 tables, 60 images, each exactly once, 60 faces" in out
+    assert "all 9 tables, all 60 images of the plan exactly once (60 ok), 60 faces" in out
     assert first.stat().st_mtime_ns == before
     main(prediction(faces, tmp_path / "whole", "--batch_size=1"))
     assert table(output) == table(tmp_path / "whole")

@@ -1,18 +1,18 @@
 """The verb `predict`: photos in, one table out."""
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 from fer_vit.data.photos import FaceMode, Photo, cores, find_images, iter_images
-from fer_vit.data.plan import Plan, begin, place
+from fer_vit.data.plan import LARGEST, Plan, begin, place
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.geometry import LANDMARKS
 from fer_vit.recognizer import DetectorName, FaceResult, Recognizer, load
@@ -83,19 +83,21 @@ def predict(
         FerVitError: The checkpoint or the images are not there, or the table cannot be written.
     """
     here = place()
-    check_number("part_size", part_size, 1)
+    check_number("part_size", part_size, 1, LARGEST)
     in_parts = output.is_dir() or not output.suffix
     if not in_parts:
         check_table(output, overwrite)
         if here.processes > 1:
             raise FerVitError(
-                f"{here.processes} processes cannot write one table. Name a folder, for example --output {output.stem}."
+                f"{here.processes} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a folder, for "
+                f"example --output {output.stem}, or unset RANK and WORLD_SIZE."
             )
     elif overwrite:
         raise FerVitError(
             f"What is done in a folder is kept. Remove {output} to begin anew, or leave out `--overwrite`."
         )
-    model = load(checkpoint, f"cuda:{here.local_rank}" if torch.cuda.is_available() else "cpu")
+    gpus = torch.cuda.device_count()  # SLURM may show each process its own alone
+    model = load(checkpoint, f"cuda:{here.local_rank % gpus}" if gpus else "cpu")
     columns = table_columns(model.labels)
     workers = max(1, cores() // here.local_processes) if workers is None else workers
     counts = Counts(Counter(), Counter())
@@ -104,12 +106,13 @@ def predict(
         write_table(output, columns, stream, counts)
         print(f"{counts}\nTable: {output}")
         return
-    asked = {"images": list(map(str, images)), "model": fingerprint(model), "face": face, "detector": detector}
+    asked: dict[str, object] = {"images": [os.path.abspath(image) for image in images], "model": fingerprint(model)}
+    asked |= {"face": face, "detector": detector, "part_size": part_size}
     plan = begin(output, iter_images(images), part_size, asked, here.rank)
     mine = Plan(output, [part for part in plan.missing() if part % here.processes == here.rank])
     stream = model.stream(mine, face, detector, batch_size, workers)
     for part in mine.parts:
-        write_table(plan.table(part), columns, islice(stream, len(plan.images(part))), counts)
+        write_table(plan.table(part), columns, islice(stream, plan.sizes[part]), counts)
     next(stream, None)  # which ends its progress bar
     print(f"{counts}\n{state_of(plan)}")
 
@@ -152,14 +155,22 @@ def state_of(plan: Plan) -> str:
             "being made elsewhere, or the same command goes on with them."
         )
     bar = tqdm(plan.parts, desc="checking", unit=" tables", disable=None, leave=False)
-    images, faces = np.sum([plan.check(part) for part in bar], axis=0)
-    return f"{plan.folder}: all {len(plan.parts):,} tables, {images:,} images, each exactly once, {faces:,} faces"
+    status, faces = Counter[str](), 0
+    for part in bar:
+        its_status, its_faces = plan.check(part)
+        status, faces = status + its_status, faces + its_faces
+    listed = ", ".join(f"{number:,} {name}" for name, number in status.most_common(5))
+    return (
+        f"{plan.folder}: all {len(plan.parts):,} tables, all {status.total():,} images of the plan exactly once "
+        f"({listed}), {faces:,} faces"
+    )
 
 
 def fingerprint(model: Recognizer) -> str:
-    """Returns a few letters that tell a model's weights and temperature from others."""
-    digest = hashlib.sha256(str(model.net.temperature).encode())
-    for name, tensor in sorted(model.net.state_dict().items()):
+    """Returns a few letters that tell a model from others: its weights, and whatever else its use needs."""
+    net = model.net
+    digest = hashlib.sha256(str((net.config, net.labels, net.align, net.template, net.temperature)).encode())
+    for name, tensor in sorted(net.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 

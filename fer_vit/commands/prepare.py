@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import multiprocessing
+import re
 import signal
 import tempfile
 import zipfile
@@ -220,7 +221,10 @@ def _check_out(out: Path, overwrite: bool, folder: bool = False) -> None:
         raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
     if not folder and out.is_dir():
         raise FerVitError(f"Expected the name of a manifest, but {out} is a folder. Name a file in it.")
-    if folder and (out.suffix == ".parquet" or (out.exists() and not _holds_shards(out))):
+    if re.match(r"\w+:/", str(out)):
+        raise FerVitError(f"Expected a place on this machine, but got {out}. Copy the folder there afterwards.")
+    taken = out.is_symlink() or (out.exists() and not _holds_shards(out))
+    if folder and (out.suffix == ".parquet" or not out.name or taken):
         raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
     if out.exists() and not overwrite:
         raise FerVitError(f"{out} exists already. Choose another name or add `--overwrite`.")

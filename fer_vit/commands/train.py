@@ -5,6 +5,7 @@ import signal
 import tempfile
 import warnings
 from argparse import ArgumentError
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +83,14 @@ class TrainCLI(LightningCLI):
             processes = getattr(self.trainer.strategy.launcher, "procs", [])  # none when torchrun or SLURM started them
             while processes:  # and so none that Lightning would find dead, and kill this one before it speaks
                 processes.pop().kill()
-            lost = isinstance(error, dist.DistBackendError) or "gloo/transport" in str(error)
+            lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
             if not lost or not dist.is_initialized():
                 raise
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it speaks
-            path = next(
-                callback.best_model_path
-                for callback in self.trainer.checkpoint_callbacks
-                if isinstance(callback, ModelCheckpoint) and callback.filename == "last"
-            )
+            saved = [
+                Path(path) for path in map(attrgetter("best_model_path"), self.trainer.checkpoint_callbacks) if path
+            ]
+            path = max(saved, key=lambda file: file.stat().st_mtime, default=None)
             raise FerVitError(
                 "Another process of this run died or no longer answers; it may have said why. "
                 + (f"Go on with `--ckpt_path {path}`." if path else "Start again: there is no checkpoint yet.")
@@ -146,7 +146,9 @@ def train(args: list[str]) -> None:
                 | {"exit_on_error": False, "prog": "fer-vit"},
             )
         except (ArgumentError, MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
-            raise FerVitError(" ".join(str(error).split())) from error
+            # Out of a process that loads data an error comes with its traceback as text, its own words last.
+            words = str(error).strip().splitlines()[-1:] if "Traceback (most recent" in str(error) else [str(error)]
+            raise FerVitError(" ".join(" ".join(words).split()).removeprefix("fer_vit.errors.FerVitError: ")) from error
 
 
 @rank_zero_only

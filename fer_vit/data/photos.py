@@ -89,19 +89,26 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
         source = self.sources[index]
         path = str(source) if isinstance(source, Path) else f"image {index}"
         try:
-            data = read_bytes(source) if isinstance(source, Path) else b""
-            # A photo of a phone has many more pixels than the detector looks at.
-            reduction = reduction_to(data, MAX_SIDE) if self.face == "detect" else 1
-            image = decode_image(data, reduction) if isinstance(source, Path) else source
-            faces = self._faces(image, reduction)
-            if any(face and self._wants_more(face, reduction) for face in faces):
-                image, reduction = decode_image(data), 1
+            image, reduction, faces = self._look(source)
             samples = [self._sample(image, reduction, face, place, path) for place, face in enumerate(faces)]
         except ImageError as error:
             return Photo(path, str(error), []), []
         except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
             return Photo(path, "the image cannot be processed", []), []
         return Photo(path, OK if faces else NO_FACE, faces), samples
+
+    def _look(self, source: Source) -> tuple[Image, int, list[Face | None]]:
+        """Returns an image, its reduction, and its faces in pixels of the whole image."""
+        if not isinstance(source, Path):
+            return source, 1, self._faces(source, 1)
+        data = read_bytes(source)
+        # A photo of a phone has many more pixels than the detector looks at.
+        reduction = reduction_to(data, MAX_SIDE) if self.face == "detect" else 1
+        image = decode_image(data, reduction)
+        faces = self._faces(image, reduction)
+        if any(face and self._wants_more(face, reduction) for face in faces):
+            return decode_image(data), 1, faces
+        return image, reduction, faces
 
     def _faces(self, image: Image, reduction: int) -> list[Face | None]:
         if self.face == "detect":

@@ -11,11 +11,16 @@ waits for one that died: which parts are theirs follows from their rank, and wha
 
 import json
 import os
+import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
+from secrets import token_hex
+from textwrap import shorten
 from typing import Any, NamedTuple, overload
 
 import pyarrow as pa
@@ -45,8 +50,12 @@ class Place(NamedTuple):
 
 VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),  # srun
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),  # srun
 )
+LARGEST = 10_000_000
+"""Images of a part, at most: their names are in memory."""
+PATIENCE = 600
+"""Seconds that a process waits without a sign of the first one."""
 
 
 def place() -> Place:
@@ -56,15 +65,17 @@ def place() -> Place:
         FerVitError: What they say is not a rank below the number of processes.
     """
     for names in VARIABLES:
-        words = [os.environ.get(name, "") for name in names]
-        if words[0] and words[1]:
-            numbers = [word.partition("(")[0] for word in words]  # SLURM writes 4(x2) for two machines of four
-            if not all(word.isdecimal() for word in numbers if word) or int(numbers[0]) >= int(numbers[1]):
+        rank, processes, *local = (os.environ.get(name, "") for name in names)
+        if rank and processes:
+            if not (rank.isdecimal() and processes.isdecimal() and int(rank) < int(processes)):
                 raise FerVitError(
-                    f"Expected a rank below the number of processes, but got {names[0]}={words[0]} and "
-                    f"{names[1]}={words[1]}."
+                    f"Expected a rank below the number of processes, but got {names[0]}={rank} and "
+                    f"{names[1]}={processes}."
                 )
-            return Place(int(numbers[0]), int(numbers[1]), int(numbers[2] or 0), int(numbers[3] or 1))
+            # SLURM writes 4(x2),3 for two machines of four tasks and one of three.
+            starts = [re.match(r"\d+", word) for word in local]
+            local_rank, local_processes = (int(start[0]) if start else 0 for start in starts)
+            return Place(int(rank), int(processes), local_rank, max(1, local_processes))
     return Place()
 
 
@@ -79,20 +90,26 @@ class Plan(Sequence[Path]):
         folder: Where it is.
         settings: What the prediction was begun with.
         parts: Numbers of the parts.
+        sizes: Images of every part of the plan.
+
+    Raises:
+        FerVitError: There is something else in the plan's place.
     """
 
     def __init__(self, folder: Path, parts: Sequence[int] | None = None) -> None:
         self.folder = folder
-        with pq.ParquetFile(folder / NAME) as file:
-            meta = file.metadata
-            self.settings: dict[str, Any] = json.loads(file.schema_arrow.metadata[b"fer_vit"])
-            self.parts = range(meta.num_row_groups) if parts is None else parts
-            self.part_size: int = meta.row_group(0).num_rows
-            self._length: int = sum(meta.row_group(part).num_rows for part in self.parts)
-        self._read: tuple[int, list[Path]] = (-1, [])
+        try:
+            with pq.ParquetFile(folder / NAME) as file:
+                groups = range(file.metadata.num_row_groups)
+                self.sizes: list[int] = [file.metadata.row_group(part).num_rows for part in groups]
+                self.settings: dict[str, Any] = json.loads(file.schema_arrow.metadata[b"fer_vit"])
+        except (pa.ArrowException, TypeError, KeyError, ValueError) as error:
+            raise FerVitError(f"{folder / NAME} is no plan of `predict`. Choose another folder.") from error
+        self.parts = groups if parts is None else parts
+        self._part: tuple[int, list[Path]] = (-1, [])
 
     def __len__(self) -> int:
-        return self._length
+        return sum(self.sizes[part] for part in self.parts)
 
     @overload
     def __getitem__(self, index: int) -> Path: ...
@@ -104,10 +121,10 @@ class Plan(Sequence[Path]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        part, rest = divmod(index, self.part_size)
-        if self._read[0] != part:
-            self._read = part, self.images(self.parts[part])
-        return self._read[1][rest]
+        part, rest = divmod(index, self.sizes[0])
+        if self._part[0] != part:
+            self._part = part, self.images(self.parts[part])
+        return self._part[1][rest]
 
     def images(self, part: int) -> list[Path]:
         """Returns the images of a part."""
@@ -123,27 +140,29 @@ class Plan(Sequence[Path]):
         there = {entry.name for entry in os.scandir(self.folder)}
         return [part for part in self.parts if self.table(part).name not in there]
 
-    def check(self, part: int) -> tuple[int, int]:
-        """Counts a part's images and faces, after a look whether each image has its rows once and in order.
+    def check(self, part: int) -> tuple[Counter[str], int]:
+        """Looks whether each image of a part has its rows once and in order.
+
+        Returns:
+            Images by status, and the number of faces.
 
         Raises:
             FerVitError: It has not.
         """
-        file, images = self.table(part), self.images(part)
+        file, names = self.table(part), [as_text(str(image)) for image in self.images(part)]
         try:
-            rows = pq.read_table(file, columns=["path", "face"], partitioning=None)
+            rows = pq.read_table(file, columns=["path", "face", "status"], partitioning=None).to_pydict()
         except (pa.ArrowException, OSError) as error:
             raise FerVitError(f"{file} cannot be read. Remove it and run the same command again.") from error
-        pairs = zip(rows["path"].to_pylist(), rows["face"].to_pylist(), strict=True)
-        seen = [(path, [face for _, face in found]) for path, found in groupby(pairs, itemgetter(0))]
-        names = [as_text(str(image)) for image in images]
-        numbered = all(faces in ([None], list(range(len(faces)))) for _, faces in seen)
-        if [path for path, _ in seen] != names or not numbered:
+        triples = zip(rows["path"], rows["face"], rows["status"], strict=True)
+        seen = [(path, list(found)) for path, found in groupby(triples, itemgetter(0))]
+        faces = [[face for _, face, _ in found] for _, found in seen]
+        if [path for path, _ in seen] != names or any(row not in ([None], [*range(len(row))]) for row in faces):
             raise FerVitError(
-                f"Expected the rows of {len(images):,} images in {file}, each once and in the plan's order, but got "
-                f"{len(rows):,} rows of {len(seen):,} images. Remove that file and run the same command again."
+                f"Expected the rows of {len(names):,} images in {file}, each once and in the plan's order, but got "
+                f"{len(rows['path']):,} rows of {len(seen):,} images. Remove that file and run the same command again."
             )
-        return len(images), len(rows) - rows["face"].null_count
+        return Counter(found[0][2] for _, found in seen), sum(row != [None] and len(row) for row in faces)
 
 
 def begin(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
@@ -164,37 +183,53 @@ def begin(folder: Path, images: Iterable[Path], part_size: int, settings: dict[s
         if rank == 0:
             _write(path, images, part_size, settings)
         else:
-            print(f"Process {rank} waits for process 0 to list the images in {path}.", flush=True)
-            while not path.exists():
-                time.sleep(1)
+            _wait(path, rank)
     plan = Plan(folder)
     for name, value in settings.items():
-        if plan.settings.get(name) != value:
+        if (theirs := plan.settings.get(name)) != value:
+            begun, now = (shorten(str(words), 100) for words in (theirs, value))
             raise FerVitError(
-                f"{folder} was begun with {name} {plan.settings.get(name)}, but now it is {value}. "
-                "Go on with the same, or choose another folder."
+                f"{folder} was begun with {name} {begun}, but now it is {now}. Go on with the same, or choose another "
+                "folder."
             )
     return plan
 
 
+def _wait(path: Path, rank: int) -> None:
+    """Waits for the plan as long as its first process shows signs of life: the file that it fills."""
+    print(f"Process {rank} waits for process 0 to list the images in {path}.", flush=True)
+    sign, since = None, time.monotonic()
+    while not path.exists():
+        with suppress(OSError):  # there is no folder yet, or a file is renamed just now
+            if (newest := [entry.stat().st_size for entry in os.scandir(path.parent)]) != sign:
+                sign, since = newest, time.monotonic()
+        if time.monotonic() - since > PATIENCE:
+            raise FerVitError(
+                f"Process 0 did not list the images in {path} and shows no sign of life. Start it (RANK=0) with the "
+                "same command, and then this one again."
+            )
+        time.sleep(1)
+
+
 def _write(path: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any]) -> None:
     """Writes a plan beside its place and renames it when it is whole."""
-    schema = pa.schema([("path", pa.binary())]).with_metadata(
-        {"fer_vit": json.dumps(settings)}
-    )  # names may be no Unicode
-    half = path.with_name(f".{path.name}.{os.getpid()}.part")
+    folder = path.parent
+    # Names need not be Unicode
+    schema = pa.schema([("path", pa.binary())]).with_metadata({"fer_vit": json.dumps(settings)})
+    half = folder / f".{path.name}.{token_hex(4)}.part"
     listed = iter(images)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if any(not other.name.startswith(".") for other in path.parent.iterdir()):
-            raise FerVitError(
-                f"Expected a new folder or one that `predict` began, but {path.parent} holds other things."
-            )
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(not other.name.startswith(".") for other in folder.iterdir()):
+            raise FerVitError(f"Expected a new folder or one that `predict` began, but {folder} holds other things.")
         with pq.ParquetWriter(half, schema, compression="zstd") as writer:
             while part := [os.fsencode(image) for image in islice(listed, part_size)]:
                 writer.write_table(pa.table([part], schema=schema), row_group_size=part_size)
         half.replace(path)
     except OSError as error:
-        raise FerVitError(f"Cannot write {path}: {error.strerror}. Choose a folder you may write.") from error
+        raise FerVitError(
+            f"Cannot write {path} ({error.strerror or error}). Choose a folder that you may write and that has room."
+        ) from error
     finally:
-        half.unlink(missing_ok=True)
+        with suppress(OSError):
+            half.unlink()

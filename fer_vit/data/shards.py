@@ -3,6 +3,7 @@
 Each is a manifest in itself, named as Hugging Face `datasets` recognises a split: `train-00002-of-00008.parquet`.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -43,14 +44,21 @@ class Shard(NamedTuple):
             return pq.read_table(self.path, columns=columns, filesystem=self.files, partitioning=None)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
+            if "://" in self.place and isinstance(error, OSError):
+                raise FerVitError(f"Cannot read {self.place} ({reason}). Check its name and your access.") from error
             raise FerVitError(
                 f"{self.place} is not a whole Parquet table ({reason}). Run `fer-vit prepare` again."
             ) from error
 
 
+def place_name(place: str | Path) -> str:
+    """Returns a path or URL as text; a `Path` has made one slash of a URL's two."""
+    return re.sub(r"^(\w+):/+", r"\1://", str(place)).rstrip("/")
+
+
 def is_sharded(place: str | Path) -> bool:
     """Tells a folder or URL of shards from a manifest in one file."""
-    return "://" in str(place) or Path(place).is_dir()
+    return "://" in place_name(place) or Path(place).is_dir()
 
 
 def shard_name(split: str, number: int, count: int) -> str:
@@ -66,11 +74,13 @@ def find_shards(place: str | Path) -> list[Shard]:
     Raises:
         FerVitError: There is nothing, it cannot be listed, or some shards are missing.
     """
-    place, local = str(place).rstrip("/"), fs.LocalFileSystem(use_mmap=True)
+    place, local = place_name(place), fs.LocalFileSystem(use_mmap=True)
     if not is_sharded(place):
         if not Path(place).is_file():
             raise FerVitError(f"No manifest at {place}. Make one with `fer-vit prepare SOURCE ROOT {place}`.")
         return [Shard(None, place, place, local)]
+    if "://" in place and not place.startswith("s3://"):
+        raise FerVitError(f"Expected a file, a folder or s3://bucket/prefix, but got {place}.")
     try:
         files, folder = fs.FileSystem.from_uri(place) if "://" in place else (local, place)
         paths = {info.base_name: info.path for info in files.get_file_info(fs.FileSelector(folder))}
@@ -83,8 +93,34 @@ def find_shards(place: str | Path) -> list[Shard]:
             f"Expected shards such as {shard_name('train', 0, 8)} in {place}, but found none. "
             "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
         )
-    for split, count in {(match[1], int(match[3])) for match in found.values()}:
+    counts = {(match[1], int(match[3])) for match in found.values()}
+    if len(counts) > len({split for split, _ in counts}):
+        raise FerVitError(f"{place} holds shards of more than one data set. Give each a folder of its own.")
+    for split, count in counts:
         for name in (shard_name(split, number, count) for number in range(count)):
             if name not in found:
                 raise FerVitError(f"{name} is missing in {place}. Copy it there, or run `fer-vit prepare` again.")
     return [Shard(match[1], f"{place}/{name}", paths[name], files) for name, match in found.items()]
+
+
+def check_index(place: str | Path) -> None:
+    """Checks that the list that litdata reads names the train shards that are there, with their sizes.
+
+    Raises:
+        FerVitError: It does not, or there is none.
+    """
+    shards = [shard for shard in find_shards(place) if shard.split == "train"]
+    if not shards:
+        raise FerVitError(f"{place} has no rows with split train. Prepare the data set with that split.")
+    files = shards[0].files
+    sizes = {info.base_name: info.size for info in files.get_file_info([shard.path for shard in shards])}
+    try:
+        with files.open_input_stream(f"{shards[0].path.rpartition('/')[0]}/{INDEX}") as stream:
+            listed = {chunk["filename"]: chunk["chunk_bytes"] for chunk in json.loads(stream.read())["chunks"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FerVitError(f"Cannot read {INDEX} in {place}. Copy the whole folder that `prepare` made.") from error
+    if listed != sizes:
+        wrong = min(name for name in listed.keys() | sizes.keys() if listed.get(name) != sizes.get(name))
+        raise FerVitError(
+            f"{wrong} in {place} is not the one that {INDEX} names. Copy the whole folder that `prepare` made again."
+        )

@@ -11,6 +11,7 @@ from fer_vit.data.crop import CropSpec
 from fer_vit.data.dataset import Change, FaceDataset
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.sample import Batch, Sample, collate
+from fer_vit.data.shards import check_index
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import one_thread
 
@@ -63,7 +64,10 @@ class ShardReader(BaseItemLoader):
             self._wait_until_chunk_ready(chunk_index, chunk_filepath, size)
             manifest = Manifest.read(chunk_filepath)
             if manifest.names != self.names:
-                raise FerVitError(f"{chunk_filepath}: expected the labels {', '.join(self.names)}.")
+                raise FerVitError(
+                    f"{chunk_filepath}: expected the labels {', '.join(self.names)}, but got "
+                    f"{', '.join(manifest.names)}. Run `fer-vit prepare` again."
+                )
             self.faces, self.shard = FaceDataset(manifest, self.spec, self.augment), chunk_index
             if self.faces.targets is None:
                 raise no_label(chunk_filepath, "train")
@@ -86,19 +90,23 @@ class ShardReader(BaseItemLoader):
 
 
 class ShardLoader(StreamingDataLoader):
-    """litdata's loader, which knows that an epoch is over once its last batch is out.
+    """litdata's loader, in which a position that was loaded counts for one epoch.
 
-    litdata knows it when it is asked for one batch more. Lightning, which has counted, does not ask, and the rest of a
-    resumed epoch would come again.
+    litdata forgets it when it is asked for one batch more than there are. Lightning, which has counted, does not ask,
+    and the rest of that epoch would come again.
     """
 
-    restore: bool
+    begun = False
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in super().__iter__():
-            if self.restore and self.state_dict()["num_samples_yielded"] >= len(self.dataset):
-                self.restore = False
-            yield batch
+        if self.begun:
+            self.restore = False
+        self.begun = self.restore
+        yield from super().__iter__()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the epoch has come, and in how many batches."""
+        return {**super().state_dict(), "batches": len(self)}
 
 
 def shard_loader(
@@ -123,6 +131,7 @@ def shard_loader(
     if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
         # The user's own word for a store in the same network; litdata has none to allow it.
         _OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
+    check_index(place)
     dataset = StreamingDataset(
         str(place),
         item_loader=ShardReader(names, spec, augment),
@@ -131,6 +140,7 @@ def shard_loader(
         seed=int(os.environ.get("PL_GLOBAL_SEED", 0)),  # as Lightning's own samplers: the same in all processes
         item_shuffle_window=0,  # all rows of a shard among one another
     )
+    dataset.posix_fast = None  # on network folders litdata would shuffle otherwise and choose the number of workers
     loader = ShardLoader(
         dataset,
         batch_size=batch_size,
@@ -138,7 +148,6 @@ def shard_loader(
         drop_last=True,
         collate_fn=collate,
         pin_memory=torch.cuda.is_available(),
-        persistent_workers=num_workers > 0,
         worker_init_fn=one_thread,
     )
     if not len(loader):
@@ -150,16 +159,26 @@ def shard_loader(
 
 
 def go_on(loader: ShardLoader, position: dict[str, Any]) -> None:
-    """Lets a loader go on where another one stopped, with as many processes and workers or with others.
+    """Lets a loader go on where another one stopped.
 
     Args:
         loader: The loader.
         position: The other one's `state_dict()`.
+
+    Raises:
+        FerVitError: It stopped in mid-epoch, and another number of processes or workers, or another batch size, would
+            deal out the rest of that epoch otherwise.
     """
-    mine = loader.dataset
-    here = {  # the shards, or their cache, may have moved
-        "input_dir_path": mine.input_dir.path,
-        "input_dir_url": mine.input_dir.url,
-        "cache_dir_path": mine.cache_dir.path,
-    }
-    loader.load_state_dict({**position, "dataset": {**position["dataset"], **here}})
+    theirs, mine = position["dataset"], loader.state_dict()["dataset"]
+    if position["num_samples_yielded"] >= position["batches"] * theirs["batch_size"]:
+        loader.current_epoch = position["current_epoch"]
+        return
+    for name, option in (("world_size", "processes"), ("num_workers", "workers"), ("batch_size", "faces in a batch")):
+        if theirs[name] != mine[name]:
+            raise FerVitError(
+                f"The checkpoint is of the middle of an epoch with {theirs[name]} {option}, but now there are "
+                f"{mine[name]}. Go on with as many, or from the end of an epoch."
+            )
+    # The shards, or their cache, may have moved.
+    here = {name: mine[name] for name in ("input_dir_path", "input_dir_url", "cache_dir_path")}
+    loader.load_state_dict({**position, "dataset": {**theirs, **here}})

@@ -1,12 +1,14 @@
 """The image reader: a file's bytes become RGB uint8, or an error that says why not."""
 
 import io
+import struct
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image as Pil
+from PIL.ExifTags import Base
+from PIL.JpegImagePlugin import JpegImageFile
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import Image
@@ -18,6 +20,8 @@ IMAGE_SUFFIXES = frozenset(
 
 REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}
 """OpenCV's bits that ask for a smaller image; its own constants are for grey or BGR."""
+
+ORIENTATION = Base.Orientation
 
 
 class ImageError(FerVitError):
@@ -54,13 +58,21 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 def reduction_to(data: bytes, least: int) -> int:
     """Returns the strongest reduction that leaves at least so many pixels to an encoded JPEG's longer side.
 
-    Others are decoded whole in any case, so it is 1 for them, and for what cannot be read.
+    1 for other formats, which are decoded whole in any case; and where a turned image would lie beside its place, since
+    a side that the reduction does not divide is filled up at the end that EXIF brings to the front.
     """
     try:
-        with Pil.open(io.BytesIO(data), formats=["JPEG"]) as image:  # reads the header alone
-            return max(factor for factor in REDUCED if factor == 1 or max(image.size) >= least * factor)
-    except (OSError, ValueError, Pil.DecompressionBombError):
+        # Reads the header alone. `Image.open` would refuse the large photos that need this most.
+        image = JpegImageFile(io.BytesIO(data))
+        turned = image.getexif().get(ORIENTATION, 1) != 1
+    except (OSError, SyntaxError, ValueError, struct.error):
         return 1
+    return max(
+        factor
+        for factor in REDUCED
+        if factor == 1
+        or (max(image.size) >= least * factor and not (turned and any(side % factor for side in image.size)))
+    )
 
 
 def read_image(path: Path) -> Image:

@@ -2,9 +2,10 @@
 
 import csv
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -35,13 +36,21 @@ class TableWriter:
             raise FerVitError(f"Expected a table that ends in {', '.join(SUFFIXES)}, but got {path}.")
         self.path = path
         self.columns = columns
-        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._part = path.with_name(f".{path.name}.{token_hex(4)}.part")
         self._rows: list[Mapping[str, Any]] = []
-        try:
+        with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._open()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise FerVitError(f"Cannot write {path}: {error.strerror}. Choose a folder you may write.") from error
+            reason = error.strerror or error
+            raise FerVitError(
+                f"Cannot write {self.path} ({reason}). Choose a folder that you may write and that has room."
+            ) from error
 
     def _open(self) -> None:
         self._parquet: pq.ParquetWriter | None = None
@@ -57,17 +66,22 @@ class TableWriter:
             csv.writer(self._text).writerow(self.columns)
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds rows of cells by column; a missing cell is None."""
-        if self._text is None:
-            self._rows += rows
-            if len(self._rows) >= ROW_GROUP:
-                self._flush()
-        elif self.path.suffix == ".csv":
-            csv.DictWriter(self._text, self.columns).writerows(rows)
-        else:
-            for row in rows:
-                whole = {name: row.get(name) for name in self.columns}
-                self._text.write(json.dumps(whole, ensure_ascii=False) + "\n")
+        """Adds rows of cells by column; a missing cell is None.
+
+        Raises:
+            FerVitError: They cannot be written, for example since the disk is full.
+        """
+        with self._writing():
+            if self._text is None:
+                self._rows += rows
+                if len(self._rows) >= ROW_GROUP:
+                    self._flush()
+            elif self.path.suffix == ".csv":
+                csv.DictWriter(self._text, self.columns).writerows(rows)
+            else:
+                for row in rows:
+                    whole = {name: row.get(name) for name in self.columns}
+                    self._text.write(json.dumps(whole, ensure_ascii=False) + "\n")
 
     def _flush(self) -> None:
         if self._parquet is not None and self._rows:
@@ -85,13 +99,14 @@ class TableWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
-                self._flush()
-            for file in (self._parquet, self._text):
-                if file is not None:
-                    file.close()
-            if kind is None:
-                self._part.replace(self.path)
+            with self._writing():
+                if kind is None:
+                    self._flush()
+                for file in (self._parquet, self._text):
+                    if file is not None:
+                        file.close()
+                if kind is None:
+                    self._part.replace(self.path)
         finally:
             self._part.unlink(missing_ok=True)
 

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -147,6 +148,12 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
     small, whole = (
         run_onnx(tmp_path / f"{name}.onnx", (part.image, part.boxes, part.valid)) for name in ("small", "whole")
     )
+    nodes = onnx.load(tmp_path / "small.onnx").graph.node
+    eight = {node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
+    sums = {node.input[0] for node in nodes if node.op_type == "LayerNormalization"}
+    assert eight
+    assert sums
+    assert not eight & sums  # what products add up to is not in 8 bits
     difference = (small - whole).abs()
     assert 0 < difference.max() < 0.05  # 8 bits: another result, but not much
     assert json.loads(

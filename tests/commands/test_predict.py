@@ -9,9 +9,13 @@ import pytest
 from matplotlib import cbook
 from skimage.data import astronaut
 
+from fer_vit import load
 from fer_vit.cli import main
+from fer_vit.commands import predict as verb
+from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.report.table import TableWriter
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +169,9 @@ def test_processes_share_a_folder(
     assert "2 of 3 tables are there" in capsys.readouterr().out
     monkeypatch.setenv("RANK", "1")
     rows = in_parts(photos, checkpoint, output)
-    assert "all 3 tables, 6 images, each exactly once, 4 faces" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "all 3 tables, all 6 images of the plan exactly once (3 ok, " in out
+    assert ", 4 faces" in out
     assert len(first) < len(rows) == len(expected)
     for row, other in zip(rows, expected, strict=True):
         assert row == {
@@ -204,14 +210,78 @@ def test_a_folder_belongs_to_one_prediction(
     for words, expected in (
         (["--face", "crop"], "was begun with face detect, but now it is crop"),
         (["--checkpoint", "ferplus-small"], "was begun with model"),
-        (["--overwrite"], "Remove"),
+        (["--detector", "none", "--face", "crop"], "was begun with face detect"),
+        (["--part_size", "3"], "was begun with part_size 2, but now it is 3"),
+        (["--part_size", "100000000"], "part_size"),
         (["--part_size", "0"], "part_size"),
+        (["--overwrite"], "Remove"),
     ):
         with pytest.raises(SystemExit):
             in_parts(photos, checkpoint, output, *words)
         assert expected in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        in_parts(photos / "woman.png", checkpoint, output)
+    assert f"was begun with images ['{photos}'], but now it is ['{photos}/woman.png']" in capsys.readouterr().err
+    monkeypatch.chdir(photos.parent)
+    in_parts(Path(photos.name), checkpoint, tmp_path / "here")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):  # another folder of that name, for all that is known
+        in_parts(Path(photos.name), checkpoint, tmp_path / "here")
+    assert "was begun with images" in capsys.readouterr().err
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(SystemExit):
         predict(photos, checkpoint, tmp_path / "faces.csv")
-    assert "2 processes cannot write one table. Name a folder, for example --output faces." in capsys.readouterr().err
+    assert "2 processes (WORLD_SIZE, or SLURM's) cannot write one table" in capsys.readouterr().err
+
+
+def test_each_process_has_its_gpu_and_cores(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path) -> None:
+    asked: list[object] = []
+
+    def stop(*args: object) -> None:
+        asked.extend(args)
+        raise FerVitError("seen enough")
+
+    monkeypatch.setattr(verb, "load", stop)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    for rank, device in ((1, "cuda:1"), (6, "cuda:2")):
+        for name, value in (("RANK", 9), ("WORLD_SIZE", 16), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", 8)):
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(FerVitError, match="seen enough"):
+            verb.predict([photos], output=tmp_path / "faces")
+        assert asked[-1] == device
+    monkeypatch.setattr(verb, "cores", lambda: 24)
+    model = load(device="cpu")
+    monkeypatch.setattr(verb, "load", lambda *_: model)
+    monkeypatch.setattr(model, "stream", stop)
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(FerVitError, match="seen enough"):
+        verb.predict([photos], output=tmp_path / "faces")
+    assert asked[-1] == 3  # workers
+
+
+def test_a_fingerprint_tells_models_apart() -> None:
+    prints = set()
+    for change in (
+        lambda net: None,
+        lambda net: setattr(net, "temperature", 2.0),
+        lambda net: setattr(net, "align", "crop"),
+        lambda net: net.labels.reverse(),
+        lambda net: next(net.parameters()).data.add_(1e-3),
+    ):
+        model = load(device="cpu")
+        change(model.net)
+        prints.add(verb.fingerprint(model))
+    assert len(prints) == 5
+    assert verb.fingerprint(load(device="cpu")) in prints
+
+
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path, yunet_named: None) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with TableWriter(tmp_path / "t.csv", {"path": str}) as table:
+        table._text.close()
+        table._text = open("/dev/full", "w")  # noqa: SIM115
+        with pytest.raises(FerVitError, match=r"t\.csv \(No space left on device\).*has room"):
+            table.write([{"path": "x" * 100_000}])
+        table._text = None

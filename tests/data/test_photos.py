@@ -4,14 +4,16 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from PIL import Image as Pil
 from skimage.data import astronaut
 
+import fer_vit.data.photos as photos_module
 from fer_vit.data.crop import CropSpec, crop_face
 from fer_vit.data.photos import NO_FACE, OK, PhotoDataset, find_images, photo_loader
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Face, YuNet
 from fer_vit.face.geometry import TEMPLATE, Image, apply
-from fer_vit.face.image import encode_png, read_image
+from fer_vit.face.image import encode_png, read_image, reduction_to
 
 SPEC = CropSpec(size=48)
 
@@ -65,7 +67,43 @@ def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
     assert sample.valid.all()
 
 
-@pytest.mark.parametrize(("size", "whole"), [(48, False), (500, True)])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("shape", [(1983, 2643), (1984, 2640)], ids=["odd", "even"])
+def test_a_turned_photo_is_where_it_would_be_whole(
+    shape: tuple[int, int], orientation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The detector finds the middle of a bright square, wherever EXIF turns it to."""
+    image = np.zeros((*shape, 3), np.uint8)
+    image[300:700, 1500:1900] = 255
+    exif = Pil.Exif()
+    exif[0x0112] = orientation
+    Pil.fromarray(image).save(tmp_path / "photo.jpg", exif=exif, quality=95)
+    seen: list[tuple[int, ...]] = []
+
+    def detector(image: Image) -> list[Face]:
+        seen.append(image.shape)
+        weight = image[..., 0] / image[..., 0].sum(dtype=float)
+        y, x = np.indices(weight.shape) + 0.5
+        middle, side = np.array([(weight * x).sum(), (weight * y).sum()]), 400 * max(image.shape) / max(shape)
+        return [Face(np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9)]
+
+    dataset = PhotoDataset([tmp_path / "photo.jpg"], SPEC, "detect", detector)
+    _, _, (face,) = dataset._look(tmp_path / "photo.jpg")
+    monkeypatch.setattr(photos_module, "reduction_to", lambda *_: 1)
+    _, _, (whole,) = dataset._look(tmp_path / "photo.jpg")
+    assert max(seen[0]) == (2643 if shape[0] % 2 and orientation > 1 else (max(shape) + 1) // 2)
+    assert np.abs(face.landmarks - whole.landmarks).max() < 0.1
+
+
+def test_other_formats_and_sizes_are_decoded_whole() -> None:
+    image = np.zeros((2000, 6000, 3), np.uint8)
+    for suffix, side, expected in ((".jpg", 6000, 4), (".jpg", 2560, 2), (".jpg", 2559, 1), (".png", 6000, 1)):
+        data = cv2.imencode(suffix, image[:, :side])[1].tobytes()
+        assert reduction_to(data, 1280) == expected
+    assert reduction_to(b"\xff\xd8\xff\xe0", 1280) == reduction_to(b"", 1280) == reduction_to(b"text", 1280) == 1
+
+
+@pytest.mark.parametrize(("size", "whole"), [(48, False), (250, False), (350, True), (500, True)])
 def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_path: Path) -> None:
     smooth = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8), (0, 0), 3)
     image = cv2.resize(smooth, (2643, 1983), interpolation=cv2.INTER_CUBIC)  # odd: half of it is no whole number

@@ -21,8 +21,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(plan: Plan, part: int, rows: list[tuple[str, int | None]]) -> None:
-    table = pa.table({"path": [path for path, _ in rows], "face": pa.array([face for _, face in rows], pa.int64())})
-    pq.write_table(table, plan.table(part))
+    faces = pa.array([face for _, face in rows], pa.int64())
+    status = ["no face" if face is None else "ok" for _, face in rows]
+    pq.write_table(pa.table({"path": [path for path, _ in rows], "face": faces, "status": status}), plan.table(part))
 
 
 def test_images_by_part(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_names_that_are_no_unicode(tmp_path: Path) -> None:
     plan = begin(tmp_path, iter(names), 2, SETTINGS, 0)
     assert list(plan) == names
     write(plan, 0, [("photos/\\udcff.jpg", 0), ("photos/line\nbreak, ü.jpg", None)])  # as tables have them
-    assert plan.check(0) == (2, 1)
+    assert plan.check(0) == ({"ok": 1, "no face": 1}, 1)
 
 
 def test_the_plan_stays(tmp_path: Path) -> None:
@@ -68,6 +69,30 @@ def test_an_error_while_listing_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "faces") == []
 
 
+def test_a_killed_listing_is_done_again(tmp_path: Path) -> None:
+    (tmp_path / "._plan.parquet.1234.part").write_bytes(b"PAR1")
+    assert list(begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)) == NAMES
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "faces").write_text("a list")
+    with pytest.raises(FerVitError, match=r"Cannot write .*faces/_plan.parquet \(File exists\)"):
+        begin(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 0)
+
+
+def test_something_else_in_the_place_of_the_plan(tmp_path: Path) -> None:
+    for write in (lambda path: path.touch(), lambda path: pq.write_table(pa.table({"a": [1]}), path)):
+        write(tmp_path / "_plan.parquet")
+        with pytest.raises(FerVitError, match="is no plan of `predict`"):
+            begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)
+
+
+def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fer_vit.data.plan.PATIENCE", 0.1)
+    with pytest.raises(FerVitError, match=r"Process 0 did not list the images .* no sign of life"):
+        begin(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 1)
+
+
 def test_others_wait_for_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     timer = threading.Timer(0.5, lambda: begin(tmp_path, iter(NAMES), 3, SETTINGS, 0))
     timer.start()
@@ -80,7 +105,7 @@ def test_missing_and_check(tmp_path: Path) -> None:
     plan = begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)
     write(plan, 0, [("photos/0.jpg", 0), ("photos/0.jpg", 1), ("photos/1.jpg", None), ("photos/2.jpg", 0)])
     assert plan.missing() == [1, 2]
-    assert plan.check(0) == (3, 3)
+    assert plan.check(0) == ({"ok": 2, "no face": 1}, 3)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +144,12 @@ def test_check_of_a_broken_table(tmp_path: Path) -> None:
                 "SLURM_PROCID": "5",
                 "SLURM_STEP_NUM_TASKS": "8",
                 "SLURM_LOCALID": "1",
-                "SLURM_TASKS_PER_NODE": "4(x2)",
+                "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
             },
             Place(5, 8, 1, 4),
         ),
+        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1"}, Place(2, 3, 0, 2)),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "0"}, Place()),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Place()),  # a batch script outside srun
         ({"RANK": "2", "WORLD_SIZE": "4"}, Place(2, 4)),  # a Kubernetes job
     ],

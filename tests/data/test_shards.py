@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fer_vit.data.manifest import Manifest, Reading, Row, class_counts, write_manifest, write_shards
-from fer_vit.data.shards import find_shards
+from fer_vit.data.shards import check_index, find_shards, is_sharded, place_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, encode_png
 
@@ -61,7 +61,9 @@ def test_what_is_wrong_with_a_folder_is_said(folder: Path, tmp_path: Path) -> No
     (tmp_path / "empty").mkdir()
     with pytest.raises(FerVitError, match=r"Expected shards such as train-00000-of-00008.parquet"):
         Manifest.read(tmp_path / "empty")
-    with pytest.raises(FerVitError, match=r"Cannot list ftp://host/shards"):
+    with pytest.raises(
+        FerVitError, match=r"Expected a file, a folder or s3://bucket/prefix, but got ftp://host/shards"
+    ):
         Manifest.read("ftp://host/shards")
 
 
@@ -72,3 +74,40 @@ def test_nothing_is_left_of_shards_that_could_not_be_written(tmp_path: Path) -> 
     with pytest.raises(ImageError):
         write_shards(tmp_path / "shards", Reading(("x",), [Row(Path("gone.png"), "a", "train", "x")]), "made", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_url_survives_path() -> None:
+    for place in ("s3://bucket/some/where", "s3://bucket/some/where/", Path("s3://bucket/some/where")):
+        assert place_name(place) == "s3://bucket/some/where"
+        assert is_sharded(place)
+    assert place_name(Path("/data/faces")) == "/data/faces"
+    with pytest.raises(FerVitError, match=r"Expected a file, a folder or s3://bucket/prefix, but got hf://datasets/x"):
+        find_shards("hf://datasets/x")
+
+
+def test_two_data_sets_in_one_folder(folder: Path) -> None:
+    (folder / "train-00000-of-00001.parquet").write_bytes((folder / "train-00000-of-00002.parquet").read_bytes())
+    with pytest.raises(FerVitError, match="more than one data set"):
+        find_shards(folder)
+
+
+@pytest.mark.parametrize("change", ["gone", "no json", "other"])
+def test_a_list_that_does_not_fit(folder: Path, change: str) -> None:
+    check_index(folder)
+    index = folder / "index.json"
+    if change == "gone":
+        index.unlink()
+    elif change == "no json":
+        index.write_text("{")
+    else:
+        shard = folder / "train-00001-of-00002.parquet"
+        shard.write_bytes(shard.read_bytes()[:-1])
+    words = r"train-00001-of-00002.parquet in .* is not the one" if change == "other" else r"Cannot read index.json in"
+    with pytest.raises(FerVitError, match=words):
+        check_index(folder)
+
+
+def test_more_shards_than_rows(tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match="at most as many shards as training images, 3, but got 4"):
+        write_shards(tmp_path / "shards", READING, "made", 4)
+    assert not any(tmp_path.iterdir())

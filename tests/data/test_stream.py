@@ -1,7 +1,7 @@
-import re
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
+from shutil import copytree
 
 import boto3
 import numpy as np
@@ -108,18 +108,65 @@ def test_what_cannot_be_streamed_is_said(shards: Path) -> None:
 
 
 def test_a_broken_image_is_named_with_its_shard(shards: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    for file in shards.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    index = folder / "index.json"
-    index.write_text(re.sub(r'"chunk_bytes": \d+', '"chunk_bytes": 1', index.read_text()))
+    folder = Path(copytree(shards, tmp_path / "shards"))
     path = folder / "train-00003-of-00005.parquet"
-    table = pq.read_table(path)
+    table, before = pq.read_table(path), path.stat().st_size
     broken = [{"bytes": b"no image", "path": "broken"}] * len(table)
     pq.write_table(table.set_column(0, table.schema.field(0), [broken]), path)
+    index = folder / "index.json"
+    index.write_text(index.read_text().replace(f'"chunk_bytes": {before}', f'"chunk_bytes": {path.stat().st_size}'))
     with pytest.raises(FerVitError, match=r"train-00003-of-00005.parquet, image broken: "):
         rows(module(folder).train_dataloader())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_that_are_cut_short_differ(shards: Path, workers: int) -> None:
+    loader = module(shards, num_workers=workers).train_dataloader()
+    epochs = [rows(islice(loader, 3)) for _ in range(3)]
+    assert all(one != other for one, other in zip(epochs, epochs[1:] + epochs[:1], strict=True))
+
+
+def test_a_network_folder_is_like_any_other(shards: Path, tmp_path: Path) -> None:
+    there = copytree(shards, tmp_path / "vast" / "shards")  # by such a name litdata knows one
+    assert rows(module(there).train_dataloader()) == rows(module(shards).train_dataloader())
+
+
+def position(shards: Path, batches: int | None) -> dict[str, object]:
+    data = module(shards, num_workers=2)
+    loader = data.train_dataloader()
+    assert len(list(islice(loader, batches))) == (batches or len(loader))
+    return data.state_dict()
+
+
+def test_the_middle_of_an_epoch_belongs_to_its_workers(shards: Path) -> None:
+    for change, words in (
+        ({"num_workers": 0}, "2 workers, but now there are 1"),
+        ({"num_workers": 2, "batch_size": 8}, "4 faces in a batch, but now there are 8"),
+    ):
+        data = module(shards, **change)
+        data.load_state_dict(position(shards, 3))
+        with pytest.raises(FerVitError, match=f"middle of an epoch with {words}. Go on with as many"):
+            data.train_dataloader()
+
+
+def test_the_end_of_an_epoch_suits_any_number_of_workers(shards: Path) -> None:
+    data, whole = module(shards), module(shards)
+    data.load_state_dict(position(shards, None))
+    first, second = (rows(loader) for loader in [whole.train_dataloader()] * 2)
+    assert rows(data.train_dataloader()) == second != first
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_position_counts_once(shards: Path, workers: int) -> None:
+    whole = module(shards, num_workers=workers).train_dataloader()
+    first, second = rows(whole), rows(whole)
+    begun = module(shards, num_workers=workers)
+    list(islice(begun.train_dataloader(), 3))
+    data = module(shards, num_workers=workers)
+    data.load_state_dict(begun.state_dict())
+    loader = data.train_dataloader()
+    assert rows(islice(loader, 5)) == first[3:8]  # left before its end, as Lightning does
+    assert rows(loader) == second
 
 
 @pytest.mark.parametrize("workers", [0, 2])
