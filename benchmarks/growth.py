@@ -103,6 +103,7 @@ def draw(axes: Axes, title: str, unit: str, points: Points) -> str:
     axes.errorbar(x, y, yerr=np.array(spread).T, marker="o", markersize=4, capsize=2, color="#30638e")
     axes.set(xscale="log", yscale="log", title=f"{title}: exponent {slope:.2f}", xlabel=title, ylabel=unit)
     axes.set_xticks(x, [f"{value:g}" for value in x])
+    axes.set_yticks(y, [f"{value:.2g}" for value in y])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     listed = ", ".join(f"{value:g}: {seconds:.3g}" for value, seconds in zip(x, y, strict=True))
