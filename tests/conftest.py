@@ -95,3 +95,11 @@ def seven(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def yunet_named(yunet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the commands find the YuNet model without a download."""
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
+
+
+def assert_same(rows: list[dict[str, object]], expected: list[dict[str, object]]) -> None:
+    """Up to what another batch makes of a probability's last digits."""
+    for row, other in zip(rows, expected, strict=True):
+        assert row == {
+            name: pytest.approx(value, abs=1e-5) if isinstance(value, float) else value for name, value in other.items()
+        }

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from conftest import assert_same
 from matplotlib import cbook
 from skimage.data import astronaut
 
@@ -146,14 +147,6 @@ def in_parts(photos: Path, checkpoint: Path, output: Path, *more: object) -> lis
     words = [photos, "--checkpoint", checkpoint, "--output", output, "--part_size", 2, *more]
     main(["predict", *map(str, words)])
     return pq.read_table(output).to_pylist()
-
-
-def assert_same(rows: list[dict[str, object]], expected: list[dict[str, object]]) -> None:
-    """Up to what another batch makes of a probability's last digits."""
-    for row, other in zip(rows, expected, strict=True):
-        assert row == {
-            name: pytest.approx(value, abs=1e-5) if isinstance(value, float) else value for name, value in other.items()
-        }
 
 
 def test_processes_share_a_folder(
