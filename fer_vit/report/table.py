@@ -63,7 +63,7 @@ class TableWriter:
         # Names of files need not be valid Unicode; what is not is written as an escape.
         self._text = self._part.open("w", encoding="utf-8", errors="backslashreplace", newline="")
         if self.path.suffix == ".csv":
-            csv.writer(self._text).writerow(self.columns)
+            csv.writer(self._text).writerow(map(csv_cell, self.columns))
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column; a missing cell is None.
@@ -77,7 +77,8 @@ class TableWriter:
                 if len(self._rows) >= ROW_GROUP:
                     self._flush()
             elif self.path.suffix == ".csv":
-                csv.DictWriter(self._text, self.columns).writerows(rows)
+                cells = ([csv_cell(row.get(name)) for name in self.columns] for row in rows)
+                csv.writer(self._text).writerows(cells)
             else:
                 for row in rows:
                     whole = {name: row.get(name) for name in self.columns}
@@ -109,6 +110,14 @@ class TableWriter:
                     self._part.replace(self.path)
         finally:
             self._part.unlink(missing_ok=True)
+
+
+def csv_cell(cell: Cell) -> Cell:
+    """Returns a cell for CSV: text that a spreadsheet would run as a formula gets an apostrophe (OWASP, CSV injection).
+
+    The other formats keep names as they are.
+    """
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def as_text(name: str) -> str:

@@ -70,3 +70,15 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FerVitError, match="Cannot write"):
         TableWriter(tmp_path / "file" / "t.csv", COLUMNS)
+
+
+@pytest.mark.parametrize("name", ["=1+1.jpg", "+1.jpg", "-1.jpg", "@SUM(1).jpg", "\t=1.jpg", "\r=1.jpg"])
+def test_no_spreadsheet_runs_a_name(name: str, tmp_path: Path) -> None:
+    rows = [{"path": name, "=x": -1.5}, {"path": "a=b-c.jpg", "=x": None}]
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        with TableWriter(tmp_path / f"t{suffix}", {"path": str, "=x": float}) as table:
+            table.write(rows)
+    with open(tmp_path / "t.csv", newline="") as file:
+        assert list(csv.reader(file)) == [["path", "'=x"], [f"'{name}", "-1.5"], ["a=b-c.jpg", ""]]
+    assert json.loads((tmp_path / "t.jsonl").read_text().splitlines()[0])["path"] == name
+    assert pq.read_table(tmp_path / "t.parquet")["path"].to_pylist() == [name, "a=b-c.jpg"]

@@ -1,0 +1,73 @@
+"""A folder of files as scraping finds them: a row each, whatever is in them."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hostile import hostile, write_hostile
+
+from fer_vit.cli import main
+from fer_vit.data.crop import CropSpec
+from fer_vit.data.photos import NO_FACE, OK, PhotoDataset, find_images
+from fer_vit.face.detect import Face
+from fer_vit.face.geometry import TEMPLATE, Image
+
+COUNT = 1000
+
+
+class Crowd:
+    """A detector that sees thirty faces everywhere: cut by the border, outside, upside down, tiny, all in one point."""
+
+    def __call__(self, image: Image) -> list[Face]:
+        height, width = image.shape[:2]
+        faces = []
+        for number in range(30):
+            side = max(height, width) * (number + 1) / 10
+            turned = -1 if number % 3 == 0 else 1
+            corner = np.array([width, height]) * (number / 10 - 1)
+            points = corner + (0 if number % 7 == 0 else turned) * np.array(TEMPLATE) * side
+            faces.append(Face(np.hstack([corner, corner + side]), points, 0.9))
+        return faces
+
+
+def test_a_seed_gives_the_same_file() -> None:
+    assert [hostile(seed) for seed in range(20)] == [hostile(seed) for seed in range(20)]
+
+
+def test_every_file_has_a_status(tmp_path: Path) -> None:
+    write_hostile(tmp_path, COUNT)
+    files = find_images([tmp_path])
+    assert len(files) == COUNT
+    dataset = PhotoDataset(files, CropSpec(48), "detect", Crowd())
+    found = [dataset[place] for place in range(COUNT)]
+    whole = [(photo, samples) for photo, samples in found if photo.status == OK]
+    assert COUNT / 2 < len(whole) < COUNT  # some are broken, and some of these are read nevertheless
+    for photo, samples in whole:
+        assert len(samples) == len(photo.faces) == 30
+        assert all(sample.image.shape == (48, 48, 3) for sample in samples)
+        assert all(np.isfinite(sample.boxes[sample.valid]).all() for sample in samples)
+    for photo, samples in found:
+        assert photo.status
+        assert photo.status != NO_FACE
+        assert len(samples) == (30 if photo.status == OK else 0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_predict_has_a_row_for_each(workers: int, checkpoint: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    write_hostile(photos, 100)
+    os.symlink(photos, photos / "loop")
+    os.symlink(tmp_path / "gone", photos / "dangling.png")
+    (photos / "folder.png").mkdir()
+    os.mkfifo(photos / "pipe.png")
+    words = ["predict", str(photos), "--checkpoint", str(checkpoint), "--face=crop", "--detector=none"]
+    main([*words, "--output", str(tmp_path / "t.parquet"), "--workers", str(workers)])
+    rows = pq.read_table(tmp_path / "t.parquet").to_pylist()
+    assert sorted(row["path"] for row in rows) == sorted(map(str, find_images([photos])))
+    assert len(rows) == 102
+    by_name = {Path(row["path"]).name: row["status"] for row in rows}
+    assert by_name["dangling.png"] == "No such file or directory"
+    assert by_name["pipe.png"] == "not a regular file"
+    assert all((row["status"] == OK) == (row["label"] is not None) for row in rows)
