@@ -21,7 +21,7 @@ from typing import Literal
 import cv2
 from tqdm import tqdm
 
-from fer_vit.data.manifest import SPLITS, Reading, Row, write_manifest, write_shards
+from fer_vit.data.manifest import SPLITS, Reading, Row, check_shards, write_manifest, write_shards
 from fer_vit.data.photos import cores
 from fer_vit.data.shards import INDEX, NAME
 from fer_vit.errors import FerVitError
@@ -112,9 +112,8 @@ def prepare(
     with _unpacked(root, out.parent) if zipped else nullcontext(root) as folder:
         reading = read(folder, **options)
         reading.notes = [note.replace(str(folder), str(root)) for note in reading.notes]
-        trained = sum(row.split == "train" for row in reading.rows)
-        if shards is not None and shards > trained:
-            raise FerVitError(f"Expected at most as many shards as training images, {trained:,}, but got {shards:,}.")
+        if shards is not None:
+            check_shards(reading, shards)
         missing = detector == "yunet" and any(row.landmarks is None for row in reading.rows)
         reading = add_landmarks(reading, YuNet(min_score=CROP_SCORE) if missing else None, workers)
         if not reading.rows:

@@ -87,10 +87,8 @@ class TrainCLI(LightningCLI):
             if not lost or not dist.is_initialized():
                 raise
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it speaks
-            saved = [
-                Path(path) for path in map(attrgetter("best_model_path"), self.trainer.checkpoint_callbacks) if path
-            ]
-            path = max(saved, key=lambda file: file.stat().st_mtime, default=None)
+            saved = (Path(path) for path in map(attrgetter("best_model_path"), self.trainer.checkpoint_callbacks))
+            path = max(filter(Path.is_file, saved), key=lambda file: file.stat().st_mtime, default=None)
             raise FerVitError(
                 "Another process of this run died or no longer answers; it may have said why. "
                 + (f"Go on with `--ckpt_path {path}`." if path else "Start again: there is no checkpoint yet.")

@@ -124,6 +124,13 @@ def write_manifest(
             writer.write_table(pa.Table.from_pylist(rows, schema))
 
 
+def check_shards(reading: Reading, shards: int) -> None:
+    """Raises FerVitError when there are more shards than training images to put into them."""
+    trained = sum(row.split == "train" for row in reading.rows)
+    if shards > trained:
+        raise FerVitError(f"Expected at most as many shards as training images, {trained:,}, but got {shards:,}.")
+
+
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
     """Writes a folder of shards beside its final place and renames it when whole.
 
@@ -140,9 +147,7 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
         FerVitError: The folder cannot be written, or an image cannot be read.
     """
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    trained = sum(row.split == "train" for row in reading.rows)
-    if shards > trained:
-        raise FerVitError(f"Expected at most as many shards as training images, {trained:,}, but got {shards:,}.")
+    check_shards(reading, shards)  # again, since unreadable images were left out
     order = np.random.default_rng(0).permutation(len(reading.rows))
     rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
     counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}

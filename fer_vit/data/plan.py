@@ -106,10 +106,11 @@ class Plan(Sequence[Path]):
         except (pa.ArrowException, TypeError, KeyError, ValueError) as error:
             raise FerVitError(f"{folder / NAME} is no plan of `predict`. Choose another folder.") from error
         self.parts = groups if parts is None else parts
+        self._length = sum(self.sizes[part] for part in self.parts)
         self._part: tuple[int, list[Path]] = (-1, [])
 
     def __len__(self) -> int:
-        return sum(self.sizes[part] for part in self.parts)
+        return self._length
 
     @overload
     def __getitem__(self, index: int) -> Path: ...

@@ -11,7 +11,7 @@ from fer_vit.data.crop import CropSpec
 from fer_vit.data.dataset import Change, FaceDataset
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.sample import Batch, Sample, collate
-from fer_vit.data.shards import check_index
+from fer_vit.data.shards import check_index, place_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import one_thread
 
@@ -133,7 +133,7 @@ def shard_loader(
         _OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
     check_index(place)
     dataset = StreamingDataset(
-        str(place),
+        place_name(place),
         item_loader=ShardReader(names, spec, augment),
         shuffle=True,
         drop_last=True,

@@ -221,7 +221,7 @@ def bucket(shards: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_object_store_gives_what_the_folder_gives(bucket: str, shards: Path, workers: int) -> None:
-    there, here = module(bucket, num_workers=workers), module(shards, num_workers=workers)
+    there, here = module(Path(bucket), num_workers=workers), module(shards, num_workers=workers)
     assert there.manifest.table.equals(here.manifest.table)
     assert torch.equal(there.class_counts(), here.class_counts())
     assert rows(there.train_dataloader()) == rows(here.train_dataloader())
