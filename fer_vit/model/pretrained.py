@@ -14,10 +14,11 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
+from fer_vit.files import whole
 from fer_vit.model.config import RegionViTConfig
 
 SHIPPED = Path(__file__).parents[1] / "weights"
@@ -102,10 +103,16 @@ def shipped_models() -> dict[str, Path]:
 
 
 def write_model(folder: Path, settings: dict[str, Any], state: dict[str, Tensor]) -> None:
-    """Writes what `read_model` reads."""
+    """Writes what `read_model` reads.
+
+    Raises:
+        FerVitError: The folder cannot be written.
+    """
     settings = {**settings, "config": asdict(settings["config"])}
-    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
-    save_file({name: value.contiguous() for name, value in state.items()}, folder / WEIGHTS, {"format": "pt"})
+    weights = save({name: value.contiguous() for name, value in state.items()}, {"format": "pt"})
+    for name, data in ((WEIGHTS, weights), (CONFIG, f"{json.dumps(settings, indent=2)}\n".encode())):
+        with whole(folder / name) as part:
+            part.write_bytes(data)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
