@@ -15,9 +15,10 @@ import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
-from fer_vit.callbacks import FigureWriter
+from fer_vit.callbacks import FigureWriter, WholeCheckpoints
 from fer_vit.data.datamodule import FaceDataModule
 from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
@@ -64,6 +65,9 @@ class TrainCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Builds everything, and compares the model with the checkpoint before the run has a folder."""
         super().instantiate_classes()
+        strategy = self.trainer.strategy
+        if type(strategy.checkpoint_io) is TorchCheckpointIO:  # and none of the user's
+            strategy.checkpoint_io = WholeCheckpoints()
         if path := self.config[self.subcommand].ckpt_path:
             self.model.on_load_checkpoint(load_checkpoint(Path(path)))
 
