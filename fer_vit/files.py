@@ -118,7 +118,7 @@ def _flush(path: Path) -> None:
 
 
 def _exchange(pairs: Sequence[tuple[Path, Path]], aside: Path) -> None:
-    """Moves the second of each pair, where it is there, to the place of the first; all of them or, by an error, none."""
+    """Moves the second of each pair, where it is there, to the place of the first; after an error none has moved."""
     old = aside / "old.part"
     old.mkdir()
     with ExitStack() as undo:
