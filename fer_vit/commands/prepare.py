@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import lzma
 import multiprocessing
 import os
 import re
@@ -16,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from errno import EINVAL
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -260,15 +260,21 @@ def _unpacked(archive: Path, out: Path) -> Iterator[Path]:
     with hidden(out) as folder:
         try:
             with zipfile.ZipFile(archive) as file:
-                size, free = sum(entry.file_size for entry in file.infolist()), shutil.disk_usage(folder).free
+                entries = file.infolist()
+                # Few bytes of bzip2 fill all memory at once
+                if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                    raise FerVitError(
+                        f"Expected a zip by the usual method, deflate, but got {archive}. Unpack it first."
+                    )
+                size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
                 if size > free:
                     raise FerVitError(
-                        f"Expected room for the {size:,} bytes in {archive}, but {out.parent} has {free:,}. "
-                        "Choose another place, or unpack it and name the folder."
+                        f"Expected room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}. "
+                        "Choose another place."
                     )
                 file.extractall(folder)
-        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno:  # of the disk, not by what bz2 was given
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno != EINVAL:  # which is of a place before the file's start
                 raise
             raise FerVitError(
                 f"Expected a whole zip at {archive}, but got an error: {error}. Fetch it again."
