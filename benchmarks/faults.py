@@ -42,9 +42,11 @@ CHOICES = ("prepare", "fit", "predict")
 TINY = [
     *("--model.network.img_size=32", "--model.network.patch_size=8", "--model.network.embed_dim=32"),
     *("--model.network.depth=2", "--model.network.num_heads=2", "--data.batch_size=16", "--data.num_workers=0"),
-    *("--trainer.accelerator=cpu", "--trainer.max_epochs=6", "--trainer.enable_progress_bar=false"),
+    *("--trainer.accelerator=cpu", "--trainer.max_epochs=4", "--trainer.enable_progress_bar=false"),
     *("--trainer.enable_model_summary=false", "--trainer.log_every_n_steps=1"),
 ]
+BOUND = 120
+"""Seconds that a run may last."""
 Content = dict[str, Any]
 """What a run made, by name: Arrow tables, or weights."""
 
@@ -72,7 +74,15 @@ def cases(data: Path) -> dict[str, list[Case]]:
         return lambda folder: [str(folder / name) if word == str(folder / "out") else word for word in words(folder)]
 
     def drawn(folder: Path) -> list[str]:
-        return ["prepare", "drawn", str(folder / "drawn"), str(folder / "out.parquet"), "--count=160", "--size=48"]
+        return [
+            "prepare",
+            "drawn",
+            str(folder / "drawn"),
+            str(folder / "out.parquet"),
+            "--count=160",
+            "--size=48",
+            "--workers=1",
+        ]
 
     def predict(name: str) -> Callable[[Path], list[str]]:
         options = ["--face=crop", "--detector=none", "--batch_size=4", "--workers=1", "--part_size=20"]
@@ -154,6 +164,7 @@ def same(one: object, other: object) -> bool:
 def run(words: list[str], log: Path) -> None:
     """A process's work: the command, with all that it starts in a group of its own."""
     os.setsid()
+    multiprocessing.set_start_method(None, force=True)  # for what it starts, that of the command line
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -184,7 +195,9 @@ def kill(case: Case, expected: Content, folder: Path, moment: float, found: Coun
         found["half"] += 1
         print(f"{folder}: {error}", file=sys.stderr)
     again = start(case, folder)
-    again.join()
+    again.join(BOUND)
+    with suppress(ProcessLookupError):
+        os.killpg(again.pid, signal.SIGKILL)
     try:
         content = case.content(folder)
         lost = [name for name in expected.keys() | content.keys() if not same(expected.get(name), content.get(name))]
@@ -225,8 +238,18 @@ def faults(verb: str, commands: list[Case], runs: int, place: Path, seed: int) -
 
 def make(data: Path) -> None:
     """Draws what the commands read."""
-    sys.stdout = open(os.devnull, "w")
-    fer_vit(["prepare", "drawn", str(data / "faces"), str(data / "faces.parquet"), "--count=160", "--size=48"])
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    fer_vit(
+        [
+            "prepare",
+            "drawn",
+            str(data / "faces"),
+            str(data / "faces.parquet"),
+            "--count=160",
+            "--size=48",
+            "--workers=1",
+        ]
+    )
     shutil.make_archive(str(data / "faces"), "zip", data / "faces")
 
 

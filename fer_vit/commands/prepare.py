@@ -263,9 +263,7 @@ def _unpacked(archive: Path, out: Path) -> Iterator[Path]:
                 entries = file.infolist()
                 # Few bytes of bzip2 fill all memory at once
                 if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                    raise FerVitError(
-                        f"Expected a zip by the usual method, deflate, but got {archive}. Unpack it first."
-                    )
+                    raise FerVitError(f"Expected a zip by deflate, but {archive} has others. Unpack it first.")
                 size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
                 if size > free:
                     raise FerVitError(
