@@ -1,5 +1,6 @@
 """The verb `export`: a trained model for other programs."""
 
+import io
 import json
 import shutil
 from importlib.util import find_spec
@@ -116,7 +117,9 @@ def cards(output: Path, checkpoint: str | None) -> list[Path]:
 def write_program(model: Recognizer, path: Path) -> None:
     """Writes a model as a graph of torch's own."""
     program = torch.export.export(model, example(model), dynamic_shapes=any_number(model))
-    torch.export.save(program, path, extra_files={"fer_vit.json": description(model)})
+    data = io.BytesIO()  # torch's own writer ends the process when the disk is full
+    torch.export.save(program, data, extra_files={"fer_vit.json": description(model)})
+    path.write_bytes(data.getbuffer())
 
 
 def write_onnx(model: Recognizer, path: Path) -> None:
