@@ -60,8 +60,8 @@ def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float)
 class LastCheckpoint(ModelCheckpoint):
     """Keeps the newest epoch as last.ckpt; when SIGTERM announces the end of the machine, the newest step.
 
-    ModelCheckpoint's own `save_last` is the last one that was among the best. Lightning ends a run on SIGTERM, but saves
-    nothing, and its processes can wait for each other for ever when the signal reaches them at different steps.
+    ModelCheckpoint's own `save_last` is the last one that was among the best. Lightning ends a run on SIGTERM, too, but
+    saves nothing, and its processes can wait for each other for ever when it reaches them at different steps.
     """
 
     def __init__(self) -> None:

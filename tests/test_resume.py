@@ -148,6 +148,11 @@ def test_sigterm_saves_the_step_that_it_came_at(
     path = newest(tmp_path / "ended")
     assert f"Ended by SIGTERM. Go on with `--ckpt_path {path}`." in capsys.readouterr().out
     epoch, batch = int(moment[6]), int(moment[14])
-    assert load_checkpoint(path)["global_step"] == (4 * (epoch + 1) if "validating" in moment else 4 * epoch + batch + 1)
+    assert load_checkpoint(path)["global_step"] == (
+        4 * (epoch + 1) if "validating" in moment else 4 * epoch + batch + 1
+    )
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert_goes_on(path, faces / "faces.parquet", tmp_path / "whole", tmp_path / "again", *more)
+    before, after, all_of_it = (curves(tmp_path / name) for name in ("ended", "again", "whole"))
+    for tag, points in all_of_it.items():
+        assert {*before[tag], *after[tag]} == {*points}, tag

@@ -99,7 +99,8 @@ class TrainCLI(LightningCLI):
             ) from error
 
     def _newest_checkpoint(self) -> Path | None:
-        folders = {Path(callback.dirpath) for callback in self.trainer.checkpoint_callbacks if callback.dirpath}
+        callbacks: list[Any] = self.trainer.checkpoint_callbacks
+        folders = {Path(callback.dirpath) for callback in callbacks if callback.dirpath}
         files = (path for folder in folders for path in folder.glob("*.ckpt"))
         return max(files, key=lambda path: path.stat().st_mtime_ns, default=None)
 

@@ -81,10 +81,12 @@ class FaceDataModule(L.LightningDataModule):
         """
         if self.streamed:
             return self.loader.state_dict() if self.loader else {}
-        loop = self.trainer.fit_loop  # type: ignore[union-attr]
+        loop: Any = self.trainer and self.trainer.fit_loop
         batches = loop.epoch_loop.batch_progress.current.processed
         epoch = max(0, loop.epoch_progress.current.started - 1)
-        begun = {"epoch": epoch, "batches": batches} if batches < loop.max_batches else {"epoch": epoch + 1, "batches": 0}
+        begun = (
+            {"epoch": epoch, "batches": batches} if batches < loop.max_batches else {"epoch": epoch + 1, "batches": 0}
+        )
         return {**begun, "world_size": _processes(), "batch_size": self.batch_size}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -118,7 +120,7 @@ class FaceDataModule(L.LightningDataModule):
             return self._stream()
         dataset, processes, weights, start = self.dataset("train"), _processes(), None, (0, 0)
         if self.balanced:
-            labels = dataset.targets.argmax(1)
+            labels = dataset.targets.argmax(1)  # type: ignore[union-attr]  # checked by `dataset`
             weights = 1 / np.bincount(labels)[labels]
             weights /= weights.sum()
         if self.position.get("batches"):

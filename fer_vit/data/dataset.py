@@ -95,7 +95,7 @@ class TrainSampler(DistributedSampler[Draw]):
         rank: int = 0,
         start: tuple[int, int] = (0, 0),
     ) -> None:
-        super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)  # type: ignore[arg-type]
+        super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
         self.num_samples = max(1, len(dataset) // num_replicas)
         self.weights = weights
         self.start = start
@@ -123,11 +123,11 @@ class EvalSampler(DistributedSampler[Draw]):
     """
 
     def __init__(self, dataset: FaceDataset, num_replicas: int | None = None, rank: int | None = None) -> None:
-        super().__init__(dataset, num_replicas, rank, shuffle=False)  # type: ignore[arg-type]
+        super().__init__(dataset, num_replicas, rank, shuffle=False)
 
     def __iter__(self) -> Iterator[Draw]:
         for place, row in zip(range(self.rank, self.total_size, self.num_replicas), super().__iter__(), strict=True):
-            yield Draw(row, repeat=place >= len(self.dataset))  # type: ignore[arg-type, call-overload]
+            yield Draw(row, repeat=place >= len(self.dataset))  # type: ignore[arg-type]
 
 
 def run_seed() -> int:
