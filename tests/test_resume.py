@@ -114,21 +114,23 @@ def assert_goes_on(path: Path, manifest: Path, whole: Path, folder: Path, *more:
 
 
 @pytest.mark.parametrize(
-    "middle, more",
+    "data, middle, more",
     [
-        (6, ["--data.num_workers=0"]),
-        (6, ["--data.num_workers=2", "--data.balanced=true"]),
-        (3, ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=0.5"]),
+        ("faces.parquet", 6, ["--data.num_workers=0"]),
+        ("faces.parquet", 6, ["--data.num_workers=2", "--data.balanced=true"]),
+        ("faces.parquet", 3, ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=0.5"]),
+        ("shards", 6, ["--data.num_workers=0"]),
+        ("shards", 6, ["--data.num_workers=2", "--data.batch_size=9"]),
     ],
-    ids=["plain", "workers", "often"],
+    ids=["plain", "workers", "often", "stream", "stream workers"],
 )
-def test_a_run_goes_on_bit_for_bit(middle: int, more: list[str], faces: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_bit_for_bit(data: str, middle: int, more: list[str], faces: Path, tmp_path: Path) -> None:
     more = [*more, "--trainer.log_every_n_steps=1"]
     kept = [*keep("step{step}", f"every_n_train_steps={middle}"), *keep("epoch{epoch}", "every_n_epochs=1")]
-    fit(faces / "faces.parquet", tmp_path / "whole", *more, *kept)
+    fit(faces / data, tmp_path / "whole", *more, *kept)
     for name in (f"step{middle}", "epoch0", "epoch1"):
         (path,) = (tmp_path / "whole").rglob(f"{name}.ckpt")
-        assert_goes_on(path, faces / "faces.parquet", tmp_path / "whole", tmp_path / name, *more)
+        assert_goes_on(path, faces / data, tmp_path / "whole", tmp_path / name, *more)
 
 
 @pytest.mark.parametrize(
