@@ -1,9 +1,8 @@
 """Expression names. Inside fer-vit an expression is a name; an index exists only next to the list that orders it."""
 
 from collections.abc import Sequence
-from textwrap import shorten
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, short
 
 EXPRESSIONS = ("neutral", "happiness", "surprise", "sadness", "anger", "disgust", "fear", "contempt")
 """The eight expressions in FERPlus' order."""
@@ -43,8 +42,7 @@ def check_labels(names: Sequence[object], place: object) -> None:
     """
     odd = [name for name in names if not (isinstance(name, str) and len(name) <= 100 and name.isprintable() and name)]
     if odd:
-        came = shorten(ascii(odd[0]), 80)
-        raise FerVitError(f"{place}: expected labels of 1 to 100 printable characters, but got {came}.")
+        raise FerVitError(f"{place}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")
     if not 0 < len(set(names)) == len(names) <= 1000:
-        came = shorten(", ".join(map(str, names)) or "none", 80)
+        came = short(", ".join(map(str, names)) or "none")
         raise FerVitError(f"{place}: expected 1 to 1,000 labels that differ from each other, but got {came}.")

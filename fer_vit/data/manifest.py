@@ -41,7 +41,7 @@ from tqdm import tqdm
 
 import fer_vit
 from fer_vit.data.shards import INDEX, Shard, find_shards, shard_name
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, short
 from fer_vit.face.geometry import LANDMARKS, Array
 from fer_vit.face.image import read_bytes
 from fer_vit.labels import check_labels
@@ -403,7 +403,7 @@ def _check(shard: Shard, table: pa.Table) -> tuple[str, ...]:
         if rows.size:
             row = int(rows[0])
             value = table[column][row].as_py()
-            fail(f"expected {what}, but got {_short(value)}.", row, column)
+            fail(f"expected {what}, but got {short(f'`{value}`' if isinstance(value, str) else value)}.", row, column)
 
     def not_in(column: str, allowed: Iterable[str]) -> Any:
         known = pc.is_in(table[column], pa.array(list(allowed), pa.string()))
@@ -423,7 +423,7 @@ def _check(shard: Shard, table: pa.Table) -> tuple[str, ...]:
     wrong = np.flatnonzero(~np.isfinite(votes).all(1) | (votes < 0).any(1) | (votes.sum(1) <= 0))
     if wrong.size:
         row = int(np.flatnonzero(table["votes"].is_valid().to_numpy())[wrong[0]])
-        came = _short(table["votes"][row].as_py())
+        came = short(table["votes"][row].as_py())
         fail(f"expected votes that are not negative and not all 0, but got {came}.", row, "votes")
     shape = f"{len(LANDMARKS)} points (x, y)"
     first_row(pc.not_equal(pc.list_value_length(table["landmarks"]), len(LANDMARKS)), shape, "landmarks")
@@ -436,7 +436,7 @@ def _check(shard: Shard, table: pa.Table) -> tuple[str, ...]:
         bad = np.flatnonzero(~np.isfinite(coordinates)) // 2
     if bad.size:
         row = int(valid_rows[bad[0] // len(LANDMARKS)])
-        fail(f"expected {shape}, but got {_short(table['landmarks'][row].as_py())}.", row, "landmarks")
+        fail(f"expected {shape}, but got {short(table['landmarks'][row].as_py())}.", row, "landmarks")
     return names
 
 
@@ -460,8 +460,3 @@ def _votes(table: pa.Table, names: Sequence[str]) -> Array:
     """Returns the votes (M, C) of the M rows that have them."""
     values = table["votes"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return values.reshape(-1, len(names)).astype(float)  # type: ignore[no-any-return]
-
-
-def _short(value: Any) -> str:
-    text = f"`{value}`" if isinstance(value, str) else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
