@@ -4,8 +4,11 @@ import copy
 import json
 import os
 import pickle
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable
 from dataclasses import fields
@@ -15,6 +18,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import TINY
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from fer_vit import load
 from fer_vit.cli import main
@@ -278,3 +283,64 @@ def test_nothing_asks_the_network_unasked(drawn: Path, tmp_path: Path) -> None:
     asks = f"{QUIET}\nimport urllib.request\nurllib.request.urlopen('http://127.0.0.1:9')"
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False, timeout=120)
     assert "AssertionError: the network is asked: socket." in done.stderr  # it would have been seen
+
+
+ASKS = {
+    "an address": "import socket; socket.create_connection(('192.0.2.1', 9), timeout=1)",
+    "a datagram": "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 9))",
+    "a name": "import socket; socket.getaddrinfo('example.invalid', 80)",
+    "a page": "import urllib.request; urllib.request.urlopen('https://example.invalid')",
+    "the hub": "import huggingface_hub; huggingface_hub.hf_hub_download('nobody/nothing', 'x')",
+}
+
+
+@pytest.mark.parametrize("program", ASKS.values(), ids=ASKS)
+def test_no_test_asks_the_network(program: str) -> None:
+    with pytest.raises(BaseException, match=r"^socket\.") as error:
+        exec(program)
+    assert error.typename == "NetworkAskedError"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert "NetworkAskedError: " in done.stderr
+    assert done.returncode
+
+
+def test_labels_of_a_stranger_are_text(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
+    labels = ["<script>alert(1)</script>", "</script><b>", "=1+1", "../../x", "a'b\"c", "{{ x }}", "é", "%s"]
+    bad = changed(checkpoint, tmp_path / "x.ckpt", lambda state: state["hyper_parameters"].update(labels=labels))
+    (tmp_path / "photos").mkdir()
+    for file in sorted((drawn / "faces").rglob("*.png"))[:2]:
+        shutil.copy(file, tmp_path / "photos")
+    words = [str(tmp_path / "photos"), "--face=crop", "--detector=none", f"--checkpoint={bad}"]
+    main(["predict", *words, f"--output={tmp_path / 'faces.csv'}"])
+    main(["visualize", *words, f"--output={tmp_path / 'out' / 'report'}"])
+    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    assert "<script>alert" not in page and "</script><b>" not in page
+    assert {path.name for path in tmp_path.iterdir()} == {"x.ckpt", "photos", "faces.csv", "out"}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report"]
+
+
+@pytest.mark.parametrize("points", [[[0.5, 0.5]] * 5, [[x, x] for x in (0.1, 0.3, 0.5, 0.7, 0.9)], [[9.0, -9.0]] * 5])
+def test_any_template_gives_a_prediction(
+    points: list[list[float]], checkpoint: Path, drawn: Path, tmp_path: Path
+) -> None:
+    bad = changed(checkpoint, tmp_path / "x.ckpt", lambda state: state["hyper_parameters"].update(template=points))
+    photos = sorted((drawn / "faces").rglob("*.png"))[:2]
+    model = load(bad)
+    faces = model.predict(photos, face="crop", detector="none")
+    assert [sum(face.probabilities.values()) for face in faces] == pytest.approx([1, 1], abs=1e-6)
+    logits, _ = model.judge(drawn / "faces.parquet", "val")
+    assert logits.isfinite().all()
+
+
+def test_every_dependency_has_bounds_that_the_pinned_version_keeps() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    lines = (root / "constraints.txt").read_text().split()
+    pins = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
+    asked = [Requirement(line) for line in sum(project["optional-dependencies"].values(), project["dependencies"])]
+    for one in (one for one in asked if one.name != project["name"]):
+        assert {"<", ">="} <= {part.operator for part in one.specifier} or "==" in str(one.specifier), one
+        assert one.specifier.contains(pins[canonicalize_name(one.name)]), one
+    (lightning,) = (one.specifier for one in asked if one.name == "lightning")
+    assert not lightning.contains("2.6.2") and not lightning.contains("2.6.3")  # published by an attacker
