@@ -23,6 +23,7 @@ from fer_vit.data.datamodule import FaceDataModule
 from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
 from fer_vit.model.pretrained import load_checkpoint
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.task import FERTask
 
 
@@ -190,6 +191,7 @@ def checkpoint_config(args: list[str], path: Path) -> list[str]:
     if checkpoint is None:
         return []
     hyper = load_checkpoint(checkpoint)["hyper_parameters"]
+    RegionViT.from_pretrained(checkpoint)  # else its settings could be anything: a huge model, or a module to import
     path.write_text(yaml.safe_dump({"model": {key: _plain(value) for key, value in hyper.items() if key != "labels"}}))
     return ["--config", str(path)]
 
