@@ -26,6 +26,7 @@ from fer_vit.model.pretrained import load_checkpoint
 from fer_vit.sources.drawn import draw_face, read
 
 SCRIPT = Path(__file__).parents[1] / "cli.py"
+FOUND = os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent), os.environ["PYTHONPATH"]])
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 OVERLAY = Path(__file__).parents[1] / "configs" / "fsdp.yaml"
 SHARDED = [f"--config={OVERLAY}", "--trainer.devices=2", "--trainer.accelerator=cpu"]
@@ -43,7 +44,7 @@ def run(*words: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
 
     It returns when the last of the processes has closed its output, so that one that lives on is an error, too.
     """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent)])}
+    environment = os.environ | {"PYTHONPATH": FOUND}
     command = [sys.executable, *(launcher or []), str(SCRIPT), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -170,7 +171,7 @@ def test_two_machines(two_nodes: list[list[str]], drawn: Path, tmp_path: Path) -
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
     torchrun += ["--master_addr=10.77.0.1", "--master_port=29500"]
     # The host's name may be that of the machine's own, inner address
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parent), "GLOO_SOCKET_IFNAME": "net0"}
+    environment = os.environ | {"PYTHONPATH": FOUND, "GLOO_SOCKET_IFNAME": "net0"}
     nodes = [
         subprocess.Popen(
             [*node, *torchrun, f"--node_rank={rank}", str(SCRIPT), "fit", *words],
