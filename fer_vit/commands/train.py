@@ -6,6 +6,7 @@ import sys
 import tempfile
 import warnings
 from argparse import ArgumentError
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ class TrainCLI(LightningCLI):
         """Runs the verb; when this process fails, none that it started stays behind, waiting for it.
 
         Raises:
-            FerVitError: Another process of the run is gone.
+            FerVitError: Another process of the run is gone, or the disk is full.
         """
         try:
             super()._run_subcommand(subcommand)
@@ -93,6 +94,10 @@ class TrainCLI(LightningCLI):
                 path = self._newest_checkpoint()
                 say("Ended by SIGTERM. " + (f"Go on with `--ckpt_path {path}`." if path else "There is no checkpoint."))
                 sys.exit(128 + signal.SIGTERM)
+            if isinstance(error, OSError) and error.errno == ENOSPC:  # of the logs; a checkpoint says it by itself
+                path = self._newest_checkpoint()
+                go_on = f"Go on with `--ckpt_path {path}`" if path else "Start again"
+                raise FerVitError(f"Cannot write the logs ({error.strerror}). {go_on} when there is room.") from error
             lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
             if not lost or not dist.is_initialized():
                 raise
