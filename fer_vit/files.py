@@ -124,8 +124,8 @@ def _exchange(pairs: Sequence[tuple[Path, Path]], aside: Path) -> None:
     with ExitStack() as undo:
 
         def move(entry: Path, place: Path) -> None:
+            undo.callback(lambda: os.path.lexists(entry) or place.rename(entry))  # first: a signal may come between
             entry.rename(place)
-            undo.callback(place.rename, entry)
 
         for place, _ in reversed(pairs):
             if os.path.lexists(place):
