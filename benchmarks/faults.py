@@ -173,7 +173,12 @@ def run(words: list[str], log: Path) -> None:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    fer_vit(words)
+    status = None
+    try:
+        fer_vit(words)
+    except SystemExit as end:  # at which multiprocessing would end before what the error holds is gone
+        status = end.code
+    sys.exit(status)
 
 
 def start(case: Case, folder: Path) -> Any:

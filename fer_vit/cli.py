@@ -55,6 +55,7 @@ def main(args: list[str] | None = None) -> None:
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args
     args = [word for word in args if word != "--debug"]
+    status = 0
     try:
         run(args)
     except (FerVitError, OSError) as error:
@@ -63,12 +64,14 @@ def main(args: list[str] | None = None) -> None:
         # Out of a process that loads data an error comes with its traceback as text, its own words last.
         words = str(error).strip().splitlines() or [type(error).__name__]
         print(f"fer-vit: error: {words[-1].removeprefix('fer_vit.errors.FerVitError: ')}", file=sys.stderr)
-        sys.exit(2)
+        status = 2
     except KeyboardInterrupt:
         if debug:
             raise
         print("fer-vit: interrupted", file=sys.stderr)
-        sys.exit(130)
+        status = 130
+    if status:  # here, where the error is gone: it holds the processes that read, which would end with a traceback
+        sys.exit(status)
 
 
 def run(args: list[str]) -> None:

@@ -277,9 +277,7 @@ def test_a_fingerprint_tells_models_apart() -> None:
 def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path, yunet_named: None) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    with TableWriter(tmp_path / "t.csv", {"path": str}) as table:
-        table._text.close()
-        table._text = open("/dev/full", "w")  # noqa: SIM115
-        with pytest.raises(FerVitError, match=r"t\.csv \(No space left on device\).*has room"):
-            table.write([{"path": "x" * 100_000}])
-        table._text = None
+    told = pytest.raises(FerVitError, match=r"t\.csv \(No space left on device\).*has room")
+    with told, TableWriter(tmp_path / "t.csv", {"path": str}) as table, open("/dev/full", "w") as full:
+        table._text = full
+        table.write([{"path": "x" * 100_000}])
