@@ -5,6 +5,7 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
+import lightning.pytorch  # noqa: F401 - its log goes to the stderr of this moment, which must outlive a test
 import pytest
 
 from fer_vit.cli import main
