@@ -3,6 +3,9 @@
 import math
 
 
+READER_DIED = "A process that reads photos died, perhaps for lack of memory. Try fewer `--workers`."
+
+
 class FerVitError(Exception):
     """Something the user can mend.
 

@@ -39,7 +39,7 @@ import fer_vit
 from fer_vit.data.shards import INDEX, find_shards, shard_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import LANDMARKS, Array
-from fer_vit.face.image import read_bytes
+from fer_vit.face.image import ImageError, read_bytes
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -193,12 +193,18 @@ def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
 
 def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
     data, path = None, row.name
-    if isinstance(row.image, bytes):
-        data = row.image
-    elif embed == "always" or (embed == "auto" and row.image.stat().st_size < EMBED_BELOW):
-        data = read_bytes(row.image)
-    else:
-        path = os.path.relpath(row.image.resolve(), folder.resolve())
+    try:
+        if isinstance(row.image, bytes):
+            data = row.image
+        elif embed == "always" or (embed == "auto" and row.image.stat().st_size < EMBED_BELOW):
+            data = read_bytes(row.image)
+        else:
+            path = os.path.relpath(row.image.resolve(), folder.resolve())
+    except (ImageError, OSError) as error:
+        reason = str(error) if isinstance(error, ImageError) else error.strerror
+        raise FerVitError(
+            f"{row.image} changed while it was read ({reason}). Run again when the images are at rest."
+        ) from error
     if isinstance(row.image, bytes) and embed == "never":
         raise FerVitError(f"The images of `{source}` have no files to point to: leave out `--embed never`.")
     return {
