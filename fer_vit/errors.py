@@ -13,6 +13,10 @@ class FerVitError(Exception):
     traceback and exits with code 2 (`--debug` shows the traceback).
     """
 
+    def __init__(self, message: str) -> None:
+        # What comes out of a process that loads data has its traceback before it, and names of files may have lines.
+        super().__init__(" ".join(message.rpartition("fer_vit.errors.FerVitError: ")[2].splitlines()))
+
 
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
     """Raises FerVitError when a number lies outside of [low, high] or is not a number."""

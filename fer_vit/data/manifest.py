@@ -304,7 +304,7 @@ class Manifest:
         rows = np.flatnonzero(pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False))
         for row, values in zip(rows, votes.tolist(), strict=True):
             column[row] = values
-        place = self.table.column_names.index("votes")
+        place = self.table.schema.get_field_index("votes")
         changed = self.table.set_column(place, SCHEMA.field("votes"), pa.array(column, SCHEMA.field("votes").type))
         return Manifest(self.path, changed, self.names)
 
@@ -361,8 +361,8 @@ def _check(path: str, table: pa.Table) -> tuple[str, ...]:
         raise FerVitError(f"{place}: {what}")
 
     for entry in SCHEMA:
-        if entry.name not in table.column_names:
-            fail("the column is missing. Run `fer-vit prepare` again.", column=entry.name)
+        if table.schema.get_field_index(entry.name) < 0:
+            fail("the column is missing or there twice. Run `fer-vit prepare` again.", column=entry.name)
         if table.schema.field(entry.name).type != entry.type:
             came = table.schema.field(entry.name).type
             fail(f"expected type {entry.type}, but got {came}. Run `fer-vit prepare` again.", column=entry.name)

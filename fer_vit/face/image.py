@@ -118,6 +118,8 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error
+    except ValueError as error:  # a zero among its letters
+        raise ImageError("not a name that a file can have") from error
 
 
 def to_rgb(array: NDArray[np.generic]) -> Image:
