@@ -104,7 +104,7 @@ def visualize(
         roles = HeadWriter(folder, model) if heads else None
         with TableWriter(folder / "faces.parquet", columns) as table:
             for photos, parts in model.batches(sources, face, detector, batch_size, workers):
-                status.update(photo.status for photo in photos)
+                status.update(photo.reason for photo in photos)
                 for part, seen, found in explained(photos, parts, model, method):
                     for view, evidence in found:
                         records.append(save_face(folder, len(records), view, evidence, regions))

@@ -97,8 +97,8 @@ def _bmp(data: bytes) -> Size:
 def _webp(data: bytes) -> Size:
     if data[12:16] != b"VP8X":
         return 0, 0
-    (width, high), (height, low) = struct.iter_unpack("<HB", data[24:30])
-    return width + (high << 16) + 1, height + (low << 16) + 1
+    width, wider, height, higher = unpack_from("<HBHB", data, 24)
+    return width + (wider << 16) + 1, height + (higher << 16) + 1
 
 
 def _tiff(data: bytes) -> Size:
