@@ -2,10 +2,10 @@
 
 python -m benchmarks.hostile --runs 20000
 
-Every format and kind of pixel, a part of them broken: cut, bits flipped, bytes put in, EXIF torn, text, nothing at all, and
-bombs of a few bytes that claim more pixels than memory has. The command writes them to a folder that is gone afterwards,
-with links in a loop, a link to nothing, a folder and a pipe with names of images, runs the real `predict` with the model
-that comes with fer-vit, and compares the rows with the files.
+Every format and kind of pixel, a part of them broken: cut, bits flipped, bytes put in, EXIF torn, text, nothing at all,
+and bombs of a few bytes that claim more pixels than memory has. The command writes them to a folder that is gone
+afterwards, with links in a loop, a link to nothing, a folder and a pipe with names of images, runs the real `predict`
+with the model that comes with fer-vit, and compares the rows with the files.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def hostile(seed: int) -> tuple[str, bytes]:
 
 
 def picture(rng: np.random.Generator, kind: str, mode: str, width: int, height: int) -> bytes:
-    """Encodes noise or, where it can be seen, a face; some animated, some turned by EXIF, or with an EXIF that is torn."""
+    """Encodes noise or, where it can be seen, a face; some animated, some turned by EXIF or with one that is torn."""
     image = Image.fromarray(rng.integers(0, 256, (height, width, 4), np.uint8))
     if min(width, height) >= 64:
         image.paste(Image.fromarray(astronaut()[:256, 100:356]).resize((width, height)))
@@ -237,7 +237,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first file; each has one more")
     args = parser.parse_args()
     program = Path(sys.executable).with_name("fer-vit")
-    print(f"{machine()}\n\n| files | rows | lost | exit | seconds | memory of all processes |\n| --- " + "| ---: " * 5 + "|")
+    print(
+        f"{machine()}\n\n| files | rows | lost | exit | seconds | memory of all processes |\n| --- "
+        + "| ---: " * 5
+        + "|"
+    )
     with TemporaryDirectory() as folder:
         photos, table = Path(folder, "photos"), Path(folder, "faces.parquet")
         write_hostile(photos, args.runs, args.seed)

@@ -2,7 +2,6 @@
 
 import math
 
-
 READER_DIED = "A process that reads photos died, perhaps for lack of memory. Try fewer `--workers`."
 
 

@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
     "split": st.sampled_from(SPLITS) | WORDS | st.none(),
     "label": st.sampled_from(["happiness", "fear"]) | WORDS | st.none(),
     "votes": st.none() | st.lists(NUMBERS | st.none(), max_size=3),
-    "landmarks": st.none() | st.lists(st.none() | st.lists(NUMBERS, max_size=3), max_size=6) | st.just([[1.0, 2.0]] * 5),
+    "landmarks": st.none() | st.lists(st.none() | st.lists(NUMBERS, max_size=3), max_size=6) | st.just([[1.0, 2]] * 5),
     "score": NUMBERS | st.none(),
     "face": st.integers(-(2**31), 2**31 - 1) | st.none(),
     "source": WORDS | st.none(),
@@ -113,6 +114,7 @@ USUAL = {
     "face": 0,
     "source": "drawn",
 }
+JSON = st.recursive(st.none() | st.integers() | WORDS, lambda more: st.lists(more) | st.dictionaries(WORDS, more))
 OTHER_TYPES = (pa.int64(), pa.string(), pa.binary(), pa.list_(pa.string()), pa.large_string(), pa.float16())
 
 
@@ -129,9 +131,8 @@ def tables(draw: st.DrawFn) -> pa.Table:
         table = table.set_column(SCHEMA.get_field_index(name), name, pa.nulls(len(table), kind))
     if draw(st.integers(0, 5)) == 0:
         table = table.append_column(draw(st.sampled_from([*SCHEMA.names, "more"])), pa.nulls(len(table)))
-    json_values = st.recursive(st.none() | st.integers() | WORDS, lambda more: st.lists(more) | st.dictionaries(WORDS, more))
-    labels = st.just(["happiness", "fear"]) | st.lists(WORDS, max_size=3) | json_values
-    meta = {"labels": draw(labels), "landmarks": draw(st.just(LANDMARKS) | json_values), "version": "0"}
+    labels = st.just(["happiness", "fear"]) | st.lists(WORDS, max_size=3) | JSON
+    meta = {"labels": draw(labels), "landmarks": draw(st.just(LANDMARKS) | JSON), "version": "0"}
     text = draw(st.just(json.dumps(meta).encode()) | st.binary(max_size=20))
     return table.replace_schema_metadata({"fer_vit": text})
 
@@ -184,14 +185,12 @@ def model(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-ODD = (
-    st.sampled_from(
-        [None, True, "", "x", "../..", -1, 0, 1, 3, 1.5, 10**9, 2**62, -(2**62), 1e308, float("inf"), float("nan"), [], {}]
-    )
-    | st.lists(st.integers(-1, 9) | st.text(max_size=3), max_size=4)
-    | st.dictionaries(st.sampled_from(["class_path", "init_args", "a"]), st.sampled_from(["os.system", "fer_vit.Nothing", {}]))
-    | st.just([[[[[[[[[[]]]]]]]]]])
+VALUES = [None, True, "", "x", "../..", -1, 0, 1, 3, 1.5, 10**9, 2**62, -(2**62), 1e308, math.inf, math.nan, [], {}]
+CLASSES = st.dictionaries(
+    st.sampled_from(["class_path", "init_args", "a"]), st.sampled_from(["os.system", "fer_vit.Nothing", {}])
 )
+LISTS = st.lists(st.integers(-1, 9) | st.text(max_size=3), max_size=4)
+ODD = st.sampled_from(VALUES) | LISTS | CLASSES | st.just([[[[[[[[[[]]]]]]]]]])
 CONFIG = json.loads((Path(__file__).parents[1] / "fer_vit/weights/ferplus-small/config.json").read_text())
 
 

@@ -211,7 +211,7 @@ def _array(values: Tensor) -> Array:
 
 def _crop(image: Tensor) -> Image:
     """Returns what the model saw of a face (3, S, S) as an image (S, S, 3)."""
-    return (255 * image).round().byte().permute(1, 2, 0).cpu().numpy()  # type: ignore[no-any-return]
+    return (255 * image).round().byte().permute(1, 2, 0).cpu().numpy()
 
 
 def _read_again(path: str) -> Image | None:

@@ -193,18 +193,15 @@ def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
 
 def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
     data, path = None, row.name
-    try:
-        if isinstance(row.image, bytes):
-            data = row.image
-        elif embed == "always" or (embed == "auto" and row.image.stat().st_size < EMBED_BELOW):
+    if isinstance(row.image, bytes):
+        data = row.image
+    elif embed == "always" or (embed == "auto" and _size(row.image) < EMBED_BELOW):
+        try:
             data = read_bytes(row.image)
-        else:
-            path = os.path.relpath(row.image.resolve(), folder.resolve())
-    except (ImageError, OSError) as error:
-        reason = str(error) if isinstance(error, ImageError) else error.strerror
-        raise FerVitError(
-            f"{row.image} changed while it was read ({reason}). Run again when the images are at rest."
-        ) from error
+        except ImageError as error:
+            raise _changed(row.image, str(error)) from error
+    else:
+        path = os.path.relpath(row.image.resolve(), folder.resolve())
     if isinstance(row.image, bytes) and embed == "never":
         raise FerVitError(f"The images of `{source}` have no files to point to: leave out `--embed never`.")
     return {
@@ -218,6 +215,17 @@ def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
         "face": 0,
         "source": source,
     }
+
+
+def _size(image: Path) -> int:
+    try:
+        return image.stat().st_size
+    except OSError as error:
+        raise _changed(image, error.strerror) from error
+
+
+def _changed(image: Path, reason: str | None) -> FerVitError:
+    return FerVitError(f"{image} changed while it was read ({reason}). Run again when the images are at rest.")
 
 
 class Manifest:

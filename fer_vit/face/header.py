@@ -81,11 +81,11 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _png(data: bytes) -> Size:
-    return unpack_from(">II", data, 16)  # type: ignore[return-value]
+    return unpack_from(">II", data, 16)
 
 
 def _gif(data: bytes) -> Size:
-    return unpack_from("<HH", data, 6)  # type: ignore[return-value]
+    return unpack_from("<HH", data, 6)
 
 
 def _bmp(data: bytes) -> Size:

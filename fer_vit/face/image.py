@@ -27,11 +27,11 @@ ORIENTATION = Base.Orientation
 MAX_PIXELS = 2**28
 """Larger images are not decoded: a file of 68 bytes can claim 4,295 megapixels.
 
-16,384 x 16,384 pixels are what AVIF's decoder allows by itself and slightly more than WebP can hold; the largest photos of
-a phone have 201 megapixels. Decoding takes up to seven bytes a pixel, so that a worker stays below 2 GB.
+16,384 x 16,384 pixels are what AVIF's decoder allows by itself, and slightly more than WebP can hold; the largest
+photos of a phone have 201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AVIF: sixteen, 4.2 GB).
 """
 MAX_SCANS = 100
-"""JPEGs of more scans are not decoded: 300 bytes can make the decoder go over 200 megapixels once more. Ten are usual."""
+"""JPEGs of more scans are not decoded: 300 bytes make the decoder go over all pixels once more. Ten are usual."""
 
 
 UNREADABLE = "not an image that can be decoded"

@@ -25,8 +25,8 @@ import fer_vit.sources.folder
 from benchmarks.hostile import add_odd, write_hostile
 from fer_vit.cli import main
 from fer_vit.data.photos import OK, find_images
-from fer_vit.face.detect import Face
 from fer_vit.errors import READER_DIED
+from fer_vit.face.detect import Face
 from fer_vit.face.geometry import TEMPLATE, Image
 from fer_vit.face.image import encode_png
 from fer_vit.model.region_vit import RegionViT

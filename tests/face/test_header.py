@@ -60,7 +60,7 @@ def test_what_a_decoder_skips_is_skipped() -> None:
     assert decode_image(data).shape == (50, 70, 3)
 
 
-@pytest.mark.parametrize("data", [b"", b"text", b"\xff\xd8\xff", b"P6 2 2 255 ............", b"#?RADIANCE\n", b"BM", b"II*\0"])
+@pytest.mark.parametrize("data", [b"", b"text", b"\xff\xd8\xff", b"P6 2 2 255 " * 9, b"#?RADIANCE\n", b"BM", b"II*\0"])
 def test_other_formats_and_short_files_reach_no_decoder(data: bytes) -> None:
     assert image_size(data) is None
     with pytest.raises(ImageError, match=r"^(not an image that can be decoded|the file is empty)$"):
@@ -76,7 +76,7 @@ def test_a_bomb_is_an_image_error(name: str) -> None:
 
 
 def test_the_largest_photos_of_phones_pass() -> None:
-    assert 16_384 * 12_288 < MAX_PIXELS
+    assert MAX_PIXELS > 16_384 * 12_288
     assert decode_image(tiff_bomb(300)).shape == (300, 300, 3)
     with pytest.raises(ImageError, match=r"^too large: 16,385 x 16,384 pixels, the limit is 268 megapixels$"):
         decode_image(b"BM" + bytes(12) + struct.pack("<Iii", 40, 16_385, 16_384))
