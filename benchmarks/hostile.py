@@ -50,7 +50,9 @@ FORMATS = {
 }
 ANIMATED = ("GIF", "WEBP", "PNG")
 WITH_EXIF = ("JPEG", "PNG", "WEBP")
-SIZES = ((1, 1), (1, 300), (300, 1), (7, 5), (64, 64), (120, 90), (20000, 10))
+SIZES = {(1, 1): 3, (1, 300): 3, (300, 1): 3, (7, 5): 3, (64, 64): 3, (120, 90): 3, (2000, 3): 2, (20000, 10): 1}
+"""Width and height, and how many of 21 have it."""
+FACE = Image.fromarray(astronaut()[:256, 100:356])
 NAMES = (
     b"plain",
     b"with space",
@@ -71,7 +73,8 @@ def hostile(seed: int) -> tuple[str, bytes]:
     rng = np.random.default_rng(seed)
     kind = str(rng.choice(list(FORMATS)))
     mode = str(rng.choice(FORMATS[kind]))
-    width, height = SIZES[rng.integers(len(SIZES))]
+    sizes = [size for size, number in SIZES.items() for _ in range(number)]
+    width, height = sizes[rng.integers(len(sizes))]
     data = picture(rng, kind, mode, min(width, 16_383) if kind == "WEBP" else width, height)
     harm = rng.integers(10)
     if harm == 0:
@@ -96,7 +99,7 @@ def picture(rng: np.random.Generator, kind: str, mode: str, width: int, height: 
     """Encodes noise or, where it can be seen, a face; some animated, some turned by EXIF or with one that is torn."""
     image = Image.fromarray(rng.integers(0, 256, (height, width, 4), np.uint8))
     if min(width, height) >= 64:
-        image.paste(Image.fromarray(astronaut()[:256, 100:356]).resize((width, height)))
+        image.paste(FACE.resize((width, height)))
     if mode == "I;16":
         image = Image.fromarray(rng.integers(0, 2**16, (height, width), np.uint16))
     elif mode != "RGBA":
