@@ -91,7 +91,7 @@ def test_predict_finds_faces_among_them(
 
 def test_prepare_counts_each(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "m.parquet"
-    main(["prepare", "folder", str(photos), str(out), "--detector=none", "--workers=2", "--embed=always"])
+    main(["prepare", "folder", str(photos), str(out), "--detector=none", "--workers=1", "--embed=always"])
     text = capsys.readouterr().out
     left_out = {reason: int(number) for number, reason in re.findall(r"^left out: ([\d,]+) \((.*)\)$", text, re.M)}
     rows = pq.read_table(out).to_pylist()
