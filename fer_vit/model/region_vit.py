@@ -219,8 +219,6 @@ class RegionViT(
             force_download=force_download,
         )
         try:
-            with torch.device("meta"):  # what does not fit its own weights would take any amount of memory
-                cls(**settings).load_state_dict(state, assign=True)
             net = cls(**settings)
             net.load_state_dict(state)  # of any precision, into float32
         except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings may hold anything
