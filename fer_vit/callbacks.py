@@ -1,14 +1,17 @@
-"""What happens beside the training: averaged weights, figures as files and pictures."""
+"""What happens beside the training: averaged weights, the last checkpoint, figures as files and pictures."""
 
 import json
+import signal
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
@@ -40,6 +43,11 @@ class EMA(WeightAveraging):
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
 
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Gives the newest weights back to a model that was being validated, so that it can be saved."""
+        if isinstance(exception, SIGTERMException) and trainer.validating:
+            self.on_validation_epoch_end(trainer, pl_module)
+
 
 def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float) -> Tensor:
     """Moves an average towards the newest value, after `count` moves. Counters are not averaged."""
@@ -47,6 +55,64 @@ def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float)
         return newest
     kept = ((1 + count) / (10 + count)).clamp(max=decay)  # stays on the device
     return torch.lerp(newest, average, kept.to(average.dtype))
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """Keeps the newest epoch as last.ckpt; when SIGTERM announces the end of the machine, the newest step.
+
+    ModelCheckpoint's own `save_last` is the last one that was among the best. Lightning ends a run on SIGTERM, too, but
+    saves nothing, and its processes can wait for each other for ever when it reaches them at different steps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(filename="last", save_on_train_epoch_end=False, enable_version_counter=False)
+        self.asked = False
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Takes the signal over from Lightning, which gives it back at the end."""
+        super().on_train_start(trainer, pl_module)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+    def _agree(self, trainer: L.Trainer) -> None:
+        """Lets all processes end at the same step: Lightning raises SIGTERMException where it can go on later."""
+        if trainer.strategy.reduce_boolean_decision(self.asked, all=False):
+            trainer._signal_connector.received_sigterm = True
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Looks for the signal after each optimiser's step."""
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self._agree(trainer)
+
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: int
+    ) -> None:
+        """Looks for the signal after each batch."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._agree(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Saves an epoch after which the run ends."""
+        super().on_train_epoch_end(trainer, pl_module)
+        if trainer.received_sigterm:
+            self.on_exception(trainer, pl_module, SIGTERMException())
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Saves the step at which the signal was heard."""
+        self.save_on_exception = isinstance(exception, SIGTERMException)
+        if trainer.validating:
+            # Lightning would go on with the next batch, but the figures of those before are lost: it begins anew.
+            progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
+            progress.reset()
+            progress.increment_ready()
+            progress.increment_started()
+        super().on_exception(trainer, pl_module, exception)
 
 
 class FigureWriter(Callback):

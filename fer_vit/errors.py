@@ -21,4 +21,10 @@ def check_number(name: str, value: float, low: float, high: float = math.inf) ->
     """Raises FerVitError when a number lies outside of [low, high] or is not a number."""
     if not low <= value <= high:
         allowed = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
-        raise FerVitError(f"Expected {name} to be {allowed}, but got {value:g}.")
+        raise FerVitError(f"Expected {name} to be {allowed}, but got {short(value)}.")
+
+
+def short(value: object) -> str:
+    """Returns a value for a message: of something long its begin."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

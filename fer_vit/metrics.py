@@ -15,13 +15,21 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
+from fer_vit.errors import FerVitError
+
 
 def expression_metrics(num_classes: int, prefix: str) -> MetricCollection:
     """Returns the metrics of a stage; they take probabilities (B, C) and class indices (B,).
 
     `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the `confusion` matrix
-    (rows: target), from which `class_recall` takes the recall of every class; its mean is the UAR.
+    (rows: target), from which `class_recall` takes the recall of every class; its mean is the UAR. Macro means
+    leave out classes that do not occur.
+
+    Raises:
+        FerVitError: There is but one class.
     """
+    if num_classes < 2:
+        raise FerVitError(f"Expected two classes or more to tell apart, but got {num_classes}. Add images of others.")
     return MetricCollection(
         {
             "accuracy": MulticlassAccuracy(num_classes, average="micro"),

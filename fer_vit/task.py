@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
 
 from fer_vit.data.crop import CropSpec
+from fer_vit.data.dataset import mixed_seed, run_seed
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.geometry import TEMPLATE, Align
@@ -116,9 +117,7 @@ class FERTask(L.LightningModule):
             self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
 
     def on_fit_start(self) -> None:
-        """Gives each process random numbers of its own; computes the class weights from the training split."""
-        if self.global_rank:  # all start with one seed, and would augment and mix their faces alike
-            torch.manual_seed(torch.initial_seed() + self.global_rank)
+        """Computes the class weights from the training split."""
         if self.hparams["class_weight"] == "balanced":
             counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
             self.class_weight = balanced_weights(counts).to(self.device)
@@ -131,6 +130,10 @@ class FERTask(L.LightningModule):
             group["weight_decay"], group["initial_lr"] = new["weight_decay"], new["initial_lr"]
             group["lr"] = new["initial_lr"] * factor(schedule.last_epoch)
         schedule.base_lrs = [new["initial_lr"] for new in wanted]
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Gives each step of each process random numbers of its own, those that it would have without a break."""
+        torch.manual_seed(mixed_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step: hide some regions, embed, mix, encode, compare with the votes."""
@@ -145,6 +148,8 @@ class FERTask(L.LightningModule):
             tokens, target = mixup(tokens, target, h["mixup"])
         logits = self.net.forward_head(self.net.forward_features(tokens))
         loss = expression_loss(logits, target, h["label_smoothing"], self.class_weight)
+        if not loss.isfinite():
+            raise not_finite(loss, logits, batch.path, f"epoch {self.current_epoch}, step {self.global_step}")
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
@@ -218,6 +223,23 @@ class FERTask(L.LightningModule):
                     f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
                     "Leave out the config that changes the network, or choose another checkpoint."
                 )
+
+
+def not_finite(loss: Tensor, logits: Tensor, paths: list[str], place: str) -> FerVitError:
+    """Returns the error of a loss that is not a number.
+
+    Args:
+        loss: The loss.
+        logits: The model's output (B, C).
+        paths: What to call the images.
+        place: Where in the run it was.
+    """
+    bad = [path for path, fine in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not fine]
+    advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
+    return FerVitError(
+        f"The loss is {loss.item()} ({place}); weights and checkpoints are those before it. {advice}, or set "
+        f"trainer.gradient_clip_val. Images: {', '.join(bad or paths)}"
+    )
 
 
 def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:

@@ -1,6 +1,7 @@
 """Fixtures that several tests share."""
 
 import os
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,10 @@ TINY = [
     "--trainer.enable_model_summary=false",
 ]
 """Options that make a run of fit last about a second."""
+
+OFFLINE = Path(__file__).parent / "offline"
+runpy.run_path(str(OFFLINE / "sitecustomize.py"))  # this process asks no network, and those that it starts neither
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(OFFLINE), os.environ.get("PYTHONPATH"))))
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

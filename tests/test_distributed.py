@@ -18,16 +18,15 @@ import torch
 from conftest import TINY, assert_same
 from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.utils.data import DataLoader, DistributedSampler
 
 from fer_vit.cli import main
-from fer_vit.data.datamodule import FaceDataModule
 from fer_vit.data.manifest import Reading, Row, write_manifest, write_shards
 from fer_vit.face.image import encode_png
 from fer_vit.model.pretrained import load_checkpoint
 from fer_vit.sources.drawn import draw_face, read
 
 SCRIPT = Path(__file__).parents[1] / "cli.py"
+FOUND = os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent), os.environ["PYTHONPATH"]])
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 OVERLAY = Path(__file__).parents[1] / "configs" / "fsdp.yaml"
 SHARDED = [f"--config={OVERLAY}", "--trainer.devices=2", "--trainer.accelerator=cpu"]
@@ -45,7 +44,7 @@ def run(*words: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
 
     It returns when the last of the processes has closed its output, so that one that lives on is an error, too.
     """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent)])}
+    environment = os.environ | {"PYTHONPATH": FOUND}
     command = [sys.executable, *(launcher or []), str(SCRIPT), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -59,29 +58,16 @@ class KillOne(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-STILL = ["mirror", "degrees", "scale", "shift", "brightness", "contrast", "erase"]
-
-
-def in_order(data: FaceDataModule) -> DataLoader:
-    """The loader of one process with the rows in the order in which they are dealt out to several."""
-    rows = data.dataset("train")
-    return data._loader(rows, sampler=DistributedSampler(rows, 1, 0, seed=0), drop_last=True)
-
-
-def test_two_processes_learn_what_one_does_with_twice_the_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    still = [f"--data.augment.{change}=0" for change in STILL]
+def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
     recipe = ["--model.class_weight=balanced", "--model.layer_decay=0.8", "--trainer.gradient_clip_val=0.5"]
     whole = ["--trainer.limit_train_batches=1.0", "--trainer.limit_val_batches=1.0", "--trainer.max_epochs=2"]
     ema = "--trainer.callbacks+=fer_vit.callbacks.EMA"
-    monkeypatch.setattr(FaceDataModule, "train_dataloader", in_order)
     faces = read(tmp_path / "faces", count=167, size=48)
     assert sum(row.split == "val" for row in faces.rows) == 25  # an odd number: one process has a repeat
     write_manifest(tmp_path / "faces.parquet", faces, "drawn")
     curves, states, weights = {}, {}, {}
     for name, processes, more in (("one", 1, [ema]), ("ddp", 2, [*TWO, ema]), ("fsdp", 2, SHARDED)):
-        words = [*still, *recipe, *whole, *more, "--trainer.log_every_n_steps=1"]
+        words = [*recipe, *whole, *more, "--trainer.log_every_n_steps=1"]
         verb = ["fit", *options(tmp_path / "faces.parquet", tmp_path / name, *words)]
         verb += [f"--data.batch_size={16 // processes}"]
         if processes == 1:
@@ -141,6 +127,16 @@ def test_a_process_that_is_killed_ends_the_run_which_can_go_on(
         assert (saved["epoch"], saved["global_step"]) == (2, 9)
 
 
+def test_sigterm_to_one_process_ends_all_at_the_same_step(one_to_judge: Path, tmp_path: Path) -> None:
+    words = options(one_to_judge, tmp_path, *TWO, "--trainer.limit_train_batches=3")
+    asks = ["--trainer.callbacks+=test_resume.Terminate", "--trainer.callbacks.epoch=0", "--trainer.callbacks.batch=1"]
+    status, out, err = run("fit", *words, *asks)
+    assert status == 128 + signal.SIGTERM, err
+    last = tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt"
+    assert out.count(f"Ended by SIGTERM. Go on with `--ckpt_path {last}`.") == 1
+    assert load_checkpoint(last)["global_step"] == 2
+
+
 @pytest.fixture
 def two_nodes() -> Iterator[list[list[str]]]:
     """The words that run a command on each of two machines: network namespaces, joined by a cable.
@@ -175,7 +171,7 @@ def test_two_machines(two_nodes: list[list[str]], drawn: Path, tmp_path: Path) -
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
     torchrun += ["--master_addr=10.77.0.1", "--master_port=29500"]
     # The host's name may be that of the machine's own, inner address
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parent), "GLOO_SOCKET_IFNAME": "net0"}
+    environment = os.environ | {"PYTHONPATH": FOUND, "GLOO_SOCKET_IFNAME": "net0"}
     nodes = [
         subprocess.Popen(
             [*node, *torchrun, f"--node_rank={rank}", str(SCRIPT), "fit", *words],

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, recall_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, recall_score
 
+from fer_vit.errors import FerVitError
 from fer_vit.metrics import class_recall, expression_metrics, fit_temperature, metrics_table
 
 
@@ -29,13 +30,18 @@ def test_figures_are_scikit_learns() -> None:
 
 def test_calibration_error_against_its_definition() -> None:
     preds, target, values = figures()
+    assert values["val/ece"].item() == pytest.approx(calibration_error(preds, target), abs=1e-6)
+
+
+def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
+    """Its definition, in 15 bins."""
     confidence, right = preds.max(1), preds.argmax(1) == target
     error = 0.0
     for low in np.arange(15) / 15:
         inside = (confidence > low) & (confidence <= low + 1 / 15)
         if inside.any():
             error += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
-    assert values["val/ece"].item() == pytest.approx(error, abs=1e-6)
+    return error
 
 
 def test_a_class_without_samples_does_not_pull_the_mean_recall_down() -> None:
@@ -45,6 +51,29 @@ def test_a_class_without_samples_does_not_pull_the_mean_recall_down() -> None:
     assert recall[:2].tolist() == [1, 0]
     assert torch.isnan(recall[2])
     assert recall.nanmean().item() == 0.5
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("samples", [1, 2, 5, 100])
+@pytest.mark.parametrize("true", [(0,), (3,), (0, 2), (1, 2, 3)])
+def test_figures_without_some_classes_are_scikit_learns(samples: int, true: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(samples)
+    preds = rng.dirichlet(np.full(4, 0.3), samples).astype(np.float32)
+    target = rng.choice(true, samples)
+    metrics = expression_metrics(4, "")
+    metrics.update(torch.from_numpy(preds), torch.from_numpy(target))
+    values, label = metrics.compute(), preds.argmax(1)
+    assert values["accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
+    assert values["f1"].item() == pytest.approx(f1_score(target, label, average="macro"), abs=1e-6)
+    assert (values["confusion"].numpy() == confusion_matrix(target, label, labels=range(4))).all()
+    uar = class_recall(values["confusion"]).nanmean()
+    assert uar.item() == pytest.approx(balanced_accuracy_score(target, label), abs=1e-6)
+    assert values["ece"].item() == pytest.approx(calibration_error(preds, target), abs=1e-6)
+
+
+def test_one_class_has_no_figures() -> None:
+    with pytest.raises(FerVitError, match="two classes or more"):
+        expression_metrics(1, "")
 
 
 def test_table() -> None:

@@ -1,17 +1,33 @@
 """Nobody is let in: no code out of files, no network unasked."""
 
+import copy
+import json
 import os
 import pickle
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
+import zipfile
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from conftest import TINY
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from fer_vit import load
 from fer_vit.cli import main
+from fer_vit.commands.train import checkpoint_config
+from fer_vit.data.shards import INDEX, check_index
 from fer_vit.errors import FerVitError
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.pretrained import load_checkpoint
 
 QUIET = """
 import socket, sys
@@ -62,6 +78,196 @@ def test_a_checkpoint_with_code_is_refused(
     assert harm.is_dir()  # it would have worked
 
 
+def test_a_backbone_with_code_is_refused(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"model": Payload(tmp_path / "harm")}, tmp_path / "bad.pth")
+    words = [f"--model.network.pretrained={tmp_path / 'bad.pth'}", f"--data.manifest={drawn / 'faces.parquet'}"]
+    with pytest.raises(SystemExit):
+        main(["fit", *words, "--model.network.backbone=vit_tiny_patch16_224"])
+    assert "fer-vit: error: Cannot build the backbone" in capsys.readouterr().err
+    assert not (tmp_path / "harm").exists()
+
+
+MODULE = {"class_path": "harmful.Network", "init_args": {}}
+"""Whoever looks up this class runs the module."""
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"network": MODULE},
+        {"network": {"class_path": "harmful.Network"}},
+        {"network": "harmful.yaml"},
+        {"class_path": "harmful.Network"},
+        {"_class_path": "harmful.Network", "_instantiator": "harmful.Network"},
+        {"align": MODULE},
+        {"template": MODULE},
+        {"lr": MODULE},
+        {"class_weight": MODULE},
+        {"config": "harmful.yaml"},
+    ],
+    ids=json.dumps,
+)
+def test_settings_in_a_checkpoint_cannot_name_code(
+    verb: str,
+    change: dict[str, object],
+    checkpoint: Path,
+    drawn: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "harmful.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'harm')!r})\nclass Network: pass\n")
+    (tmp_path / "harmful.yaml").write_text(json.dumps(MODULE))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    state = torch.load(checkpoint, weights_only=True)
+    torch.save({**state, "hyper_parameters": state["hyper_parameters"] | change}, "bad.ckpt")
+    with pytest.raises(SystemExit):
+        main([verb, "--ckpt_path=bad.ckpt", f"--data.manifest={drawn / 'faces.parquet'}"])
+    assert len([line for line in capsys.readouterr().err.splitlines() if line.startswith("fer-vit: error: ")]) == 1
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("note", ["best_k_models", "kth_best_model_path", "last_model_path"])
+@pytest.mark.parametrize("place", ["local://{}", "{}", "runs/../{}", "{}/../x.ckpt"])
+def test_a_run_that_goes_on_removes_nothing_of_others(note: str, place: str, checkpoint: Path, tmp_path: Path) -> None:
+    """Lightning removes what a checkpoint notes as older ones, folders as well."""
+    state = torch.load(checkpoint, weights_only=True)
+    (name,) = [name for name in state["callbacks"] if "val/accuracy" in name]
+    where, worst = place.format(tmp_path / "precious"), torch.tensor(-1.0)
+    notes = {key: value for key, value in state["callbacks"][name].items() if key != "dirpath"}
+    notes |= {"best_model_score": worst, "kth_value": worst, "best_k_models": {}, "kth_best_model_path": ""}
+    state["callbacks"][name] = notes | {note: {where: worst} if note == "best_k_models" else where}
+    torch.save(state, tmp_path / "bad.ckpt")
+    with pytest.raises(FerVitError, match="which is not in the run's folder and could be lost"):
+        load_checkpoint(tmp_path / "bad.ckpt")
+
+
+def changed(checkpoint: Path, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    state = torch.load(checkpoint, weights_only=True)
+    change(state)
+    torch.save(state, path)
+    return path
+
+
+def larger(state: dict[str, Any]) -> None:
+    """Weights for a network of 200 blocks that fill no place in the file, and settings that ask for it."""
+    network, weights = state["hyper_parameters"]["network"], state["state_dict"]
+    for name in [name for name in weights if ".blocks.0." in name]:
+        for block in range(2, 200):
+            weights[name.replace(".blocks.0.", f".blocks.{block}.")] = weights[name]
+    network["depth"] = 200
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state["hyper_parameters"]["network"].update(embed_dim=10**9), "from 1 to 16384"),
+        (lambda state: state["hyper_parameters"]["network"].update(embed_dim=16_384), "of another version"),
+        (lambda state: state["hyper_parameters"]["network"].update(depth=10**6), "from 1 to 200"),
+        (lambda state: state["hyper_parameters"]["network"].update(img_size=10**6), "from 1 to 2048"),
+        (lambda state: state["hyper_parameters"]["network"].update(img_size=10**400), "from 1 to 2048"),
+        (lambda state: state["hyper_parameters"]["network"].update(img_size=2048, patch_size=1), "of another version"),
+        (
+            lambda state: state["hyper_parameters"]["network"].update(backbone="vit_giant_patch14_224"),
+            "another version",
+        ),
+        (
+            lambda state: state["hyper_parameters"].update(labels=["x" * 9 + str(number) for number in range(10**4)]),
+            "1 to 1,000",
+        ),
+        (lambda state: state["hyper_parameters"].update(labels=["a\x1b[2J", "b"]), "printable characters"),
+        (lambda state: state["hyper_parameters"].update(labels=["", "b"]), "printable characters"),
+        (lambda state: state["hyper_parameters"].update(labels=["a" * 10**6, "b"]), "printable characters"),
+        (larger, "claims more weights than it holds"),
+        (lambda state: state["state_dict"].update({"net.vit.norm.bias": torch.zeros(1).expand(10**9)}), "claims more"),
+        (lambda state: state["state_dict"].update({"net.vit.norm.bias": 1}), "claims more"),
+        (lambda state: state["state_dict"].update({3: torch.zeros(1)}), "not a checkpoint of fer-vit"),
+        (lambda state: state["state_dict"]["net.vit.norm.bias"].fill_(torch.nan), "no numbers"),
+        (lambda state: state["state_dict"]["net.vit.norm.bias"].fill_(-torch.inf), "no numbers"),
+        (lambda state: state.update(hyper_parameters=[1]), "not a checkpoint of fer-vit"),
+        (lambda state: state.update(state_dict=None), "not a checkpoint of fer-vit"),
+    ],
+)
+def test_what_a_checkpoint_claims_is_checked_before_it_takes_memory(
+    change: Callable[[dict[str, Any]], object], words: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    bad = changed(checkpoint, tmp_path / "bad.ckpt", change)
+    with pytest.raises(FerVitError, match=words) as error:
+        load(bad)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+    with pytest.raises(FerVitError, match=words):
+        checkpoint_config(["validate", f"--ckpt_path={bad}"], tmp_path / "config.yaml")
+
+
+def test_a_compressed_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    with (
+        zipfile.ZipFile(checkpoint) as whole,
+        zipfile.ZipFile(tmp_path / "x.ckpt", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in whole.namelist():
+            packed.writestr(name, whole.read(name))
+    assert torch.load(tmp_path / "x.ckpt", weights_only=True)  # torch would read it
+    with pytest.raises(FerVitError, match="not a checkpoint that can be read safely"):
+        load_checkpoint(tmp_path / "x.ckpt")
+
+
+ODD = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2.5,
+    float("nan"),
+    float("inf"),
+    10**400,
+    "",
+    "x",
+    [],
+    [None],
+    {},
+    (1,),
+    ["mouth"] * 2,
+    b"x",
+]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(RegionViTConfig)])
+def test_every_setting_may_hold_anything(name: str, checkpoint: Path, tmp_path: Path) -> None:
+    state = torch.load(checkpoint, weights_only=True)
+    for value in ODD:
+        other = copy.deepcopy(state)
+        other["hyper_parameters"]["network"][name] = value
+        torch.save(other, tmp_path / "x.ckpt")
+        try:
+            model = load(tmp_path / "x.ckpt")
+        except FerVitError as error:
+            assert "\n" not in str(error) and len(str(error)) < 500, value
+        else:
+            assert getattr(model.net.config, name) in (value, tuple(value) if isinstance(value, list) else value, False)
+
+
+def test_an_index_of_shards_cannot_name_code(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main(["prepare", "drawn", str(tmp_path / "faces"), str(tmp_path / "shards"), "--count=16", "--shards=1"])
+    check_index(tmp_path / "shards")
+    (tmp_path / "harmful.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'harm')!r})\nNetwork = dict\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    index = json.loads((tmp_path / "shards" / INDEX).read_text())
+    context = {"default_factory_module": "harmful", "default_factory_name": "Network", "dict_context": []}
+    spec = {"type": "collections.defaultdict", "context": context, "children_spec": []}
+    index["config"]["data_spec"] = json.dumps([1, spec])
+    (tmp_path / "shards" / INDEX).write_text(json.dumps(index))
+    with pytest.raises(SystemExit):
+        main(["fit", f"--data.manifest={tmp_path / 'shards'}", *TINY])
+    assert not (tmp_path / "harm").exists()
+    monkeypatch.setattr("fer_vit.data.stream.check_index", lambda place: None)
+    with pytest.raises(SystemExit):
+        main(["fit", f"--data.manifest={tmp_path / 'shards'}", *TINY, f"--trainer.default_root_dir={tmp_path}"])
+    assert (tmp_path / "harm").exists()  # it would have worked
+
+
 def test_nothing_asks_the_network_unasked(drawn: Path, tmp_path: Path) -> None:
     words = ["predict", str(drawn / "faces"), "--face=crop", "--detector=none", f"--output={tmp_path / 't.csv'}"]
     modules = "fer_vit, fer_vit.recognizer, fer_vit.commands.train, fer_vit.data.stream, fer_vit.commands.visualize"
@@ -72,3 +278,64 @@ def test_nothing_asks_the_network_unasked(drawn: Path, tmp_path: Path) -> None:
     asks = f"{QUIET}\nimport urllib.request\nurllib.request.urlopen('http://127.0.0.1:9')"
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False, timeout=120)
     assert "AssertionError: the network is asked: socket." in done.stderr  # it would have been seen
+
+
+ASKS = {
+    "an address": "import socket; socket.create_connection(('192.0.2.1', 9), timeout=1)",
+    "a datagram": "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 9))",
+    "a name": "import socket; socket.getaddrinfo('example.invalid', 80)",
+    "a page": "import urllib.request; urllib.request.urlopen('https://example.invalid')",
+    "the hub": "import huggingface_hub; huggingface_hub.hf_hub_download('nobody/nothing', 'x')",
+}
+
+
+@pytest.mark.parametrize("program", ASKS.values(), ids=ASKS)
+def test_no_test_asks_the_network(program: str) -> None:
+    with pytest.raises(BaseException, match=r"^socket\.") as error:
+        exec(program)
+    assert error.typename == "NetworkAskedError"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert "NetworkAskedError: " in done.stderr
+    assert done.returncode
+
+
+def test_labels_of_a_stranger_are_text(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
+    labels = ["<script>alert(1)</script>", "</script><b>", "=1+1", "../../x", "a'b\"c", "{{ x }}", "é", "%s"]
+    bad = changed(checkpoint, tmp_path / "x.ckpt", lambda state: state["hyper_parameters"].update(labels=labels))
+    (tmp_path / "photos").mkdir()
+    for file in sorted((drawn / "faces").rglob("*.png"))[:2]:
+        shutil.copy(file, tmp_path / "photos")
+    words = [str(tmp_path / "photos"), "--face=crop", "--detector=none", f"--checkpoint={bad}"]
+    main(["predict", *words, f"--output={tmp_path / 'faces.csv'}"])
+    main(["visualize", *words, f"--output={tmp_path / 'out' / 'report'}"])
+    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    assert "<script>alert" not in page and "</script><b>" not in page
+    assert {path.name for path in tmp_path.iterdir()} == {"x.ckpt", "photos", "faces.csv", "out"}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report"]
+
+
+@pytest.mark.parametrize("points", [[[0.5, 0.5]] * 5, [[x, x] for x in (0.1, 0.3, 0.5, 0.7, 0.9)], [[9.0, -9.0]] * 5])
+def test_any_template_gives_a_prediction(
+    points: list[list[float]], checkpoint: Path, drawn: Path, tmp_path: Path
+) -> None:
+    bad = changed(checkpoint, tmp_path / "x.ckpt", lambda state: state["hyper_parameters"].update(template=points))
+    photos = sorted((drawn / "faces").rglob("*.png"))[:2]
+    model = load(bad)
+    faces = model.predict(photos, face="crop", detector="none")
+    assert [sum(face.probabilities.values()) for face in faces] == pytest.approx([1, 1], abs=1e-6)
+    logits, _ = model.judge(drawn / "faces.parquet", "val")
+    assert logits.isfinite().all()
+
+
+def test_every_dependency_has_bounds_that_the_pinned_version_keeps() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    lines = (root / "constraints.txt").read_text().split()
+    pins = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
+    asked = [Requirement(line) for line in sum(project["optional-dependencies"].values(), project["dependencies"])]
+    for one in (one for one in asked if one.name != project["name"]):
+        assert {"<", ">="} <= {part.operator for part in one.specifier} or "==" in str(one.specifier), one
+        assert one.specifier.contains(pins[canonicalize_name(one.name)]), one
+    (lightning,) = (one.specifier for one in asked if one.name == "lightning")
+    assert not lightning.contains("2.6.2") and not lightning.contains("2.6.3")  # published by an attacker

@@ -1,5 +1,6 @@
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,20 +97,18 @@ def test_schedule_against_the_formula() -> None:
     assert max(rates) == rates[10]
 
 
-def test_every_process_draws_random_numbers_of_its_own() -> None:
+def test_every_step_of_every_process_draws_random_numbers_of_its_own() -> None:
     class Trainer:
-        def __init__(self, rank: int) -> None:
-            self.global_rank = rank
+        def __init__(self, rank: int, epoch: int) -> None:
+            self.global_rank, self.current_epoch = rank, epoch
 
     task, drawn = build(), []
-    for rank in range(3):
-        torch.manual_seed(5)
-        task._trainer = Trainer(rank)  # type: ignore[assignment]
-        task.on_fit_start()
+    for rank, epoch, step in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)]:
+        task._trainer = Trainer(rank, epoch)  # type: ignore[assignment]
+        task.on_train_batch_start(batch(), step)
         drawn.append(torch.rand(()).item())
-    assert len(set(drawn)) == 3
-    torch.manual_seed(5)
-    assert drawn[0] == torch.rand(()).item()
+    assert len(set(drawn)) == 4
+    assert drawn[0] == drawn[-1]
 
 
 def test_layer_decay_reaches_the_optimiser() -> None:
@@ -155,3 +154,14 @@ def test_another_architecture_or_other_classes_are_said(checkpoint: Path) -> Non
 def test_contradictions_are_said(change: dict[str, object], words: str) -> None:
     with pytest.raises(FerVitError, match=words):
         FERTask(**{"labels": ["a", "b"], **change})
+
+
+def test_a_loss_that_is_not_finite_names_the_images() -> None:
+    task, data = FERTask(replace(NETWORK, stem="patch"), ["a", "b", "c"]).train(), batch()
+    data.image[2] = torch.nan
+    with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\).* Images: 2$"):
+        task.training_step(data, 0)
+    with torch.no_grad():
+        task.net.vit.norm.weight.fill_(torch.inf)
+    with pytest.raises(FerVitError, match=r"Lower model.lr.* Images: 0, 1, 2, 3, 4, 5$"):
+        task.training_step(batch(), 0)

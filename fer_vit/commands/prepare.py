@@ -21,12 +21,13 @@ from typing import Literal
 import cv2
 from tqdm import tqdm
 
-from fer_vit.data.manifest import SPLITS, Reading, Row, check_shards, write_manifest, write_shards
+from fer_vit.data.manifest import SPLITS, Reading, Row, check_images, check_shards, write_manifest, write_shards
 from fer_vit.data.photos import cores
 from fer_vit.data.shards import INDEX, NAME
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, Detector, YuNet, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, one_thread, read_image
+from fer_vit.labels import check_labels
 
 OPTION_OF = {
     "labels": "ferplus",
@@ -81,7 +82,8 @@ def prepare(
         size: For drawn: the images' side in pixels.
         colour: For drawn: in colour rather than grey.
         seed: For drawn: the same seed draws the same faces.
-        embed: Whether images are kept inside the manifest: small ones (`auto`), all, or none.
+        embed: Whether images are kept inside the manifest: small ones (`auto`), all, or none. Those that are not must
+            lie below the manifest's folder.
         shards: Write a folder of so many Parquet files of training images, to be streamed by `fit`; images are inside.
         workers: Processes that read images; all cores when left out.
         overwrite: Whether an existing manifest may be replaced.
@@ -108,19 +110,23 @@ def prepare(
         raise FerVitError(
             "Expected `--embed auto` or `always` for a zip, but got `never`. Unpack the zip to point to it."
         )
+    embed = "always" if zipped else embed
     _check_out(out, overwrite, folder=shards is not None)
     with _unpacked(root, out.parent) if zipped else nullcontext(root) as folder:
         reading = read(folder, **options)
         reading.notes = [note.replace(str(folder), str(root)) for note in reading.notes]
+        check_labels(reading.names, root)
         if shards is not None:
             check_shards(reading, shards)
+        else:
+            check_images(reading, out.parent, embed)
         missing = detector == "yunet" and any(row.landmarks is None for row in reading.rows)
         reading = add_landmarks(reading, YuNet(min_score=CROP_SCORE) if missing else None, workers)
         if not reading.rows:
             reasons = ", ".join(f"{number:,} {reason}" for reason, number in reading.dropped.most_common())
             raise FerVitError(f"Expected images in {root}, but none can be used ({reasons}).")
         if shards is None:
-            write_manifest(out, reading, source, "always" if zipped else embed)
+            write_manifest(out, reading, source, embed)
         else:
             write_shards(out, reading, source, shards)
     print(summary(reading, out))

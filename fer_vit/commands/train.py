@@ -2,10 +2,10 @@
 
 import logging
 import signal
+import sys
 import tempfile
 import warnings
 from argparse import ArgumentError
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fer_vit.callbacks import FigureWriter
+from fer_vit.callbacks import FigureWriter, LastCheckpoint
 from fer_vit.data.datamodule import FaceDataModule
 from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
 from fer_vit.model.pretrained import load_checkpoint
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.task import FERTask
 
 
@@ -88,16 +90,25 @@ class TrainCLI(LightningCLI):
             processes = getattr(self.trainer.strategy.launcher, "procs", [])  # none when torchrun or SLURM started them
             while processes:  # and so none that Lightning would find dead, and kill this one before it speaks
                 processes.pop().kill()
+            if isinstance(error, SIGTERMException):
+                path = self._newest_checkpoint()
+                say("Ended by SIGTERM. " + (f"Go on with `--ckpt_path {path}`." if path else "There is no checkpoint."))
+                sys.exit(128 + signal.SIGTERM)
             lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
             if not lost or not dist.is_initialized():
                 raise
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it speaks
-            saved = (Path(path) for path in map(attrgetter("best_model_path"), self.trainer.checkpoint_callbacks))
-            path = max(filter(Path.is_file, saved), key=lambda file: file.stat().st_mtime, default=None)
+            path = self._newest_checkpoint()
             raise FerVitError(
                 "Another process of this run died or no longer answers; it may have said why. "
                 + (f"Go on with `--ckpt_path {path}`." if path else "Start again: there is no checkpoint yet.")
             ) from error
+
+    def _newest_checkpoint(self) -> Path | None:
+        callbacks: list[Any] = self.trainer.checkpoint_callbacks
+        folders = {Path(callback.dirpath) for callback in callbacks if callback.dirpath}
+        files = (path for folder in folders for path in folder.glob("*.ckpt"))
+        return max(files, key=lambda path: path.stat().st_mtime_ns, default=None)
 
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's hyper-parameters win over the user's words; see `checkpoint_config`."""
@@ -113,9 +124,9 @@ def train(args: list[str]) -> None:
     Raises:
         FerVitError: The options are wrong.
     """
-    # Advertisements of other products
+    # Advertisements of other products, and what is said better below
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
-        lambda line: "Tip: For" not in line.getMessage()
+        lambda line: not any(words in line.getMessage() for words in ("Tip: For", "An SIGTERMException was"))
     )
     # Our figures are already those of all processes
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*accumulate the metric across devices")
@@ -139,7 +150,7 @@ def train(args: list[str]) -> None:
                 auto_configure_optimizers=False,
                 save_config_kwargs={"overwrite": False},
                 trainer_defaults={
-                    "callbacks": [FigureWriter(), LearningRateMonitor("step"), last_checkpoint()],
+                    "callbacks": [FigureWriter(), LearningRateMonitor("step"), LastCheckpoint()],
                     "logger": {
                         "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
                         "init_args": {"save_dir": "runs", "name": "default"},
@@ -167,11 +178,6 @@ def has_bf16(accelerator: str) -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # type: ignore[no-untyped-call, no-any-return]
 
 
-def last_checkpoint() -> ModelCheckpoint:
-    """Keeps the newest epoch; ModelCheckpoint's own `save_last` is the last one that was among the best."""
-    return ModelCheckpoint(filename="last", save_on_train_epoch_end=False, enable_version_counter=False)
-
-
 def checkpoint_path(args: list[str]) -> Path | None:
     """Returns the file that `--ckpt_path` names in the words of a command, or None."""
     for word, following in zip(args, [*args, ""][1:], strict=True):
@@ -190,6 +196,7 @@ def checkpoint_config(args: list[str], path: Path) -> list[str]:
     if checkpoint is None:
         return []
     hyper = load_checkpoint(checkpoint)["hyper_parameters"]
+    RegionViT.from_pretrained(checkpoint)  # else its settings could be anything: a huge model, or a module to import
     path.write_text(yaml.safe_dump({"model": {key: _plain(value) for key, value in hyper.items() if key != "labels"}}))
     return ["--config", str(path)]
 

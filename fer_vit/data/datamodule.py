@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, WeightedRandomSampler
+from torch.utils.data import DataLoader, Sampler
 
 from fer_vit.data.crop import CropSpec
-from fer_vit.data.dataset import EvalSampler, FaceDataset
+from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, TrainSampler, check_same_batches
 from fer_vit.data.manifest import SPLITS, Manifest, Split, class_counts, no_label
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.data.shards import is_sharded
@@ -74,14 +75,22 @@ class FaceDataModule(L.LightningDataModule):
         self.position: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """How far a stream has come in its epoch, for checkpoints.
+        """How far the run has come in its epoch, for checkpoints.
 
-        Lightning asks the loader for it too, but does not give it back once the schedule has counted the steps.
+        Lightning counts the batches too, but asks for a loader before it has read how many there were.
         """
-        return self.loader.state_dict() if self.loader else {}
+        if self.streamed:
+            return self.loader.state_dict() if self.loader else {}
+        loop: Any = self.trainer and self.trainer.fit_loop
+        batches = loop.epoch_loop.batch_progress.current.processed
+        epoch = max(0, loop.epoch_progress.current.started - 1)
+        begun = (
+            {"epoch": epoch, "batches": batches} if batches < loop.max_batches else {"epoch": epoch + 1, "batches": 0}
+        )
+        return {**begun, "world_size": _processes(), "batch_size": self.batch_size}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Notes where the stream is to go on."""
+        """Notes where the run is to go on."""
         self.position = state_dict
 
     def dataset(self, split: Split) -> FaceDataset:
@@ -109,14 +118,18 @@ class FaceDataModule(L.LightningDataModule):
         """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one."""
         if self.streamed:
             return self._stream()
-        dataset = self.dataset("train")
-        sampler = None
+        dataset, processes, weights, start = self.dataset("train"), _processes(), None, (0, 0)
         if self.balanced:
-            labels = torch.from_numpy(dataset.targets).argmax(1)
-            weights = 1.0 / torch.bincount(labels).clamp(min=1)[labels]
-            sampler = WeightedRandomSampler(weights.tolist(), len(dataset))
-        drop_last = len(dataset) > self.batch_size * _processes()
-        return self._loader(dataset, sampler=sampler, shuffle=sampler is None, drop_last=drop_last)
+            labels = dataset.targets.argmax(1)  # type: ignore[union-attr]  # checked by `dataset`
+            weights = 1 / np.bincount(labels)[labels]
+            weights /= weights.sum()
+        if self.position.get("batches"):
+            check_same_batches(self.position, {"world_size": processes, "batch_size": self.batch_size})
+        if "epoch" in self.position:
+            start = self.position["epoch"], self.position["batches"] * self.batch_size * processes
+        rank = dist.get_rank() if processes > 1 else 0
+        sampler = TrainSampler(dataset, weights, processes, rank, start)
+        return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Sample]:
         """Batches of the val split."""
@@ -136,26 +149,29 @@ class FaceDataModule(L.LightningDataModule):
         one_thread()
         place, labels, augment = self.manifest.path, self.manifest.names, Augment(self.augment)
         loader = shard_loader(place, labels, self.spec, augment, self.batch_size, self.num_workers)
-        if self.position:
+        if "dataset" in self.position:
             go_on(loader, self.position)
         self.loader = loader
         return loader
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:
         dataset = self.dataset(split)
-        return self._loader(dataset, sampler=EvalSampler(dataset) if _processes() > 1 else None)
+        return self._loader(dataset, EvalSampler(dataset) if _processes() > 1 else None)
 
-    def _loader(self, dataset: FaceDataset, **how: object) -> DataLoader[Sample]:
+    def _loader(
+        self, dataset: FaceDataset, sampler: Sampler[Draw] | None, drop_last: bool = False
+    ) -> DataLoader[Sample]:
         one_thread()
         return DataLoader(
             dataset,
             self.batch_size,
+            sampler=sampler,
+            drop_last=drop_last,
             num_workers=self.num_workers,
             collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=self.num_workers > 0,
             worker_init_fn=one_thread,
-            **how,  # type: ignore[arg-type]
         )
 
 

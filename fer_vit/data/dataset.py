@@ -1,10 +1,14 @@
-"""Faces of a manifest as samples."""
+"""Faces of a manifest as samples, and the order in which they come.
 
+Order and augmentation of a run follow from its seed and the epoch alone, so that it goes on as if nothing had happened,
+and any number of processes or workers sees the same faces, changed in the same way.
+"""
+
+import os
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from torch.utils.data import Dataset, DistributedSampler
 
 from fer_vit.data.crop import CropSpec, crop_face, place_regions
@@ -16,6 +20,20 @@ from fer_vit.face.image import ImageError, decode_image
 
 Change: TypeAlias = Callable[[Image, Array, int], tuple[Image, Array]]
 """Changes a crop (S, S, 3) and its landmarks (5, 2) in crop pixels, given a seed."""
+
+
+class Draw(NamedTuple):
+    """A row as a sampler asks for it.
+
+    Attributes:
+        row: The row.
+        seed: Of its augmentation.
+        repeat: Whether the row only fills up a process's share.
+    """
+
+    row: int
+    seed: int = 0
+    repeat: bool = False
 
 
 class FaceDataset(Dataset[Sample]):
@@ -37,9 +55,9 @@ class FaceDataset(Dataset[Sample]):
     def __len__(self) -> int:
         return len(self.manifest)
 
-    def __getitem__(self, index: int) -> Sample:
-        """Returns the sample of a row; a negative number -1 - row is that row as a repeat (see `EvalSampler`)."""
-        row = index if index >= 0 else -1 - index
+    def __getitem__(self, index: int | Draw) -> Sample:
+        """Returns the sample of a row."""
+        row, seed, repeat = index if isinstance(index, Draw) else Draw(index)
         name = self.manifest.name(row)
         try:
             image = decode_image(self.manifest.image_bytes(row))
@@ -48,22 +66,93 @@ class FaceDataset(Dataset[Sample]):
         landmarks = None if np.isnan(self.landmarks[row]).any() else self.landmarks[row]
         crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=True)
         if self.augment is not None:
-            crop, points = self.augment(crop, points, int(torch.randint(2**31, ())))
+            crop, points = self.augment(crop, points, seed)
         boxes, valid = place_regions(points, self.spec)
         target = None if self.targets is None else self.targets[row]
-        return Sample(crop, boxes, valid, target, max(index, -1), name, to_crop)
+        return Sample(crop, boxes, valid, target, -1 if repeat else row, name, to_crop)
 
 
-class EvalSampler(DistributedSampler[int]):
+class TrainSampler(DistributedSampler[Draw]):
+    """Deals the rows of an epoch out to processes in a random order, each with the seed of its augmentation.
+
+    The order is that of one process, dealt out in turn: what a batch of every process holds together, one process would
+    have in a batch. Rows that are too few for one each come again; those that are too many stay away, other ones in
+    every epoch.
+
+    Args:
+        dataset: The rows.
+        weights: How often each row is drawn, with repetition, as parts of 1 (M,); None: every row once.
+        num_replicas: Number of processes.
+        rank: This one's.
+        start: The epoch that a run goes on with, and how many of its rows have had their turn.
+    """
+
+    def __init__(
+        self,
+        dataset: FaceDataset,
+        weights: Array | None = None,
+        num_replicas: int = 1,
+        rank: int = 0,
+        start: tuple[int, int] = (0, 0),
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
+        self.num_samples = max(1, len(dataset) // num_replicas)
+        self.weights = weights
+        self.start = start
+        self.epoch = start[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning speaks of epoch 0 before it has read the checkpoint."""
+        self.epoch = max(epoch, self.start[0])
+
+    def __iter__(self) -> Iterator[Draw]:
+        rows = len(self.dataset)  # type: ignore[arg-type]
+        rng = np.random.default_rng((self.seed, self.epoch))
+        order = rng.permutation(rows) if self.weights is None else rng.choice(rows, rows, p=self.weights)
+        seeds = rng.integers(2**31, size=rows)
+        done = self.start[1] if self.epoch == self.start[0] else 0
+        places = np.resize(np.arange(rows), self.num_samples * self.num_replicas)[done + self.rank :: self.num_replicas]
+        return map(Draw, order[places].tolist(), seeds[places].tolist())
+
+
+class EvalSampler(DistributedSampler[Draw]):
     """Deals rows out to processes in order; rows that only fill up the last round are marked as repeats.
 
     A plain `DistributedSampler` repeats rows so that every process gets as many, and they would count twice in the
-    figures. Here a repeat of a row comes as -1 - row.
+    figures.
     """
 
     def __init__(self, dataset: FaceDataset, num_replicas: int | None = None, rank: int | None = None) -> None:
         super().__init__(dataset, num_replicas, rank, shuffle=False)
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Draw]:
         for place, row in zip(range(self.rank, self.total_size, self.num_replicas), super().__iter__(), strict=True):
-            yield row if place < len(self.dataset) else -1 - row  # type: ignore[arg-type]
+            yield Draw(row, repeat=place >= len(self.dataset))  # type: ignore[arg-type]
+
+
+def run_seed() -> int:
+    """Returns the seed of the run (`seed_everything`), the same in all of its processes."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0))
+
+
+def mixed_seed(*numbers: int) -> int:
+    """Returns a seed that differs wherever one of some numbers does (`numpy.random.SeedSequence`)."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def check_same_batches(theirs: dict[str, int], mine: dict[str, int]) -> None:
+    """Checks that the rest of an epoch is dealt out as its beginning was.
+
+    Args:
+        theirs: `world_size`, `batch_size` and, where it matters, `num_workers` of the beginning.
+        mine: Those of now.
+
+    Raises:
+        FerVitError: They differ.
+    """
+    for name, option in (("world_size", "processes"), ("num_workers", "workers"), ("batch_size", "faces in a batch")):
+        if theirs.get(name) != mine.get(name):
+            raise FerVitError(
+                f"The checkpoint is of the middle of an epoch with {theirs.get(name)} {option}, but now there are "
+                f"{mine.get(name)}. Go on with as many, or from the end of an epoch."
+            )

@@ -2,7 +2,7 @@
 
 | column | type | meaning |
 | --- | --- | --- |
-| image | struct(bytes, path) | the encoded image, or its path relative to the manifest |
+| image | struct(bytes, path) | the encoded image, or its path below the manifest's folder |
 | split | string | train, val or test |
 | label | string or null | an expression's name |
 | votes | list of float or null | the weight of every label, in the metadata's order |
@@ -16,14 +16,18 @@ scheme and the version that wrote the table.
 
 A data set that is larger than a disk is a folder of shards, each of them such a table with its images inside, see
 `data.shards`.
+
+A manifest may come from a stranger, and names no file outside of its folder: an absolute path, or one with `..` in it,
+is an error. Links are followed, since whoever owns the folder put them there.
 """
 
 import json
 import os
+import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,10 +40,11 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 import fer_vit
-from fer_vit.data.shards import INDEX, find_shards, shard_name
-from fer_vit.errors import FerVitError
+from fer_vit.data.shards import INDEX, Shard, find_shards, shard_name
+from fer_vit.errors import FerVitError, short
 from fer_vit.face.geometry import LANDMARKS, Array
 from fer_vit.face.image import ImageError, read_bytes
+from fer_vit.labels import check_labels
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -47,6 +52,8 @@ EMBED_BELOW = 32 * 1024
 """Images smaller than this many bytes are kept inside the manifest unless the user says otherwise."""
 PART = 2000
 """Rows that are written at once."""
+OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
+"""A path that is absolute or leads upwards, on any system."""
 
 SCHEMA = pa.schema(
     [
@@ -114,7 +121,8 @@ def write_manifest(
         embed: Whether images are kept inside: small ones, all, or none.
 
     Raises:
-        FerVitError: The folder cannot be written, an image cannot be read, or `embed` is "never" and a row has no file.
+        FerVitError: The folder cannot be written, an image cannot be read or does not lie below the folder, or `embed`
+            is "never" and a row has no file.
     """
     meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": fer_vit.__version__}
     schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
@@ -191,22 +199,55 @@ def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
         ) from error
 
 
-def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
-    data, path = None, row.name
+def check_images(reading: Reading, folder: Path, embed: str) -> None:
+    """Raises FerVitError when an image would be neither inside a manifest in a folder nor below that folder."""
+    for row in reading.rows:
+        if isinstance(row.image, Path) and row.image.is_file() and not _embedded(row, embed):
+            _path_below(row.image, folder)
+
+
+def _embedded(row: Row, embed: str) -> bool:
     if isinstance(row.image, bytes):
-        data = row.image
-    elif embed == "always" or (embed == "auto" and _size(row.image) < EMBED_BELOW):
-        try:
-            data = read_bytes(row.image)
-        except ImageError as error:
-            raise _changed(row.image, str(error)) from error
-    else:
-        path = os.path.relpath(row.image.resolve(), folder.resolve())
+        return True
+    return embed == "always" or (embed == "auto" and row.image.stat().st_size < EMBED_BELOW)
+
+
+def _inside(row: Row, embed: str) -> bytes | None:
+    """Returns the image that a manifest keeps inside; None where it points to a file."""
+    try:
+        if not _embedded(row, embed):
+            return None
+        return row.image if isinstance(row.image, bytes) else read_bytes(row.image)
+    except (ImageError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FerVitError(
+            f"{row.name} changed while it was read ({reason}). Run again when the images are at rest."
+        ) from error
+
+
+def _path_below(image: Path, folder: Path) -> str:
+    """Returns the path from a folder to an image below it. No link is resolved: a data set may be a link itself."""
+    path = Path(os.path.relpath(image, folder)).as_posix()
+    if re.search(OUTSIDE, path):
+        raise FerVitError(
+            f"Expected images below {folder.absolute()}, the manifest's folder, but got {image}. Write the manifest "
+            "beside or above its images, or keep them inside: `--embed always`."
+        )
+    if path.encode("utf-8", "replace").decode() != path:
+        raise FerVitError(f"The name {path!a} is not Unicode. Rename that image, or keep it inside: `--embed always`.")
+    return path
+
+
+def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
     if isinstance(row.image, bytes) and embed == "never":
         raise FerVitError(f"The images of `{source}` have no files to point to: leave out `--embed never`.")
+    if (data := _inside(row, embed)) is not None:
+        path = row.name.encode("utf-8", "backslashreplace").decode()  # a name need not be Unicode, but this string is
+    else:
+        assert isinstance(row.image, Path)
+        path = _path_below(row.image, folder)
     return {
-        # A name need not be valid Unicode, but a Parquet string is.
-        "image": {"bytes": data, "path": path.encode("utf-8", "backslashreplace" if data else "strict").decode()},
+        "image": {"bytes": data, "path": path},
         "split": row.split,
         "label": row.label,
         "votes": row.votes,
@@ -215,17 +256,6 @@ def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
         "face": 0,
         "source": source,
     }
-
-
-def _size(image: Path) -> int:
-    try:
-        return image.stat().st_size
-    except OSError as error:
-        raise _changed(image, error.strerror) from error
-
-
-def _changed(image: Path, reason: str | None) -> FerVitError:
-    return FerVitError(f"{image} changed while it was read ({reason}). Run again when the images are at rest.")
 
 
 class Manifest:
@@ -259,7 +289,7 @@ class Manifest:
         for shard in found:
             if shard.split in (None, *splits):
                 tables.append(shard.read())
-                if (theirs := _check(shard.place, tables[-1])) != names:
+                if (theirs := _check(shard, tables[-1])) != names:
                     raise FerVitError(
                         f"{shard.place}: expected the labels {', '.join(names)}, as in {found[0].place}, "
                         f"but got {', '.join(theirs)}. Run `fer-vit prepare` again."
@@ -301,9 +331,8 @@ class Manifest:
             return None
         positions = pc.index_in(self.table["label"], pa.array(self.names)).to_numpy()
         targets: Array = np.eye(len(self.names))[positions]
-        column = self.table["votes"].combine_chunks()
-        votes = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, len(self.names)).astype(float)
-        targets[column.is_valid().to_numpy(zero_copy_only=False)] = votes / votes.sum(1, keepdims=True)
+        votes = _votes(self.table, self.names)
+        targets[self.table["votes"].is_valid().to_numpy()] = votes / votes.sum(1, keepdims=True)
         return targets
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
@@ -361,8 +390,9 @@ def no_label(place: str | Path, split: Split) -> FerVitError:
     return FerVitError(f"{place} has {split} rows without a label. Give every row one, or predict instead.")
 
 
-def _check(path: str, table: pa.Table) -> tuple[str, ...]:
+def _check(shard: Shard, table: pa.Table) -> tuple[str, ...]:
     """Checks a manifest's schema, metadata and rows; returns the labels in order."""
+    path = shard.place
 
     def fail(what: str, row: int | None = None, column: str | None = None) -> None:
         place = f"{path}" + (f", row {row}" if row is not None else "") + (f", column `{column}`" if column else "")
@@ -374,6 +404,10 @@ def _check(path: str, table: pa.Table) -> tuple[str, ...]:
         if table.schema.field(entry.name).type != entry.type:
             came = table.schema.field(entry.name).type
             fail(f"expected type {entry.type}, but got {came}. Run `fer-vit prepare` again.", column=entry.name)
+    try:
+        table.validate(full=True)
+    except pa.ArrowException as error:
+        fail(f"{' '.join(str(error).split())}. Run `fer-vit prepare` again.")
     names = _metadata(path, table)
 
     def first_row(bad: Any, what: str, column: str) -> None:
@@ -381,22 +415,28 @@ def _check(path: str, table: pa.Table) -> tuple[str, ...]:
         if rows.size:
             row = int(rows[0])
             value = table[column][row].as_py()
-            fail(f"expected {what}, but got {_short(value)}.", row, column)
+            fail(f"expected {what}, but got {short(f'`{value}`' if isinstance(value, str) else value)}.", row, column)
 
     def not_in(column: str, allowed: Iterable[str]) -> Any:
         known = pc.is_in(table[column], pa.array(list(allowed), pa.string()))
         return pc.invert(known)
 
     image = table["image"]  # in its chunks: together their bytes can exceed what one array holds
-    no_image = pc.and_(pc.is_null(pc.struct_field(image, "bytes")), pc.is_null(pc.struct_field(image, "path")))
-    first_row(no_image, "image bytes or a path", "image")
+    no_bytes, paths = pc.is_null(pc.struct_field(image, "bytes")), pc.struct_field(image, "path")
+    no_image, what = (pc.is_null(paths), "image bytes or a path") if shard.split is None else (True, "image bytes")
+    first_row(pc.and_(no_bytes, no_image), what, "image")
+    outside = pc.and_(no_bytes, pc.match_substring_regex(paths, OUTSIDE))
+    first_row(outside, "a path below the manifest's folder", "image")
     first_row(not_in("split", SPLITS), f"one of {', '.join(SPLITS)}", "split")
     first_row(pc.and_(pc.is_valid(table["label"]), not_in("label", names)), f"one of {', '.join(names)}", "label")
     first_row(pc.is_null(table["face"]), "a face index", "face")
     first_row(pc.not_equal(pc.list_value_length(table["votes"]), len(names)), f"{len(names)} votes", "votes")
-    for row, votes in _lists(table["votes"]):
-        if not np.isfinite(votes).all() or votes.min() < 0 or votes.sum() <= 0:
-            fail(f"expected votes that are not negative and not all 0, but got {_short(votes.tolist())}.", row, "votes")
+    votes = _votes(table, names)
+    wrong = np.flatnonzero(~np.isfinite(votes).all(1) | (votes < 0).any(1) | (votes.sum(1) <= 0))
+    if wrong.size:
+        row = int(np.flatnonzero(table["votes"].is_valid().to_numpy())[wrong[0]])
+        came = short(table["votes"][row].as_py())
+        fail(f"expected votes that are not negative and not all 0, but got {came}.", row, "votes")
     shape = f"{len(LANDMARKS)} points (x, y)"
     first_row(pc.not_equal(pc.list_value_length(table["landmarks"]), len(LANDMARKS)), shape, "landmarks")
     points = pc.list_flatten(table["landmarks"].combine_chunks())
@@ -408,22 +448,19 @@ def _check(path: str, table: pa.Table) -> tuple[str, ...]:
         bad = np.flatnonzero(~np.isfinite(coordinates)) // 2
     if bad.size:
         row = int(valid_rows[bad[0] // len(LANDMARKS)])
-        fail(f"expected {shape}, but got {_short(table['landmarks'][row].as_py())}.", row, "landmarks")
+        fail(f"expected {shape}, but got {short(table['landmarks'][row].as_py())}.", row, "landmarks")
     return names
 
 
 def _metadata(path: str, table: pa.Table) -> tuple[str, ...]:
     try:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
-        names, scheme = tuple(str(name) for name in meta["labels"]), tuple(meta["landmarks"])
-    except (KeyError, TypeError, ValueError):
+        names, scheme = tuple(meta["labels"]), tuple(meta["landmarks"])
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise FerVitError(
             f"{path}: the metadata `fer_vit` is missing or broken. Run `fer-vit prepare` again."
         ) from None
-    if not names or len(set(names)) < len(names):
-        raise FerVitError(
-            f"{path}: expected different label names in the metadata, but got {', '.join(names) or 'none'}."
-        )
+    check_labels(names, path)
     if scheme != LANDMARKS:
         raise FerVitError(
             f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {', '.join(map(str, scheme))}."
@@ -431,13 +468,7 @@ def _metadata(path: str, table: pa.Table) -> tuple[str, ...]:
     return names
 
 
-def _lists(column: pa.ChunkedArray) -> Iterable[tuple[int, Array]]:
-    """Yields row number and values of the lists that are not null."""
-    for row, value in enumerate(column):
-        if value.is_valid:
-            yield row, np.asarray(value.as_py(), float)
-
-
-def _short(value: Any) -> str:
-    text = f"`{value}`" if isinstance(value, str) else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _votes(table: pa.Table, names: Sequence[str]) -> Array:
+    """Returns the votes (M, C) of the M rows that have them."""
+    values = table["votes"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(-1, len(names)).astype(float)  # type: ignore[no-any-return]

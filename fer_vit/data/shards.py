@@ -118,8 +118,11 @@ def check_index(place: str | Path) -> None:
     sizes = {info.base_name: info.size for info in files.get_file_info([shard.path for shard in shards])}
     try:
         with files.open_input_stream(f"{shards[0].path.rpartition('/')[0]}/{INDEX}") as stream:
-            listed = {chunk["filename"]: chunk["chunk_bytes"] for chunk in json.loads(stream.read())["chunks"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            index = json.loads(stream.read())
+        listed = {chunk["filename"]: chunk["chunk_bytes"] for chunk in index["chunks"]}
+        if any(index["config"].values()):  # litdata would import the modules that `data_spec` names
+            raise ValueError("not of `prepare`")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FerVitError(f"Cannot read {INDEX} in {place}. Copy the whole folder that `prepare` made.") from error
     if listed != sizes:
         wrong = min(name for name in listed.keys() | sizes.keys() if listed.get(name) != sizes.get(name))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fer_vit.data.crop import CropSpec
-from fer_vit.data.dataset import Change, FaceDataset
+from fer_vit.data.dataset import Change, Draw, FaceDataset, check_same_batches, mixed_seed, run_seed
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.data.shards import check_index, place_name
@@ -39,6 +39,7 @@ class ShardReader(BaseItemLoader):
         self.names = names
         self.spec = spec
         self.augment = augment
+        self.epoch = 0
         self.shard: int | None = None
         self.faces: FaceDataset | None = None
 
@@ -71,7 +72,8 @@ class ShardReader(BaseItemLoader):
             self.faces, self.shard = FaceDataset(manifest, self.spec, self.augment), chunk_index
             if self.faces.targets is None:
                 raise no_label(chunk_filepath, "train")
-        return self.faces[index - begin]._replace(row=index)
+        draw = Draw(index - begin, mixed_seed(run_seed(), self.epoch, index))
+        return self.faces[draw]._replace(row=index)
 
     def close(self, chunk_index: int) -> None:
         """Lets go of the shard."""
@@ -87,6 +89,15 @@ class ShardReader(BaseItemLoader):
     def encode_data(self, data: list[bytes], sizes: list[int], flattened: list[Any]) -> Any:
         """Shards are not written here."""
         raise NotImplementedError
+
+
+class ShardDataset(StreamingDataset):
+    """litdata's data set, whose reader knows the epoch."""
+
+    def set_epoch(self, current_epoch: int) -> None:
+        """Hands the epoch on."""
+        super().set_epoch(current_epoch)
+        self.item_loader.epoch = current_epoch
 
 
 class ShardLoader(StreamingDataLoader):
@@ -132,12 +143,12 @@ def shard_loader(
         # The user's own word for a store in the same network; litdata has none to allow it.
         _OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
     check_index(place)
-    dataset = StreamingDataset(
+    dataset = ShardDataset(
         place_name(place),
         item_loader=ShardReader(names, spec, augment),
         shuffle=True,
         drop_last=True,
-        seed=int(os.environ.get("PL_GLOBAL_SEED", 0)),  # as Lightning's own samplers: the same in all processes
+        seed=run_seed(),
         item_shuffle_window=0,  # all rows of a shard among one another
     )
     dataset.posix_fast = None  # on network folders litdata would shuffle otherwise and choose the number of workers
@@ -173,12 +184,7 @@ def go_on(loader: ShardLoader, position: dict[str, Any]) -> None:
     if position["num_samples_yielded"] >= position["batches"] * theirs["batch_size"]:
         loader.current_epoch = position["current_epoch"]
         return
-    for name, option in (("world_size", "processes"), ("num_workers", "workers"), ("batch_size", "faces in a batch")):
-        if theirs[name] != mine[name]:
-            raise FerVitError(
-                f"The checkpoint is of the middle of an epoch with {theirs[name]} {option}, but now there are "
-                f"{mine[name]}. Go on with as many, or from the end of an epoch."
-            )
+    check_same_batches(theirs, mine)
     # The shards, or their cache, may have moved.
     here = {name: mine[name] for name in ("input_dir_path", "input_dir_url", "cache_dir_path")}
     loader.load_state_dict({**position, "dataset": {**theirs, **here}})

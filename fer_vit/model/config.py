@@ -1,11 +1,22 @@
 """What a RegionViT is made of: every choice, as plain values."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import timm
 
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError, check_number, short
+
+LARGEST = {
+    "img_size": 2048,
+    "patch_size": 2048,
+    "embed_dim": 16_384,
+    "depth": 200,
+    "num_heads": 1024,
+    "region_grid": 64,
+    "reg_tokens": 1024,
+}
+"""What nobody means: a file out of anywhere must not make a machine compute for hours before its weights are read."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +91,18 @@ class RegionViTConfig:
 def check_config(config: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration contradicts itself or names what does not exist."""
     for name, kind in get_type_hints(RegionViTConfig).items():  # checkpoints and Python hand over any value
-        if get_origin(kind) is Literal and getattr(config, name) not in get_args(kind):
-            allowed = ", ".join(map(str, get_args(kind)))
-            raise FerVitError(f"Expected network.{name} to be one of {allowed}, but got {getattr(config, name)}.")
+        value = getattr(config, name)
+        if not _is_a(value, kind):
+            one_of, words = get_args(kind), kind.__name__ if isinstance(kind, type) else str(kind)
+            words = f"one of {', '.join(map(str, one_of))}" if get_origin(kind) is Literal else words
+            raise FerVitError(f"Expected network.{name} to be {words}, but got {short(value)}.")
     if not timm.is_model(config.backbone):
         close = ", ".join(timm.list_models(f"*{config.backbone.split('_')[0]}*patch*")[:3])
         hint = f"for example {close}" if close else "for example vit_tiny_patch16_224"
         raise FerVitError(f"Expected a timm model as backbone ({hint}), but got {config.backbone}.")
-    for name in ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "region_grid"):
+    for name, most in LARGEST.items():
         if (number := getattr(config, name)) is not None:
-            check_number(f"network.{name}", number, 1)
+            check_number(f"network.{name}", number, 0 if name == "reg_tokens" else 1, most)
     for name in ("dropout", "drop_path_rate", "head_drop_rate"):
         check_number(f"network.{name}", getattr(config, name), 0, 1)
     if config.embed_dim is not None and config.embed_dim % 4:
@@ -112,3 +125,15 @@ def check_config(config: RegionViTConfig) -> None:
         raise FerVitError("Pretrained weights are of attention: dot and block: pre_norm. Else use pretrained: false.")
     if config.causal and config.head != "query":
         raise FerVitError(f"Only the decoder of head: query can be causal, but the head is {config.head}.")
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Tells whether a value is of a type as the fields above have them; a list will do for a tuple."""
+    options = get_args(kind)
+    if get_origin(kind) is Literal:
+        return any(value == option and type(value) is type(option) for option in options)
+    if get_origin(kind) is tuple:
+        return isinstance(value, list | tuple) and all(_is_a(item, options[0]) for item in value)
+    if options:
+        return any(_is_a(value, option) for option in options)
+    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))

@@ -1,14 +1,15 @@
 """Trained models as files: those that fer-vit ships, folders, the Hugging Face hub, and checkpoints of `fer-vit fit`.
 
 A folder holds model.safetensors and config.json: what to build, and what its use needs (labels, cropping, temperature).
-Nothing here runs code that lies in a file.
+Nothing here runs code that lies in a file, or believes what a file says of its size.
 """
 
 import json
-import math
+import os
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from huggingface_hub import snapshot_download
@@ -17,7 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, short
+from fer_vit.labels import check_labels
 from fer_vit.model.config import RegionViTConfig
 
 SHIPPED = Path(__file__).parents[1] / "weights"
@@ -116,16 +118,45 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FerVitError(f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints.")
+    size = path.stat().st_size
     try:
-        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        with ZipFile(path) as file:
+            if sum(entry.file_size for entry in file.infolist()) > size:
+                raise ValueError("it is compressed")  # torch never does so, and little could become very much
+        checkpoint = _dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # torch raises many kinds for files that are not checkpoints
         raise FerVitError(
             f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
         ) from error
-    hyper = checkpoint.get("hyper_parameters", {}) if isinstance(checkpoint, dict) else {}
-    if not {"network", "labels"} <= hyper.keys() or "state_dict" not in checkpoint:
+    state = _dict(checkpoint.get("state_dict"))
+    if not {"network", "labels"} <= _dict(checkpoint.get("hyper_parameters")).keys() or not state:
         raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
+    if not _all([*state.values()], Tensor) or sum(value.nbytes for value in state.values()) > size:
+        raise FerVitError(f"{path} claims more weights than it holds. Choose a checkpoint that `fer-vit fit` wrote.")
+    callbacks = checkpoint.get("callbacks")
+    for notes in callbacks.values() if isinstance(callbacks, dict) else ():
+        if isinstance(notes, dict):
+            _check_saved(notes, path)
     return checkpoint
+
+
+def _check_saved(notes: dict[Any, Any], path: Path) -> None:
+    """Raises FerVitError when the notes of a callback name files that are not in its own folder.
+
+    A run that goes on removes those that Lightning's ModelCheckpoint has noted as its older ones, wherever they are.
+    """
+    models = notes.get("best_k_models")
+    older = [
+        *(models if isinstance(models, dict) else ()),
+        notes.get("kth_best_model_path"),
+        notes.get("last_model_path"),
+    ]
+    for name in map(str, filter(None, older)):
+        if not name.startswith(f"{notes.get('dirpath')}{os.sep}") or ".." in Path(name).parts:
+            raise FerVitError(
+                f"{path} notes {short(ascii(name))} as an older checkpoint of its run, which is not in the run's "
+                "folder and could be lost. Choose a checkpoint that `fer-vit fit` wrote."
+            )
 
 
 def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
@@ -135,7 +166,7 @@ def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
         FerVitError: Something is missing or is not what it should be.
     """
     config = settings.get("config") if isinstance(settings, dict) else None
-    if not isinstance(config, dict) or not settings.get("labels"):
+    if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
         raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
     if unknown := config.keys() - {field.name for field in fields(RegionViTConfig)}:
         raise FerVitError(
@@ -145,17 +176,47 @@ def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
     labels, template, temperature = known["labels"], known.get("template", ()), known.get("temperature", 1.0)
     if known.get("align", "landmarks") not in ("landmarks", "crop"):
         raise FerVitError(f"{name}: expected align to be landmarks or crop, but got {known['align']}.")
-    if not _all(labels, str) or len(set(labels)) < len(labels):
-        raise FerVitError(f"{name}: expected labels that differ from each other, but got {labels}.")
+    check_labels(labels, name)
     points = template if _all(template, list | tuple) else [[]]
-    numbers = [value for point in points for value in point if isinstance(value, int | float) and math.isfinite(value)]
+    numbers = [value for point in points for value in point if isinstance(value, int | float) and -9 <= value <= 9]
     if template and ([len(point) for point in points] != [2] * 5 or len(numbers) != 10):
-        raise FerVitError(f"{name}: expected five points (x, y) as template, but got {template}.")
-    if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
-        raise FerVitError(f"{name}: expected a temperature above 0, but got {temperature}.")
+        raise FerVitError(f"{name}: expected five points (x, y) as template, but got {short(template)}.")
+    if not isinstance(temperature, int | float) or not 1e-3 <= temperature <= 1e3:
+        raise FerVitError(f"{name}: expected a temperature from 0.001 to 1000, but got {short(temperature)}.")
     # JSON knows lists only
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
     return {**known, "config": RegionViTConfig(**{**values, "pretrained": False})}  # the weights are its own
+
+
+def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:
+    """Compares the weights of a file with those that its settings ask for.
+
+    Args:
+        wanted: The state dict of a model as the settings say, which may lie on the meta device.
+        state: That of the file, of any precision.
+        name: What to call the file in messages.
+
+    Raises:
+        FerVitError: They differ, or a weight is not a finite number.
+    """
+    for key in sorted(wanted.keys() | state.keys()):
+        here, there = (_kind(weights[key]) if key in weights else "missing" for weights in (wanted, state))
+        if here != there:
+            raise FerVitError(
+                f"{name} is of another version of fer-vit, or damaged (weights `{short(key)}`: {there}, but its "
+                f"settings ask for {here})."
+            )
+        if not state[key].float().isfinite().all():
+            raise FerVitError(f"{name} holds weights that are no numbers (`{key}`), as after a training that diverged.")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{'float' if tensor.is_floating_point() else 'int'} {tuple(tensor.shape)}"
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    """Returns what is a dictionary with names as keys; an empty one for everything else."""
+    return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else {}
 
 
 def _all(values: Any, kind: Any) -> bool:

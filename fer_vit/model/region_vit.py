@@ -29,7 +29,7 @@ from fer_vit.model.backbone import (
 )
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.positions import patch_centres, token_centres
-from fer_vit.model.pretrained import CARD, USE, read_model, write_model
+from fer_vit.model.pretrained import CARD, DEFAULT, USE, check_weights, read_model, write_model
 from fer_vit.model.tokens import RegionEmbed, TokenLayout, Tokens, keep_patches
 
 
@@ -219,6 +219,9 @@ class RegionViT(
             force_download=force_download,
         )
         try:
+            with torch.device("meta"):  # takes no memory, whatever the settings ask for
+                wanted = cls(**settings).state_dict()
+            check_weights(wanted, state, name or DEFAULT)
             net = cls(**settings)
             net.load_state_dict(state)  # of any precision, into float32
         except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings may hold anything

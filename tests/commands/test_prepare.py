@@ -196,6 +196,28 @@ def test_a_bad_output_is_refused_before_anything_is_read(
     assert existing.read_bytes() == b"precious"
 
 
+def test_images_away_from_their_manifest_are_refused_before_they_are_read(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, large = tmp_path / "out" / "out.parquet", photos / "train" / "happy" / "large.png"
+    prepare("folder", photos, out, detector="none")  # small ones go inside
+    large.write_bytes(picture(200) + bytes(40_000))
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "add_landmarks", lambda *_: pytest.fail("nothing may be read"))
+        for embed in ("auto", "never"):
+            with pytest.raises(FerVitError, match="Write the manifest beside or above its images"):
+                prepare("folder", photos, out, detector="none", embed=embed, overwrite=True)
+        (photos / "train" / "a\tb").mkdir()
+        (photos / "train" / "a\tb" / "1.png").write_bytes(picture(200))
+        with pytest.raises(FerVitError, match=r"printable characters, but got 'a\\tb'"):
+            prepare("folder", photos, tmp_path / "photos.parquet", detector="none")
+        (photos / "train" / "a\tb").rename(photos / "train" / "ab")
+    monkeypatch.chdir(photos)  # whatever the way to the same folder
+    prepare("folder", Path("../photos"), tmp_path / "photos.parquet", detector="none")
+    manifest = Manifest.read(tmp_path / "photos.parquet")
+    assert "photos/train/happy/large.png" in [manifest.name(row) for row in range(len(manifest))]
+
+
 @pytest.mark.usefixtures("bright")
 def test_overwrite(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"

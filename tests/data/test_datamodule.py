@@ -35,21 +35,31 @@ def test_balanced_sampling_draws_every_class_equally_often(tmp_path: Path) -> No
     image = encode_png(np.zeros((8, 8), np.uint8))
     rows = [Row(image, str(i), "train", "x" if i % 10 else "y") for i in range(400)]
     write_manifest(tmp_path / "m.parquet", Reading(("x", "y"), rows), "made")
-    torch.manual_seed(0)
     data = FaceDataModule(tmp_path / "m.parquet", batch_size=400, num_workers=0, balanced=True, size=8)
     (batch,) = data.train_dataloader()
     assert 0.4 < batch.target[:, 1].mean() < 0.6
 
 
-@pytest.mark.parametrize("rows, left_out", [(8, False), (9, True)])
+@pytest.mark.parametrize("rows, sizes", [(3, [1]), (8, [4]), (9, [4]), (10, [4]), (17, [4, 4])])
 def test_the_last_batch_of_several_processes_is_left_out_unless_it_is_the_only_one(
-    rows: int, left_out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: int, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = encode_png(np.zeros((8, 8), np.uint8))
     write_manifest(tmp_path / "m.parquet", Reading(("x",), [Row(image, "a", "train", "x")] * rows), "made")
     monkeypatch.setattr("fer_vit.data.datamodule._processes", lambda: 2)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
     data = FaceDataModule(tmp_path / "m.parquet", batch_size=4, num_workers=0, size=8)
-    assert data.train_dataloader().drop_last == left_out  # 9 rows are 4 and 1 for the one, 4 and a repeat for the other
+    assert [len(batch.path) for batch in data.train_dataloader()] == sizes
+
+
+def test_another_batch_size_cannot_go_on_in_mid_epoch(drawn: Path) -> None:
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, size=48)
+    position = {"epoch": 1, "batches": 1, "world_size": 1, "batch_size": 25}
+    data.load_state_dict(position)
+    with pytest.raises(FerVitError, match=r"middle of an epoch with 25 faces in a batch, but now there are 50"):
+        data.train_dataloader()
+    data.load_state_dict({**position, "batches": 0})
+    assert len(list(data.train_dataloader())) == 2
 
 
 def test_a_split_that_is_missing_or_has_no_labels_is_said(tmp_path: Path) -> None:

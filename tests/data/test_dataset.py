@@ -1,3 +1,4 @@
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 import torch
 
 from fer_vit.data.crop import CropSpec
-from fer_vit.data.dataset import EvalSampler, FaceDataset
+from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, TrainSampler
 from fer_vit.data.manifest import Manifest, Reading, Row, write_manifest
 from fer_vit.data.sample import collate
 from fer_vit.data.transforms import Augment, AugmentConfig
@@ -52,12 +53,9 @@ def test_unaligned_crops_keep_their_frame_and_have_regions(manifest: Manifest) -
     assert np.allclose(dataset[0].boxes, region_boxes(dataset.landmarks[0]), atol=1e-4)
 
 
-def test_augmentation_follows_torchs_seed(manifest: Manifest) -> None:
+def test_augmentation_follows_the_seed(manifest: Manifest) -> None:
     dataset = FaceDataset(manifest, CropSpec(48), Augment(AugmentConfig()))
-    torch.manual_seed(3)
-    first, second = dataset[0], dataset[0]
-    torch.manual_seed(3)
-    again = dataset[0]
+    first, second, again = dataset[Draw(0, 3)], dataset[Draw(0, 4)], dataset[Draw(0, 3)]
     assert (first.image == again.image).all()
     assert (first.boxes == again.boxes).all()
     assert not (first.image == second.image).all()
@@ -65,7 +63,7 @@ def test_augmentation_follows_torchs_seed(manifest: Manifest) -> None:
 
 def test_collate(manifest: Manifest) -> None:
     dataset = FaceDataset(manifest, CropSpec(48, regions=("mouth", "nose")))
-    batch = collate([dataset[0], dataset[-1 - 1]])
+    batch = collate([dataset[0], dataset[Draw(1, repeat=True)]])
     assert batch.image.shape == (2, 3, 48, 48)
     assert (batch.image[0].permute(1, 2, 0).numpy() == dataset[0].image).all()
     assert batch.boxes.shape == (2, 2, 4)
@@ -85,7 +83,47 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_every_row_is_dealt_out_once_and_repeats_are_marked(manifest: Manifest, processes: int) -> None:
     dataset = FaceDataset(manifest, CropSpec(48))
     dealt = [list(EvalSampler(dataset, processes, rank)) for rank in range(processes)]
-    assert len({len(rows) for rows in dealt}) == 1  # every process takes as many steps
-    once = [row for rows in dealt for row in rows if row >= 0]
-    assert sorted(once) == list(range(6))
-    assert min(row for rows in dealt for row in rows) >= -6
+    assert len({len(draws) for draws in dealt}) == 1  # every process takes as many steps
+    assert sorted(draw.row for draws in dealt for draw in draws if not draw.repeat) == list(range(6))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("start", [(0, 0), (2, 0), (2, 3)])
+def test_processes_share_the_order_of_one(manifest: Manifest, processes: int, start: tuple[int, int]) -> None:
+    dataset = FaceDataset(manifest, CropSpec(48))
+    for epoch in (0, 2, 3):
+        whole = TrainSampler(dataset)
+        whole.set_epoch(max(epoch, start[0]))
+        order = list(whole)
+        assert sorted(draw.row for draw in order) == list(range(6))
+        shares = [TrainSampler(dataset, None, processes, rank, start) for rank in range(processes)]
+        for sampler in shares:
+            sampler.set_epoch(epoch)
+        assert {len(sampler) for sampler in shares} == {max(1, 6 // processes)}
+        dealt = [list(sampler) for sampler in shares]
+        together = [draw for turn in zip_longest(*dealt) for draw in turn if draw]
+        done = start[1] if max(epoch, start[0]) == start[0] else 0
+        wanted = (order * 2)[: max(1, 6 // processes) * processes]
+        assert together == wanted[done:]
+
+
+def test_order_and_seeds_differ_by_epoch_and_seed(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = FaceDataset(manifest, CropSpec(48))
+    draws = []
+    for seed, epoch in ((0, 0), (0, 1), (1, 0)):
+        monkeypatch.setenv("PL_GLOBAL_SEED", str(seed))
+        sampler = TrainSampler(dataset)
+        sampler.set_epoch(epoch)
+        draws.append(list(sampler))
+    assert len({draw.seed for run in draws for draw in run}) == 18
+    assert len({tuple(draw.row for draw in run) for run in draws}) == 3
+
+
+def test_rows_are_drawn_by_their_weights(manifest: Manifest) -> None:
+    weights = np.array([0.0, 0.0, 0.25, 0.75, 0.0, 0.0])
+    sampler, rows = TrainSampler(FaceDataset(manifest, CropSpec(48)), weights), []
+    for epoch in range(400):
+        sampler.set_epoch(epoch)
+        rows += [draw.row for draw in sampler]
+    assert set(rows) == {2, 3}
+    assert np.mean(np.array(rows) == 3) == pytest.approx(0.75, abs=0.03)  # 3.4 standard deviations

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -81,16 +82,73 @@ def test_small_images_go_inside_and_paths_are_relative(tmp_path: Path, embed: st
     noise = np.random.default_rng(0).integers(0, 255, (256, 256), np.uint8)
     large.write_bytes(encode_png(noise))
     reading = Reading(NAMES, [Row(path, path.name, "train", "anger") for path in (small, large)])
-    write_manifest(tmp_path / "out" / "m.parquet", reading, "made", embed)
-    table = pq.read_table(tmp_path / "out" / "m.parquet")
+    write_manifest(tmp_path / "m.parquet", reading, "made", embed)
+    table = pq.read_table(tmp_path / "m.parquet")
     images = table.column("image").to_pylist()
     assert [image["bytes"] is not None for image in images] == inside
     assert [image["path"] for image in images] == [
-        path.name if embedded else f"../images/{path.name}"
-        for path, embedded in zip((small, large), inside, strict=True)
+        path.name if embedded else f"images/{path.name}" for path, embedded in zip((small, large), inside, strict=True)
     ]
-    manifest = Manifest.read(tmp_path / "out" / "m.parquet")
+    manifest = Manifest.read(tmp_path / "m.parquet")
     assert [manifest.image_bytes(row) for row in range(2)] == [small.read_bytes(), large.read_bytes()]
+
+
+OUTSIDE = ["/etc/passwd", "../x.png", "a/../../x.png", "a/..", "..", "C:\\x.png", "\\\\host\\x.png", "a\\..\\x.png"]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_manifest_names_no_file_outside_of_its_folder(tmp_path: Path, path: str) -> None:
+    kept = [{"bytes": PNG, "path": path}] * 3
+    assert len(Manifest.read(broken(tmp_path, image=[*kept, {"bytes": None, "path": "a/..b/c..png"}]))) == 4
+    with pytest.raises(
+        FerVitError, match="row 3, column `image`: expected a path below the manifest's folder"
+    ) as error:
+        Manifest.read(broken(tmp_path, image=[*kept, {"bytes": None, "path": path}]))
+    assert "\n" not in str(error.value)
+
+
+def test_a_shard_names_no_files(tmp_path: Path) -> None:
+    path = broken(tmp_path, image=[{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": "a.png"}])
+    assert len(Manifest.read(path)) == 4
+    path.rename(tmp_path / "train-00000-of-00001.parquet")
+    with pytest.raises(FerVitError, match="row 3, column `image`: expected image bytes, but got"):
+        Manifest.read(tmp_path)
+
+
+def test_text_that_is_not_unicode_is_said(tmp_path: Path) -> None:
+    table = pq.read_table(write(tmp_path / "m.parquet"))
+    labels = pa.Array.from_buffers(pa.string(), 4, pa.array([b"\xff"] * 4).buffers())
+    pq.write_table(table.set_column(2, "label", labels), tmp_path / "m.parquet")
+    with pytest.raises(FerVitError, match="Invalid UTF8"):
+        Manifest.read(tmp_path / "m.parquet")
+
+
+def test_images_outside_of_the_folder_must_go_inside_the_manifest(tmp_path: Path) -> None:
+    image = tmp_path / "images" / "a.png"
+    image.parent.mkdir()
+    image.write_bytes(PNG)
+    reading = Reading(NAMES, [Row(image, "a", "train")])
+    for out in (tmp_path / "out", tmp_path / "images" / "deeper"):
+        with pytest.raises(FerVitError, match=r"Expected images below .*beside or above its images"):
+            write_manifest(out / "m.parquet", reading, "made", "never")
+        write_manifest(out / "m.parquet", reading, "made", "always")
+        assert Manifest.read(out / "m.parquet").image_bytes(0) == PNG
+    odd = tmp_path / os.fsdecode(b"\xff.png")
+    odd.write_bytes(PNG)
+    with pytest.raises(FerVitError, match="is not Unicode"):
+        write_manifest(tmp_path / "m.parquet", Reading(NAMES, [Row(odd, "a", "train")]), "made", "never")
+
+
+def test_a_data_set_may_be_a_link_to_another_disk(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "a.png").write_bytes(PNG)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "set").symlink_to(tmp_path / "disk")
+    reading = Reading(NAMES, [Row(tmp_path / "data" / "set" / "a.png", "a", "train")])
+    write_manifest(tmp_path / "data" / "m.parquet", reading, "made", "never")
+    manifest = Manifest.read(tmp_path / "data" / "m.parquet")
+    assert manifest.name(0) == "set/a.png"
+    assert manifest.image_bytes(0) == PNG
 
 
 def test_an_image_that_is_gone_is_said(tmp_path: Path) -> None:
@@ -104,7 +162,7 @@ def test_an_image_that_is_gone_is_said(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_a_manifest_that_could_not_be_written(tmp_path: Path) -> None:
     for embed in ("always", "auto"):
-        with pytest.raises(FerVitError, match=r"^gone.png changed while it was read \(No such file or directory\)"):
+        with pytest.raises(FerVitError, match=r"^x changed while it was read \(No such file or directory\)"):
             write_manifest(tmp_path / "m.parquet", Reading(NAMES, [Row(Path("gone.png"), "x", "train")]), "made", embed)
     with pytest.raises(FerVitError, match="no files to point to"):
         write_manifest(tmp_path / "m.parquet", Reading(NAMES, rows()), "made", "never")
@@ -172,7 +230,11 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     [
         (None, "metadata `fer_vit` is missing"),
         (b"{", "metadata `fer_vit` is missing or broken"),
-        (json.dumps({"labels": ["a", "a"], "landmarks": LANDMARKS}), "different label names"),
+        (json.dumps({"labels": ["a", "a"], "landmarks": LANDMARKS}), "labels that differ"),
+        (json.dumps({"labels": ["\ud800", "b"], "landmarks": LANDMARKS}), "printable characters"),
+        (json.dumps({"labels": [["a"], 1], "landmarks": LANDMARKS}), "printable characters"),
+        (json.dumps({"labels": [], "landmarks": LANDMARKS}), "1 to 1,000 labels"),
+        ("[" * 100_000, "metadata `fer_vit` is missing or broken"),
         (json.dumps({"labels": ["a"], "landmarks": ["eye"]}), "expected the landmarks right_eye"),
     ],
 )

@@ -1,0 +1,28 @@
+"""Python runs this first in every process of the tests: a name or an address elsewhere is not asked, but an error.
+
+10.77.0 is a network between processes of one machine, see test_distributed.
+"""
+
+import socket
+import sys
+
+NEAR = ("127.", "::1", "10.77.0.", "0.0.0.0", "localhost", socket.gethostname())
+
+
+class NetworkAskedError(BaseException):  # which no handler takes for a network that is down
+    """A test, or a process that it started, wants to leave the machine."""
+
+
+def refuse(event: str, args: tuple) -> None:
+    if event in ("socket.connect", "socket.sendto") and isinstance(args[1], tuple):
+        host = args[1][0]
+    elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
+        host = args[0]
+    else:
+        return
+    host = host.decode() if isinstance(host, bytes) else host
+    if host and not host.startswith(NEAR):
+        raise NetworkAskedError(f"{event} {host}")
+
+
+sys.addaudithook(refuse)

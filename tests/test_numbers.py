@@ -1,0 +1,165 @@
+"""Data at the edge: every run works with finite figures, or says in one line why not."""
+
+import json
+import math
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import TINY, assert_same
+from skimage.data import astronaut
+
+from fer_vit import load
+from fer_vit.cli import main
+from fer_vit.data.manifest import Reading, Row, Split, write_manifest
+from fer_vit.face.image import encode_png
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.recognizer import PART
+from fer_vit.sources.drawn import draw_face
+
+ALL = EXPRESSIONS[:3]
+BLACK, WHITE = (encode_png(np.full((48, 48), value, np.uint8)) for value in (0, 255))
+CONV = ["--model.network.stem=conv", "--model.network.region_source=stem"]
+MIX = ["--model.mixup=0.4", "--model.cutmix=0.5", "--model.region_dropout=0.5"]
+BALANCED = ["--model.class_weight=balanced", "--data.balanced=true"]
+ONE = ["--data.batch_size=1"]
+
+
+def face(label: str, seed: int, split: Split, landmarks: bool = True) -> Row:
+    image, points = draw_face(label, seed, 48)
+    return Row(encode_png(image), f"{label}-{seed}", split, label, landmarks=points if landmarks else None)
+
+
+def faces(train: tuple[str, ...], val: tuple[str, ...], each: int = 3, landmarks: bool = True) -> list[Row]:
+    splits: list[tuple[Split, tuple[str, ...]]] = [("train", train), ("val", val)]
+    return [face(label, seed, split, landmarks) for split, names in splits for label in names for seed in range(each)]
+
+
+def evenly(image: bytes) -> list[Row]:
+    return [Row(image, f"{k}.png", split, label) for k, split in enumerate(("train", "val")) for label in ALL]
+
+
+def no_nan(word: str) -> float:
+    raise AssertionError(f"{word} in JSON")
+
+
+def fit(path: Path, names: tuple[str, ...], rows: list[Row], *words: str) -> Path:
+    """Trains and validates; returns the checkpoint after a look at the figures."""
+    write_manifest(path / "faces.parquet", Reading(names, rows), "drawn")
+    where = [f"--data.manifest={path / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={path}"]
+    main(["fit", *TINY, *where, *words])
+    checkpoint = path / "default" / "version_0" / "checkpoints" / "best.ckpt"
+    main(["validate", f"--ckpt_path={checkpoint}", *where, *TINY[5:]])
+    figures = json.loads((path / "default" / "version_1" / "val.json").read_text(), parse_constant=no_nan)
+    seen = {row.label for row in rows if row.split == "val"}
+    assert {label for label, recall in figures["recall"].items() if recall is not None} == seen
+    assert all(0 <= figures[name] <= 1 for name in ("accuracy", "f1", "ece", "uar"))
+    assert math.isfinite(figures["loss"])
+    assert figures["images"] == sum(row.split == "val" for row in rows)
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (faces(ALL[:2], ALL), BALANCED),
+        (faces(ALL, ALL[:2]), MIX),
+        (faces(ALL[:1], ALL[:1]), [*BALANCED, *MIX]),
+        (faces(ALL[:1], ALL[1:2], each=1), MIX),
+        (faces(ALL[:1], ALL[:1], each=1), [*CONV, *MIX]),
+        (faces(ALL, ALL), [*CONV, *MIX, *ONE]),
+        (faces(ALL, ALL), ["--model.network.stem=conv", *ONE]),
+        (faces(ALL, ALL, landmarks=False), [*CONV, *MIX]),
+        (faces(ALL, ALL, landmarks=False), ["--model.network.tokens=region", "--model.align=crop"]),
+        (evenly(BLACK), CONV),
+        (evenly(WHITE), ["--model.network.attention=gaussian"]),
+    ],
+    ids=[
+        "a class missing from train",
+        "a class missing from val",
+        "labels all equal",
+        "one image each, of two classes",
+        "one image each",
+        "batches of one",
+        "batches of one, regions of the image",
+        "no landmarks",
+        "no landmarks, regions alone",
+        "black images",
+        "white images",
+    ],
+)
+def test_training_at_the_edge(rows: list[Row], words: list[str], tmp_path: Path) -> None:
+    fit(tmp_path, ALL, rows, *words)
+
+
+def test_one_class_is_nothing_to_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        fit(tmp_path, ALL[:1], faces(ALL[:1], ALL[:1]))
+    line = "fer-vit: error: Expected two classes or more to tell apart, but got 1. Add images of others."
+    assert capsys.readouterr().err.splitlines()[-1] == line
+
+
+def test_two_classes_from_training_to_the_page(tmp_path: Path) -> None:
+    names = ALL[:2]
+    checkpoint = fit(tmp_path, names, faces(names, names), *MIX)
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name, data in {"black": BLACK, "white": WHITE, "face": encode_png(draw_face(names[0], 0, 48)[0])}.items():
+        (photos / f"{name}.png").write_bytes(data)
+    words = [str(photos), "--face=crop", "--detector=none", f"--checkpoint={checkpoint}"]
+    main(["predict", *words, f"--output={tmp_path / 'table.parquet'}"])
+    table = pq.read_table(tmp_path / "table.parquet").to_pylist()
+    assert len(table) == 3
+    for row in table:
+        assert sum(row[name] for name in names) == pytest.approx(1, abs=1e-6)
+    main(["visualize", *words, f"--output={tmp_path / 'report'}"])
+    shown = pq.read_table(tmp_path / "report" / "faces.parquet").to_pylist()
+    assert all(math.isfinite(value) for row in shown for value in row.values() if isinstance(value, float))
+    assert "NaN" not in (tmp_path / "report" / "index.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Photos with no face, one, two and more than the model sees at once; and their mirror images."""
+    folder, woman = tmp_path_factory.mktemp("photos"), astronaut()
+    pictures = {
+        "crowd": np.tile(cv2.resize(woman[:300, 80:380], (120, 120), interpolation=cv2.INTER_AREA), (8, 10, 1)),
+        "nobody": np.full((300, 200, 3), 90, np.uint8),
+        "two": np.hstack([woman, np.ascontiguousarray(woman[:, ::-1])]),
+        "woman": woman,
+    }
+    for name, picture in pictures.items():
+        (folder / f"{name}.png").write_bytes(encode_png(picture))
+        (folder / f"{name}-mirrored.png").write_bytes(encode_png(np.ascontiguousarray(picture[:, ::-1])))
+    (folder / "broken.jpg").write_bytes(b"no image")
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.usefixtures("yunet_named")
+@pytest.mark.filterwarnings("ignore:1 of 9 images")
+def test_a_prediction_is_its_photos_own(photos: list[Path]) -> None:
+    model = load(device="cpu")
+    expected = {photo: model.predict(photo) for photo in photos if photo.suffix == ".png"}
+    assert len(expected[photos[0].with_name("crowd.png")]) > PART
+    assert [len(expected[photos[0].with_name(f"{name}.png")]) for name in ("nobody", "woman", "two")] == [0, 1, 2]
+    shuffled = [photos[place] for place in np.random.default_rng(0).permutation(len(photos))]
+    ways = [(photos, 1, 0), (photos[::-1], 3, 0), (shuffled, 32, 0), (shuffled, 3, 1), (photos[::-1], 1, 2)]
+    for order, batch_size, workers in ways:
+        found = model.predict(order, batch_size=batch_size, workers=workers)
+        assert [face.path for face in found] == [str(path) for path in order for _ in expected.get(path, [])]
+        for path, faces in expected.items():
+            for mine, theirs in zip([face for face in found if face.path == str(path)], faces, strict=True):
+                assert mine.probabilities == pytest.approx(theirs.probabilities, abs=1e-5)
+                np.testing.assert_allclose(mine.box, theirs.box, atol=1e-3)
+
+
+@pytest.mark.usefixtures("yunet_named")
+def test_one_table_and_a_folder_of_tables_agree(photos: list[Path], tmp_path: Path) -> None:
+    folder = str(photos[0].parent)
+    main(["predict", folder, f"--output={tmp_path / 'one.parquet'}", "--workers=0"])
+    main(["predict", folder, f"--output={tmp_path / 'parts'}", "--workers=0", "--part_size=2", "--batch_size=3"])
+    one, parts = (pq.read_table(tmp_path / name).to_pylist() for name in ("one.parquet", "parts"))
+    assert len({row["path"] for row in one}) == len(photos)
+    assert_same(parts, one)
