@@ -14,7 +14,6 @@ import argparse
 import io
 import os
 import re
-import resource
 import struct
 import subprocess
 import sys
@@ -242,14 +241,20 @@ def run(words: list[str | Path], seconds: float) -> tuple[int, float, int, str]:
 
 
 def decode_cost(data: bytes, reduction: int, limited: bool) -> tuple[float, float]:
-    """Seconds and MB that it takes to decode a file, or to refuse it."""
+    """Seconds and MB that it takes to decode a file, or to refuse it (Linux)."""
     if not limited:
         reader.check_cost = lambda _: None  # type: ignore[assignment]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident("VmRSS")
     start = time.perf_counter()
     with suppress(reader.ImageError):
         reader.decode_image(data, reduction)
-    return time.perf_counter() - start, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return time.perf_counter() - start, resident("VmHWM") - before
+
+
+def resident(which: str) -> float:
+    """MB of memory of this process now (VmRSS) or at most (VmHWM)."""
+    return int(re.findall(rf"{which}:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1024
 
 
 def compare_bombs() -> None:
