@@ -204,8 +204,9 @@ def test_a_model_of_odd_settings(changes: dict[str, Any], model: Path, tmp_path:
     for path in model.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     said = json.loads((model / "config.json").read_text())
+    config = said["config"]
     for name, value in changes.items():
-        (said["config"] if name in said["config"] else said)[name] = value
+        (config if name in config else said)[name] = value
     (tmp_path / "config.json").write_text(json.dumps(said))
     load_or_say(tmp_path)
 
