@@ -1,5 +1,6 @@
-"""What happens beside the training: averaged weights, the last checkpoint, figures as files and pictures."""
+"""What happens beside the training: averaged weights, checkpoints, figures as files and pictures."""
 
+import io
 import json
 import signal
 import threading
@@ -11,12 +12,38 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
+from fer_vit.files import whole
 from fer_vit.metrics import class_recall, metrics_table
 from fer_vit.report.confusion import draw_confusion
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes a checkpoint beside its place, flushes it to the disk and renames it.
+
+    Lightning's own way goes through a file in $TMPDIR that is moved, which from one disk to another copies onto the
+    checkpoint before.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Writes a checkpoint.
+
+        Raises:
+            FerVitError: It cannot be written; the message names the newest one that is kept.
+        """
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        kept = max(Path(path).parent.glob("*.ckpt"), key=lambda file: file.stat().st_mtime, default=None)
+        go_on = f"The one before is kept: go on with `--ckpt_path {kept}`" if kept else "Start again"
+        data = io.BytesIO()
+        torch.save(checkpoint, data)
+        with whole(Path(path), advice=f"{go_on} when there is room.") as part:
+            part.write_bytes(data.getbuffer())
 
 
 class EMA(WeightAveraging):

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors"},
-    {"losses", "metrics", "labels"},
+    {"losses", "metrics", "labels", "files"},
     {"model", "face", "report"},
     {"explain", "data"},
     {"task", "callbacks", "sources", "recognizer"},

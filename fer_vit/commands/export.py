@@ -1,8 +1,8 @@
 """The verb `export`: a trained model for other programs."""
 
+import io
 import json
 import shutil
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
+from fer_vit.files import hidden, remove_left, whole
 from fer_vit.metrics import fit_temperature
-from fer_vit.model.pretrained import CARD_FILE, CONFIG, DEFAULT, find_folder
+from fer_vit.model.pretrained import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
 from fer_vit.recognizer import Recognizer, load
 
 OTHER = (".safetensors", ".pt", ".pth", ".ckpt", ".zip")
@@ -69,8 +70,7 @@ def export(
         logits, target = model.judge(calibrate)
         model.net.temperature = fit_temperature(logits, target.argmax(-1))
         print(f"Temperature: {model.net.temperature:.3f}")
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
-        new = Path(folder, output.name)
+    with whole(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
         if kind == ".onnx":
             write_onnx(model, new)
             if quantize is not None:
@@ -81,11 +81,6 @@ def export(
             (model.net.half() if half else model.net).save_pretrained(new)
             for card in cards(output, checkpoint):
                 shutil.copy(card, new)
-        if output.is_dir():
-            for file in new.iterdir():
-                file.replace(output / file.name)
-        else:
-            new.replace(output)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
 
@@ -102,16 +97,14 @@ def check_output(output: Path, half: bool, quantize: bool, overwrite: bool) -> s
         raise FerVitError("`--quantize` is for ONNX: name a file that ends in .onnx, or leave it out.")
     if kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise FerVitError('Writing ONNX needs more packages: pip install "fer-vit[onnx]".')
+    remove_left(output)
     filled = any(output.iterdir()) if output.is_dir() else output.exists()
     if filled and not overwrite:
         raise FerVitError(f"{output} exists already. Choose another name or add `--overwrite`.")
     if filled and kind == "folder" and not (output / CONFIG).is_file():
         raise FerVitError(f"{output} holds something else than a model. Choose another folder.")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FerVitError(f"Cannot write {output}: {error.strerror}. Choose a place you may write.") from error
-    return kind
+    with hidden(output):
+        return kind
 
 
 def cards(output: Path, checkpoint: str | None) -> list[Path]:
@@ -124,7 +117,9 @@ def cards(output: Path, checkpoint: str | None) -> list[Path]:
 def write_program(model: Recognizer, path: Path) -> None:
     """Writes a model as a graph of torch's own."""
     program = torch.export.export(model, example(model), dynamic_shapes=any_number(model))
-    torch.export.save(program, path, extra_files={"fer_vit.json": description(model)})
+    data = io.BytesIO()  # torch's own writer ends the process when the disk is full
+    torch.export.save(program, data, extra_files={"fer_vit.json": description(model)})
+    path.write_bytes(data.getbuffer())
 
 
 def write_onnx(model: Recognizer, path: Path) -> None:

@@ -3,9 +3,10 @@
 import importlib
 import inspect
 import multiprocessing
+import os
 import re
+import shutil
 import signal
-import tempfile
 import zipfile
 import zlib
 from collections import Counter
@@ -14,8 +15,10 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from errno import EINVAL
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Literal
 
 import cv2
@@ -27,6 +30,7 @@ from fer_vit.data.shards import INDEX, NAME
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, Detector, YuNet, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, one_thread, read_image
+from fer_vit.files import hidden, remove_left
 from fer_vit.labels import check_labels
 
 OPTION_OF = {
@@ -112,7 +116,7 @@ def prepare(
         )
     embed = "always" if zipped else embed
     _check_out(out, overwrite, folder=shards is not None)
-    with _unpacked(root, out.parent) if zipped else nullcontext(root) as folder:
+    with _unpacked(root, out) if zipped else nullcontext(root) as folder:
         reading = read(folder, **options)
         reading.notes = [note.replace(str(folder), str(root)) for note in reading.notes]
         check_labels(reading.names, root)
@@ -178,6 +182,15 @@ def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends the workers
     one_thread()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the summary counts what cannot be read
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends a worker whose main process was killed; it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _look(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
@@ -233,11 +246,9 @@ def _check_out(out: Path, overwrite: bool, folder: bool = False) -> None:
         raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
     if out.exists() and not overwrite:
         raise FerVitError(f"{out} exists already. Choose another name or add `--overwrite`.")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out.parent).close()
-    except OSError as error:
-        raise FerVitError(f"Cannot write to {out.parent} ({error.strerror}). Choose a folder you may write.") from error
+    remove_left(out)
+    with hidden(out):
+        return
 
 
 def _holds_shards(folder: Path) -> bool:
@@ -246,19 +257,35 @@ def _holds_shards(folder: Path) -> bool:
 
 
 @contextmanager
-def _unpacked(archive: Path, beside: Path) -> Iterator[Path]:
-    """Unpacks a zip into a folder that is gone afterwards; messages name the zip in its place."""
-    with tempfile.TemporaryDirectory(dir=beside, prefix=".unpacked-") as folder:
+def _unpacked(archive: Path, out: Path) -> Iterator[Path]:
+    """Unpacks a zip into a hidden folder beside `out` that is gone afterwards; messages name the zip in its place.
+
+    zipfile leaves roots, drives and `..` out of names, writes links as files, and reads no more of an entry than its
+    header says, so that the sizes that a zip claims are the most that it can fill.
+    """
+    with hidden(out) as folder:
         try:
             with zipfile.ZipFile(archive) as file:
+                entries = file.infolist()
+                # Few bytes of bzip2 fill all memory at once
+                if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                    raise FerVitError(f"Expected a zip by deflate, but {archive} has others. Unpack it first.")
+                size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
+                if size > free:
+                    raise FerVitError(
+                        f"Expected room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}. "
+                        "Choose another place."
+                    )
                 file.extractall(folder)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno != EINVAL:  # which is of a place before the file's start
+                raise
             raise FerVitError(
                 f"Expected a whole zip at {archive}, but got an error: {error}. Fetch it again."
             ) from error
         # A zip of a folder mostly holds that folder rather than what lies in it; macOS adds one of its own.
-        inner = [path for path in Path(folder).iterdir() if path.name[0] not in "._"]
+        inner = [path for path in folder.iterdir() if path.name[0] not in "._"]
         try:
-            yield inner[0] if len(inner) == 1 and inner[0].is_dir() else Path(folder)
+            yield inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
         except FerVitError as error:
-            raise FerVitError(str(error).replace(folder, str(archive))) from error
+            raise FerVitError(str(error).replace(str(folder), str(archive))) from error

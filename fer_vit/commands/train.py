@@ -6,6 +6,7 @@ import sys
 import tempfile
 import warnings
 from argparse import ArgumentError
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fer_vit.callbacks import FigureWriter, LastCheckpoint
+from fer_vit.callbacks import FigureWriter, LastCheckpoint, WholeCheckpoints
 from fer_vit.data.datamodule import FaceDataModule
 from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
@@ -71,6 +73,9 @@ class TrainCLI(LightningCLI):
             # A config may say null or a list anywhere, and not everything that it reaches looks at what it gets.
             reason = f"{type(error).__name__}: {error}"
             raise FerVitError(f"The configuration does not fit what it configures ({reason}).") from error
+        strategy = self.trainer.strategy
+        if type(strategy.checkpoint_io) is TorchCheckpointIO:  # and none of the user's
+            strategy.checkpoint_io = WholeCheckpoints()
         if path := self.config[self.subcommand].ckpt_path:
             self.model.on_load_checkpoint(load_checkpoint(Path(path)))
 
@@ -82,7 +87,7 @@ class TrainCLI(LightningCLI):
         """Runs the verb; when this process fails, none that it started stays behind, waiting for it.
 
         Raises:
-            FerVitError: Another process of the run is gone.
+            FerVitError: Another process of the run is gone, or the disk is full.
         """
         try:
             super()._run_subcommand(subcommand)
@@ -94,6 +99,10 @@ class TrainCLI(LightningCLI):
                 path = self._newest_checkpoint()
                 say("Ended by SIGTERM. " + (f"Go on with `--ckpt_path {path}`." if path else "There is no checkpoint."))
                 sys.exit(128 + signal.SIGTERM)
+            if isinstance(error, OSError) and error.errno == ENOSPC:  # of the logs; a checkpoint says it by itself
+                path = self._newest_checkpoint()
+                go_on = f"Go on with `--ckpt_path {path}`" if path else "Start again"
+                raise FerVitError(f"Cannot write the logs ({error.strerror}). {go_on} when there is room.") from error
             lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
             if not lost or not dist.is_initialized():
                 raise

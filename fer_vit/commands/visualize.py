@@ -1,10 +1,7 @@
 """The verb `visualize`: what speaks for a prediction, as pictures and one page."""
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,7 @@ from fer_vit.explain.relations import relations
 from fer_vit.explain.trace import Trace, trace
 from fer_vit.face.geometry import Array, Image
 from fer_vit.face.image import ImageError, read_image
+from fer_vit.files import remove_left, whole
 from fer_vit.model.pretrained import DEFAULT
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.recognizer import DetectorName, Recognizer, load
@@ -99,7 +97,8 @@ def visualize(
     status: Counter[str] = Counter()
     records: list[FaceRecord] = []
     columns = {"path": str, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
-    with _new_folder(output) as folder:
+    with whole(output, REPORT) as folder:
+        folder.mkdir()
         related = RelationWriter(folder, model.labels, regions)
         roles = HeadWriter(folder, model) if heads else None
         with TableWriter(folder / "faces.parquet", columns) as table:
@@ -129,6 +128,7 @@ def visualize(
 
 def check_output(output: Path, images: Sequence[Path], overwrite: bool) -> None:
     """Raises FerVitError when a report could not be written there, or would replace what is not one."""
+    remove_left(output)
     if output.exists() and not output.is_dir():
         raise FerVitError(f"Expected a folder, but {output} is a file. Name another place.")
     if output.exists() and any(output.iterdir()) and not overwrite:
@@ -220,27 +220,3 @@ def _read_again(path: str) -> Image | None:
         return read_image(Path(path))
     except ImageError:
         return None
-
-
-@contextmanager
-def _new_folder(output: Path) -> Iterator[Path]:
-    """Yields a folder beside `output` that takes its place when all went well, and is gone when not.
-
-    Of an older report there, only what this verb writes is replaced.
-    """
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        temporary = tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.")
-    except OSError as error:
-        raise FerVitError(f"Cannot write {output}: {error.strerror}. Choose a folder you may write.") from error
-    with temporary as folder:
-        yield Path(folder)
-        output.mkdir(exist_ok=True)
-        for name in REPORT:
-            old, new = output / name, Path(folder, name)
-            if old.is_dir():
-                shutil.rmtree(old)
-            else:
-                old.unlink(missing_ok=True)
-            if new.exists():
-                new.replace(old)

@@ -24,11 +24,9 @@ is an error. Links are followed, since whoever owns the folder put them there.
 import json
 import os
 import re
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +42,7 @@ from fer_vit.data.shards import INDEX, Shard, find_shards, shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.geometry import LANDMARKS, Array
 from fer_vit.face.image import ImageError, read_bytes
+from fer_vit.files import whole
 from fer_vit.labels import check_labels
 
 Split = Literal["train", "val", "test"]
@@ -112,7 +111,7 @@ class Reading:
 def write_manifest(
     path: Path, reading: Reading, source: str, embed: Literal["auto", "always", "never"] = "auto"
 ) -> None:
-    """Writes a manifest beside its final place and renames it when whole.
+    """Writes a manifest, which is there when it is whole.
 
     Args:
         path: The Parquet file; an existing one is replaced.
@@ -126,7 +125,7 @@ def write_manifest(
     """
     meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": fer_vit.__version__}
     schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
-    with _writer(path, schema) as writer:
+    with whole(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), PART):
             rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + PART]]
             writer.write_table(pa.Table.from_pylist(rows, schema))
@@ -140,7 +139,7 @@ def check_shards(reading: Reading, shards: int) -> None:
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes a folder of shards beside its final place and renames it when whole.
+    """Writes a folder of shards, which is there when it is whole.
 
     Training rows are dealt out in a random order, the same for the same rows, so that every shard is a fair sample of
     them; the other splits have one file each. Images are kept inside.
@@ -154,14 +153,13 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read.
     """
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     check_shards(reading, shards)  # again, since unreadable images were left out
     order = np.random.default_rng(0).permutation(len(reading.rows))
     rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
     counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
     names = [(split, k, shard_name(split, k, count)) for split, count in counts.items() for k in range(count)]
-    try:
-        index = []
+    index = []
+    with whole(folder) as part:
         for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
             dealt = rows[split][number :: counts[split]]
             write_manifest(part / name, replace(reading, rows=dealt), source, "always")
@@ -172,31 +170,6 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
         nothing = dict.fromkeys(("chunk_bytes", "chunk_size", "compression", "data_spec", "encryption"))
         config: dict[str, Any] = {**nothing, "data_format": []}
         (part / INDEX).write_text(json.dumps({"chunks": index, "config": config, "updated_at": str(time.time())}))
-        if folder.exists():
-            shutil.rmtree(folder)
-        part.replace(folder)
-    except OSError as error:
-        raise FerVitError(f"Cannot write {folder}: {error.strerror}. Choose a folder you may write.") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-@contextmanager
-def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    """Yields what writes a manifest beside its final place, and renames it when it is whole."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with pq.ParquetWriter(part, schema, compression="zstd") as writer:
-                yield writer
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise FerVitError(
-            f"Cannot write the manifest {path}: {error.strerror}. Choose a folder you may write."
-        ) from error
 
 
 def check_images(reading: Reading, folder: Path, embed: str) -> None:
@@ -361,8 +334,8 @@ class Manifest:
             FerVitError: The folder cannot be written, or the place does not fit.
         """
         self.check_place(path)
-        with _writer(path, self.table.schema) as writer:
-            writer.write_table(self.table, row_group_size=PART)
+        with whole(path) as part:
+            pq.write_table(self.table, part, compression="zstd", row_group_size=PART)
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:

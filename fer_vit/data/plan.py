@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from secrets import token_hex
 from textwrap import shorten
 from typing import Any, NamedTuple, overload
 
@@ -27,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
+from fer_vit.files import remove_left, whole
 from fer_vit.report.table import as_text
 
 NAME = "_plan.parquet"
@@ -219,7 +219,7 @@ def _wait(path: Path, rank: int) -> None:
     sign, since = None, time.monotonic()
     while not path.exists():
         with suppress(OSError):  # there is no folder yet, or a file is renamed just now
-            if (newest := [entry.stat().st_size for entry in os.scandir(path.parent)]) != sign:
+            if (newest := [entry.stat().st_size for entry in path.parent.rglob("*")]) != sign:
                 sign, since = newest, time.monotonic()
         if time.monotonic() - since > PATIENCE:
             raise FerVitError(
@@ -230,24 +230,14 @@ def _wait(path: Path, rank: int) -> None:
 
 
 def _write(path: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any]) -> None:
-    """Writes a plan beside its place and renames it when it is whole."""
+    """Writes a plan, which is there when it is whole."""
     folder = path.parent
     # Names need not be Unicode
     schema = pa.schema([("path", pa.binary())]).with_metadata({"fer_vit": json.dumps(settings)})
-    half = folder / f".{path.name}.{token_hex(4)}.part"
     listed = iter(images)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(not other.name.startswith(".") for other in folder.iterdir()):
-            raise FerVitError(f"Expected a new folder or one that `predict` began, but {folder} holds other things.")
-        with pq.ParquetWriter(half, schema, compression="zstd") as writer:
-            while part := [os.fsencode(image) for image in islice(listed, part_size)]:
-                writer.write_table(pa.table([part], schema=schema), row_group_size=part_size)
-        half.replace(path)
-    except OSError as error:
-        raise FerVitError(
-            f"Cannot write {path} ({error.strerror or error}). Choose a folder that you may write and that has room."
-        ) from error
-    finally:
-        with suppress(OSError):
-            half.unlink()
+    if folder.is_dir() and any(not other.name.startswith(".") for other in folder.iterdir()):
+        raise FerVitError(f"Expected a new folder or one that `predict` began, but {folder} holds other things.")
+    remove_left(path)
+    with whole(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+        while names := [os.fsencode(image) for image in islice(listed, part_size)]:
+            writer.write_table(pa.table([names], schema=schema), row_group_size=part_size)

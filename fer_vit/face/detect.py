@@ -3,7 +3,6 @@
 import hashlib
 import http.client
 import os
-import tempfile
 import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -13,6 +12,7 @@ import numpy as np
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import Array, Image
+from fer_vit.files import whole
 
 YUNET_URL = (
     "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"
@@ -193,24 +193,29 @@ def _download(path: Path) -> None:
         f"Fetch {YUNET_URL} by hand and set FER_VIT_YUNET=path/to/file, or do without landmarks (`--detector none`)."
     )
     try:
-        with urllib.request.urlopen(YUNET_URL, timeout=30) as response:
+        with _https().open(YUNET_URL, timeout=30) as response:
             data = response.read(MAX_BYTES + 1)
     except (OSError, http.client.HTTPException) as error:
         raise FerVitError(f"Cannot download the face detector ({error}). {way_out}") from error
     if (came := _sha256(data)) != YUNET_SHA256:
         raise FerVitError(f"Expected sha256 {YUNET_SHA256} of the face detector, but got {came}. {way_out}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(part, 0o644)  # a cache may be shared
-            os.replace(part, path)
-        finally:
-            Path(part).unlink(missing_ok=True)
-    except OSError as error:
-        raise FerVitError(f"Cannot keep the face detector in {path.parent} ({error}). Set FER_VIT_CACHE.") from error
+    with whole(path, advice="Set FER_VIT_CACHE to a folder that you may write.") as part:
+        part.write_bytes(data)
+
+
+def _https() -> urllib.request.OpenerDirector:
+    """Returns what opens https alone, wherever a server sends it on to; urllib's own opener goes on to http."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.UnknownHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPRedirectHandler,
+        urllib.request.HTTPErrorProcessor,
+    ):
+        opener.add_handler(handler())
+    return opener
 
 
 def _sha256(data: bytes) -> str:

@@ -4,21 +4,25 @@ A folder holds model.safetensors and config.json: what to build, and what its us
 Nothing here runs code that lies in a file, or believes what a file says of its size.
 """
 
+import hashlib
 import json
 import os
+import re
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import DryRunError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fer_vit.errors import FerVitError, short
+from fer_vit.files import whole
 from fer_vit.labels import check_labels
 from fer_vit.model.config import RegionViTConfig
 
@@ -27,6 +31,12 @@ SHIPPED = Path(__file__).parents[1] / "weights"
 DEFAULT = "ferplus-small"
 """The model that is taken when nobody names one."""
 CONFIG, WEIGHTS, CARD_FILE = "config.json", "model.safetensors", "README.md"
+FILES = [CONFIG, WEIGHTS, CARD_FILE]
+"""What is fetched from the hub."""
+MAX_BYTES = 10_000_000_000
+"""No more is fetched from the hub; the largest of timm's models have 8 GB."""
+MAX_CONFIG = 1_000_000
+"""Bytes of a config.json, at most; ours have 2 kB."""
 USE = ("labels", "align", "template", "temperature")
 """What a model's use needs beside the network."""
 
@@ -71,6 +81,8 @@ def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, An
     if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
         raise FerVitError(f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint.")
     try:
+        if (folder / CONFIG).stat().st_size > MAX_CONFIG:
+            raise FerVitError(f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes, but that of {name} has more.")
         settings = json.loads((folder / CONFIG).read_text("utf-8"))
         state = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
@@ -92,10 +104,33 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
     if str(name).count("/") != 1:
         raise FerVitError(f"{known}, but there is no {name}.")
     try:
-        return Path(snapshot_download(str(name), allow_patterns=[CONFIG, WEIGHTS, CARD_FILE], **hub))
+        return _download(str(name), **hub)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FerVitError(f"{known}, but cannot get {name} from the hub ({reason}).") from error
+
+
+def _download(name: str, **hub: Any) -> Path:
+    """Fetches a model from the hub, or takes it out of its cache; returns the folder.
+
+    Raises:
+        FerVitError: It would not come over https, is too large, or its weights are not those that the hub lists.
+    """
+    if not hub.get("local_files_only"):
+        if not constants.ENDPOINT.startswith("https://"):
+            raise FerVitError(f"Expected HF_ENDPOINT to begin with https://, but got {constants.ENDPOINT}. Change it.")
+        with suppress(DryRunError):  # the hub does not answer: its cache may know the model
+            files = snapshot_download(name, allow_patterns=FILES, dry_run=True, **hub)
+            if (size := sum(file.file_size or 0 for file in files)) > MAX_BYTES:
+                raise FerVitError(f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, but it has {size:,}.")
+    folder = Path(snapshot_download(name, allow_patterns=FILES, **hub))
+    blob = (folder / WEIGHTS).resolve()  # which the cache calls by the sha256 of large files
+    if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
+        with blob.open("rb") as file:
+            came = hashlib.file_digest(file, "sha256").hexdigest()
+        if came != blob.name:
+            raise FerVitError(f"Expected sha256 {blob.name} of {blob}, but got {came}. Remove it and get it again.")
+    return folder
 
 
 def shipped_models() -> dict[str, Path]:
@@ -104,10 +139,16 @@ def shipped_models() -> dict[str, Path]:
 
 
 def write_model(folder: Path, settings: dict[str, Any], state: dict[str, Tensor]) -> None:
-    """Writes what `read_model` reads."""
+    """Writes what `read_model` reads.
+
+    Raises:
+        FerVitError: The folder cannot be written.
+    """
     settings = {**settings, "config": asdict(settings["config"])}
-    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
-    save_file({name: value.contiguous() for name, value in state.items()}, folder / WEIGHTS, {"format": "pt"})
+    weights = save({name: value.contiguous() for name, value in state.items()}, {"format": "pt"})
+    for name, data in ((WEIGHTS, weights), (CONFIG, f"{json.dumps(settings, indent=2)}\n".encode())):
+        with whole(folder / name) as part:
+            part.write_bytes(data)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

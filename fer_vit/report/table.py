@@ -2,10 +2,9 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from secrets import token_hex
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
+from fer_vit.files import whole
 
 SUFFIXES = (".csv", ".parquet", ".jsonl")
 Cell = str | int | float | None
@@ -21,14 +21,14 @@ ROW_GROUP = 10_000
 
 
 class TableWriter:
-    """Writes a table beside its final place and renames it when whole; after an error nothing is left.
+    """Writes a table, which is in its place when all is written; after an error nothing is left.
 
     Args:
         path: Ends in one of `SUFFIXES`.
         columns: Name and type (str, int or float) of every column; any cell may be None.
 
     Raises:
-        FerVitError: The suffix is another one, or the folder cannot be written.
+        FerVitError: The suffix is another one, or (when it is entered) the folder cannot be written.
     """
 
     def __init__(self, path: Path, columns: dict[str, type]) -> None:
@@ -36,34 +36,9 @@ class TableWriter:
             raise FerVitError(f"Expected a table that ends in {', '.join(SUFFIXES)}, but got {path}.")
         self.path = path
         self.columns = columns
-        self._part = path.with_name(f".{path.name}.{token_hex(4)}.part")
         self._rows: list[Mapping[str, Any]] = []
-        with self._writing():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._open()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = error.strerror or error
-            raise FerVitError(
-                f"Cannot write {self.path} ({reason}). Choose a folder that you may write and that has room."
-            ) from error
-
-    def _open(self) -> None:
         self._parquet: pq.ParquetWriter | None = None
         self._text: TextIO | None = None
-        if self.path.suffix == ".parquet":
-            types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-            schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
-            self._parquet = pq.ParquetWriter(self._part, schema)
-            return
-        # Names of files need not be valid Unicode; what is not is written as an escape.
-        self._text = self._part.open("w", encoding="utf-8", errors="backslashreplace", newline="")
-        if self.path.suffix == ".csv":
-            csv.writer(self._text).writerow(map(csv_cell, self.columns))
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column; a missing cell is None.
@@ -71,18 +46,17 @@ class TableWriter:
         Raises:
             FerVitError: They cannot be written, for example since the disk is full.
         """
-        with self._writing():
-            if self._text is None:
-                self._rows += rows
-                if len(self._rows) >= ROW_GROUP:
-                    self._flush()
-            elif self.path.suffix == ".csv":
-                cells = ([csv_cell(row.get(name)) for name in self.columns] for row in rows)
-                csv.writer(self._text).writerows(cells)
-            else:
-                for row in rows:
-                    whole = {name: row.get(name) for name in self.columns}
-                    self._text.write(json.dumps(whole, ensure_ascii=False) + "\n")
+        if self._text is None:
+            self._rows += rows
+            if len(self._rows) >= ROW_GROUP:
+                self._flush()
+        elif self.path.suffix == ".csv":
+            cells = ([csv_cell(row.get(name)) for name in self.columns] for row in rows)
+            csv.writer(self._text).writerows(cells)
+        else:
+            for row in rows:
+                cells_by_name = {name: row.get(name) for name in self.columns}
+                self._text.write(json.dumps(cells_by_name, ensure_ascii=False) + "\n")
 
     def _flush(self) -> None:
         if self._parquet is not None and self._rows:
@@ -94,22 +68,27 @@ class TableWriter:
             self._rows = []
 
     def __enter__(self) -> "TableWriter":
+        with ExitStack() as stack:
+            part = stack.enter_context(whole(self.path))
+            if self.path.suffix == ".parquet":
+                types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+                schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
+                self._parquet = stack.enter_context(pq.ParquetWriter(part, schema))
+            else:
+                # Names of files need not be valid Unicode; what is not is written as an escape.
+                text = part.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+                self._text = stack.enter_context(text)
+                if self.path.suffix == ".csv":
+                    csv.writer(text).writerow(map(csv_cell, self.columns))
+            self._open = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            with self._writing():
-                if kind is None:
-                    self._flush()
-                for file in (self._parquet, self._text):
-                    if file is not None:
-                        file.close()
-                if kind is None:
-                    self._part.replace(self.path)
-        finally:
-            self._part.unlink(missing_ok=True)
+        if kind is None:
+            self._open.push(lambda *_: self._flush())
+        self._open.__exit__(kind, error, trace)
 
 
 def csv_cell(cell: Cell) -> Cell:

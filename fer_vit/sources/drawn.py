@@ -8,10 +8,10 @@ lengths as fractions of the image's side, no roll. Side -1 is the person's right
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
@@ -22,6 +22,7 @@ from fer_vit.data.manifest import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import TEMPLATE, Array, Image, apply
 from fer_vit.face.image import encode_png
+from fer_vit.files import whole
 from fer_vit.labels import EXPRESSIONS
 
 Look = dict[str, float]
@@ -178,7 +179,7 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
 
     Args:
-        root: The folder; it is made, or empty.
+        root: The folder; it is made, or empty, or holds the same images already.
         count: Number of images, each of another person.
         seed: Chooses the persons; another seed gives others.
         size: Side of the images in pixels.
@@ -188,30 +189,26 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
         The images with exact landmarks.
 
     Raises:
-        FerVitError: The folder is not empty or cannot be written, or a number is too small.
+        FerVitError: The folder holds something else or cannot be written, or a number is too small.
     """
     if count < 1 or seed < 0 or size < 1:
         came = f"count {count}, seed {seed}, size {size}"
         raise FerVitError(f"Expected count and size from 1, seed from 0, but got {came}. Choose larger numbers.")
     rows = []
-    try:
-        if root.exists() and any(root.iterdir()):
-            raise FerVitError(f"{root} is not empty. Choose a new folder.")
-        root.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=root, prefix=".") as folder:  # an interrupted run leaves nothing behind
-            for number in tqdm(range(count), desc="draw", unit="face", disable=None, leave=False, delay=1):
-                split: Split = "train" if number < 0.7 * count else "val" if number < 0.85 * count else "test"
-                label = EXPRESSIONS[number % len(EXPRESSIONS)]
-                name = f"{split}/{label}/{number:05d}.png"
-                image, landmarks = draw_face(label, seed * count + number, size, colour)
-                place = Path(folder, name)
+    drawn = root.is_file() or (root.exists() and any(root.iterdir()))  # perhaps by a run that was killed afterwards
+    with nullcontext(root) if drawn else whole(root) as folder:
+        for number in tqdm(range(count), desc="draw", unit="face", disable=None, leave=False, delay=1):
+            split: Split = "train" if number < 0.7 * count else "val" if number < 0.85 * count else "test"
+            label = EXPRESSIONS[number % len(EXPRESSIONS)]
+            name = f"{split}/{label}/{number:05d}.png"
+            image, landmarks = draw_face(label, seed * count + number, size, colour)
+            data, place = encode_png(image if colour else image[..., 0]), folder / name
+            if not drawn:
                 place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(encode_png(image if colour else image[..., 0]))
-                rows.append(Row(root / name, name, split, label, landmarks=landmarks))
-            for part in Path(folder).iterdir():
-                part.replace(root / part.name)
-    except OSError as error:
-        raise FerVitError(f"Cannot write to {root}: {error.strerror}. Choose a folder you may write.") from error
+                place.write_bytes(data)
+            elif not place.is_file() or place.read_bytes() != data:
+                raise FerVitError(f"{root} holds something else. Choose a new folder.")
+            rows.append(Row(root / name, name, split, label, landmarks=landmarks))
     return Reading(EXPRESSIONS, rows)
 
 

@@ -187,7 +187,7 @@ def test_a_bad_output_is_refused_before_anything_is_read(
     for out, message in (
         (tmp_path / "out.csv", r"ends in \.parquet"),
         (existing, "exists already"),
-        (existing / "out.parquet", "Cannot write to"),
+        (existing / "out.parquet", "Cannot write"),
     ):
         with pytest.raises(FerVitError, match=message):
             prepare("folder", photos, out)

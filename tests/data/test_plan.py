@@ -76,7 +76,7 @@ def test_a_killed_listing_is_done_again(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "faces").write_text("a list")
-    with pytest.raises(FerVitError, match=r"Cannot write .*faces/_plan.parquet \(File exists\)"):
+    with pytest.raises(FerVitError, match=r"Cannot write .*faces/_plan.parquet \(Not a directory\)"):
         begin(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 0)
 
 

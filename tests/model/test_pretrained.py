@@ -1,11 +1,14 @@
 import copy
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import DryRunError
 from safetensors.torch import load_file, save_file
 
 from fer_vit import RegionViT
@@ -73,7 +76,9 @@ def test_pushes_a_whole_folder(net: RegionViT, monkeypatch: pytest.MonkeyPatch) 
 def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, object] = {}
 
-    def snapshot(repo: str, **options: object) -> str:
+    def snapshot(repo: str, dry_run: bool = False, **options: object) -> str | list[SimpleNamespace]:
+        if dry_run:
+            raise DryRunError("the hub does not answer")
         asked.update(options, repo=repo)
         return str(tmp_path)
 
@@ -82,6 +87,41 @@ def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkey
     again = RegionViT.from_pretrained("somebody/model", revision="v1")
     assert torch.equal(logits(again), logits(net))
     assert (asked["repo"], asked["revision"]) == ("somebody/model", "v1")
+    assert asked["allow_patterns"] == ["config.json", "model.safetensors", "README.md"]
+
+
+def test_a_model_of_the_hub_is_not_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot(repo: str, dry_run: bool = False, **options: object) -> list[SimpleNamespace]:
+        assert dry_run, "it is fetched"
+        return [SimpleNamespace(file_size=size) for size in (6_000_000_000, None, 6_000_000_000)]
+
+    monkeypatch.setattr("fer_vit.model.pretrained.snapshot_download", snapshot)
+    with pytest.raises(FerVitError, match=r"at most 10,000,000,000 bytes of somebody/model .* it has 12,000,000,000"):
+        read_model("somebody/model")
+
+
+def test_the_hub_is_asked_over_https_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://mirror.example")
+    with pytest.raises(FerVitError, match=r"HF_ENDPOINT to begin with https://, but got http://mirror.example"):
+        read_model("somebody/model")
+    with pytest.raises(FerVitError, match="cannot get somebody/model"):  # nobody is asked
+        read_model("somebody/model", local_files_only=True, cache_dir=tmp_path)
+
+
+def test_weights_of_the_hub_are_those_that_it_lists(
+    net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the hub's cache lays them out: a link to a file that has the sha256 as its name."""
+    net.save_pretrained(tmp_path / "snapshot")
+    weights = tmp_path / "snapshot" / "model.safetensors"
+    blob = tmp_path / hashlib.sha256(weights.read_bytes()).hexdigest()
+    weights.replace(blob)
+    weights.symlink_to(blob)
+    monkeypatch.setattr("fer_vit.model.pretrained.snapshot_download", lambda *_, **__: tmp_path / "snapshot")
+    read_model("somebody/model", local_files_only=True)
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    with pytest.raises(FerVitError, match=f"Expected sha256 {blob.name} of .*Remove it and get it again"):
+        read_model("somebody/model", local_files_only=True)
 
 
 @pytest.mark.parametrize("name", ["", "no-such-model", "a/b/c", "nobody/nothing", "bad name!/x"])
@@ -165,6 +205,9 @@ def test_files_that_are_broken_are_said(net: RegionViT, tmp_path: Path) -> None:
         RegionViT.from_pretrained(tmp_path)
     settings.write_text("{")
     with pytest.raises(FerVitError, match="cannot be read"):
+        read_model(tmp_path)
+    settings.write_text(f'{{"labels": ["{"a" * 1_000_000}"]}}')
+    with pytest.raises(FerVitError, match=r"config.json of at most 1,000,000 bytes"):
         read_model(tmp_path)
     settings.write_text("[" * 100_000)
     with pytest.raises(FerVitError, match="cannot be read"):

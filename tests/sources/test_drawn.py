@@ -189,11 +189,12 @@ def test_read_makes_a_valid_manifest(tmp_path: Path) -> None:
 
 def test_read_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
-    with pytest.raises(FerVitError, match=r"is not empty\. Choose a new folder\."):
-        read(tmp_path, count=8)
+    for root in (tmp_path, tmp_path / "note.txt"):
+        with pytest.raises(FerVitError, match=r"holds something else\. Choose a new folder\."):
+            read(root, count=8)
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
-    with pytest.raises(FerVitError, match="Cannot write to"):
-        read(tmp_path / "note.txt", count=8)
+    with pytest.raises(FerVitError, match="Cannot write"):
+        read(tmp_path / "note.txt" / "faces", count=8)
     for count, seed, size in ((0, 0, 48), (8, -1, 48), (8, 0, 0)):
         with pytest.raises(FerVitError, match=f"got count {count}, seed {seed}, size {size}"):
             read(tmp_path / "new", count, seed, size)
@@ -206,4 +207,13 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("fer_vit.sources.drawn.draw_face", interrupt)
     with pytest.raises(KeyboardInterrupt):
         read(tmp_path / "faces", count=5)
-    assert list((tmp_path / "faces").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_drawn_before_is_taken_again(tmp_path: Path) -> None:
+    rows = read(tmp_path / "faces", count=9, size=32).rows
+    again = read(tmp_path / "faces", count=9, size=32).rows
+    assert [(row.image, row.split, row.label) for row in again] == [(row.image, row.split, row.label) for row in rows]
+    for other in ({"seed": 1}, {"size": 33}, {"colour": True}, {"count": 10}):
+        with pytest.raises(FerVitError, match="holds something else"):
+            read(tmp_path / "faces", **{"count": 9, "size": 32} | other)  # type: ignore[arg-type]

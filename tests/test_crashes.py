@@ -1,0 +1,482 @@
+"""Nothing is lost: processes that are killed at any call, full disks, signals, and zips of strangers."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from errno import EFBIG
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import TINY
+
+from benchmarks.faults import SERVER, cases, faults, make
+from benchmarks.faults import run as run_quietly
+from fer_vit import files
+from fer_vit.callbacks import WholeCheckpoints
+from fer_vit.cli import main
+from fer_vit.commands.prepare import prepare
+from fer_vit.data.manifest import Manifest, Reading, Row, write_manifest
+from fer_vit.data.plan import NAME, begin
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import encode_png
+from fer_vit.files import hidden, remove_left, whole
+from fer_vit.model.pretrained import load_checkpoint
+from fer_vit.report.table import TableWriter
+from fer_vit.sources.drawn import draw_face
+
+# Killed at any call
+
+
+def reading(face: int, rows: int = 3) -> Reading:
+    image = encode_png(draw_face("fear", face, 48)[0])
+    return Reading(("fear",), [Row(image, f"{face}-{number}", "train", "fear") for number in range(rows)])
+
+
+def a_file(path: Path, version: int) -> None:
+    with whole(path) as part:
+        part.write_text(str(version) * 1000)
+
+
+def a_folder(path: Path, version: int) -> None:
+    with whole(path) as part:
+        for name in ("a", "b"):
+            (part / name).mkdir(parents=True)
+            (part / name / "text").write_text(str(version) * 1000)
+
+
+def some_entries(path: Path, version: int) -> None:
+    with whole(path, ("a", "b", "page")) as part:
+        part.mkdir()
+        for name in ("a", "b", "page"):
+            (part / name).write_text(str(version) * 1000)
+
+
+def a_table(path: Path, version: int) -> None:
+    with TableWriter(path, {"version": int}) as table:
+        table.write([{"version": version}] * 1000)
+
+
+def a_plan(path: Path, version: int) -> None:
+    path.unlink(missing_ok=True)
+    begin(path.parent, [Path(str(version))] * 10, 3, {}, 0)
+
+
+def a_checkpoint(path: Path, version: int) -> None:
+    WholeCheckpoints().save_checkpoint({"version": torch.full((1000,), version)}, path)
+
+
+def content(path: Path) -> object:
+    """What a reader finds: None, or what is in all files, which must be of one version."""
+    found = [file for file in [path, *path.rglob("*")] if file.is_file() and ".part" not in str(file)]
+    return {str(file.relative_to(path.parent)): value(file) for file in sorted(found)}
+
+
+def value(file: Path) -> object:
+    if file.suffix == ".parquet":
+        rows = pq.read_table(file).to_pylist()
+        return [{name: cell for name, cell in row.items() if name != "image"} for row in rows]
+    return torch.load(file)["version"].tolist() if file.suffix == ".ckpt" else file.read_text()
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path, int], None]]] = {
+    "file": ("t.txt", a_file),
+    "folder": ("folder", a_folder),
+    "entries": ("report", some_entries),
+    "csv": ("t.csv", a_table),
+    "parquet": ("t.parquet", a_table),
+    "manifest": ("m.parquet", lambda path, version: write_manifest(path, reading(version), str(version))),
+    "plan": (NAME, a_plan),
+    "checkpoint": ("last.ckpt", a_checkpoint),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_writer_that_is_killed_at_any_call(writer: str, tmp_path: Path) -> None:
+    name, write = WRITERS[writer]
+    states = []
+    for version in (1, 2):
+        write(tmp_path / str(version) / name, version)
+        states.append(content(tmp_path / str(version) / name))
+    assert states[0] != states[1]
+    seen = []
+    for number in count():
+        place = tmp_path / f"at-{number}"
+        write(place / name, 1)
+        if killed := killed_at(number, lambda place=place: write(place / name, 2)):
+            seen.append(content(place / name))
+            remove_left(place / name)
+        write(place / name, 2)  # again, which nothing that was left disturbs
+        assert content(place / name) == states[1]
+        assert [entry.name for entry in place.iterdir()] == [name]
+        if not killed:
+            break
+    assert len(seen) >= 3
+    gone = {} if writer in ("folder", "plan") else None  # a folder is moved away first, and the plan was removed
+    for state in seen:
+        whole_page = writer != "entries" or "report/page" in state
+        assert state in (*states, gone) if whole_page else "report/page" not in state
+    assert states[1] in seen
+    assert states[0] in seen or writer == "plan"
+
+
+def killed_at(number: int, write: Callable[[], None]) -> bool:
+    """Runs a writer in a process that kills itself before its nth change to the disk; tells whether it came to that."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        calls = count()
+        for name in ("mkdir", "fsync", "replace", "rename", "rmdir", "unlink"):
+            real = getattr(os, name)
+
+            def before(*args: Any, real: Callable[..., Any] = real, **more: Any) -> Any:
+                if next(calls) == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*args, **more)
+
+            setattr(os, name, before)
+        with suppress(BaseException):
+            write()
+            os._exit(0)
+        os._exit(1)
+    status = os.waitpid(pid, 0)[1]
+    assert status in (0, signal.SIGKILL)
+    return status != 0
+
+
+def test_what_is_left_is_removed_and_what_is_written_is_not(tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    (tmp_path / ".out.parquet.0123abcd.part").mkdir()
+    others = [".out.parquet.keep", ".out.parquet.0123abcd.parquet", ".other.parquet.0123abcd.part"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    with hidden(out) as writing:
+        remove_left(out)
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, writing.name])
+    remove_left(out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+def test_an_exchange_that_fails_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_entries(tmp_path / "report", 1)
+    (tmp_path / "report" / "notes").write_text("mine")
+    before = content(tmp_path / "report")
+    real, left = Path.rename, [0]
+
+    def rename(self: Path, target: Path) -> Path:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(5, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    for number in range(1, 7):
+        left[0] = number
+        with pytest.raises(FerVitError, match=r"Cannot write .*report \(Input/output error\)"):
+            some_entries(tmp_path / "report", 2)
+        assert content(tmp_path / "report") == before
+        assert len(list((tmp_path / "report").iterdir())) == 4
+    some_entries(tmp_path / "report", 2)
+    assert (tmp_path / "report" / "page").read_text()[0] == "2"
+    assert (tmp_path / "report" / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [".", "..", "new"])
+def test_a_folder_by_any_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "around" / "here").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "around" / "here")
+    for version in (1, 2):
+        some_entries(Path(name), version)
+        assert {path.name for path in Path(name).iterdir()} - {"here"} == {"a", "b", "page"}
+        assert (Path(name) / "page").read_text() == str(version) * 1000
+
+
+def test_errors_of_other_files_are_their_own(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), whole(tmp_path / "t.csv"):
+        (tmp_path / "gone").read_bytes()
+    refused = pytest.raises(FerVitError, match=r"Cannot write .*t.csv \(Is a directory\)")
+    with refused, whole(tmp_path / "t.csv") as part:
+        (tmp_path / "t.csv").mkdir()
+        part.touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+# Killed at random moments
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands of benchmarks/faults.py read."""
+    folder = tmp_path_factory.mktemp("faults")
+    maker = SERVER.Process(target=make, args=(folder,))
+    maker.start()
+    maker.join()
+    assert maker.exitcode == 0
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["prepare", "predict", "fit"])
+def test_three_kills_at_random_moments(verb: str, data: Path, tmp_path: Path) -> None:
+    found = faults(verb, cases(data)[verb][:2], 3, tmp_path, seed=1)
+    assert found["before"] + found["midst"] + found["after"] == 3
+    assert (found["half"], found["lost"]) == (0, 0)
+
+
+# Signals
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that have started others."""
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    direct = [int(word) for word in found.read_text().split()] if found.exists() else []
+    return [*direct, *(other for child in direct for other in children(child))]
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def working(words: list[str], log: Path, readers: int) -> tuple[Any, list[int]]:
+    """Starts a command; returns it and its children when there are so many."""
+    process = SERVER.Process(target=run_quietly, args=(words, log))
+    process.start()
+    wait_until(lambda: len(children(process.pid)) >= readers or process.exitcode is not None, "no children")
+    time.sleep(0.5)  # in the midst of the work
+    assert process.exitcode is None, log.read_text()
+    return process, children(process.pid)
+
+
+@pytest.mark.parametrize(
+    ("verb", "number", "status"),
+    [
+        *[("prepare", signal.SIGTERM, 143), ("prepare", signal.SIGINT, 130), ("prepare", signal.SIGKILL, -9)],
+        *[("predict", signal.SIGTERM, 143), ("predict", signal.SIGINT, 130), ("predict", signal.SIGKILL, -9)],
+        ("visualize", signal.SIGTERM, 143),
+    ],
+)
+def test_no_process_stays_behind(verb: str, number: signal.Signals, status: int, data: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    faces = tmp_path / "faces"
+    shutil.copytree(data / "faces", faces / "0")
+    for copy in range(1, 12):
+        (faces / str(copy)).symlink_to(faces / "0")
+    many = [str(path) for path in sorted(faces.glob("*/*/*/*.png"))]
+    out = tmp_path / "new" / "out"
+    crops = ["--face=crop", "--detector=none", "--workers=2", "--batch_size=2"]
+    words = {
+        "prepare": ["prepare", "folder", str(data / "faces.zip"), f"{out}.parquet", "--detector=none", "--workers=2"],
+        "predict": ["predict", *many, f"--output={out}.parquet", *crops],
+        "visualize": ["visualize", *many, f"--output={out}", *crops],
+    }[verb]
+    process, started = working(words, log, 2)
+    os.kill(process.pid, number)
+    process.join(60)
+    assert process.exitcode == status, log.read_text()
+    wait_until(lambda: not any(map(alive, started)), "a process lives on")
+    left = [path.name for path in out.parent.iterdir()] if out.parent.exists() else []
+    assert all(name.endswith(".part") for name in left) if number == signal.SIGKILL else left == []
+    assert "Traceback" not in log.read_text()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# Full disks
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own with 8 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no disk may be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)  # a table may be mapped into memory
+
+
+def fill(disk: Path, left: int = 0) -> Path:
+    """Fills a disk but for so many bytes."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        file.write(bytes(shutil.disk_usage(disk).free - left))
+    return filler
+
+
+@pytest.mark.parametrize(
+    ("what", "left"),
+    [
+        *(("manifest", 40_000), ("shards", 40_000), ("zip", 0), ("csv", 0), ("parquet", 0), ("parts", 40_000)),
+        *(("model", 40_000), ("program", 40_000), ("report", 40_000)),
+    ],
+)
+def test_a_full_disk_keeps_what_was_there(
+    what: str, left: int, data: Path, checkpoint: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crops = [str(data / "faces" / "val"), "--face=crop", "--detector=none", "--workers=0", f"--checkpoint={checkpoint}"]
+    folder = ["--detector=none", "--workers=1"]
+    words = {
+        "manifest": ["prepare", "folder", str(data / "faces"), str(disk / "out.parquet"), *folder],
+        "shards": ["prepare", "folder", str(data / "faces"), str(disk / "out"), "--shards=2", *folder],
+        "zip": ["prepare", "folder", str(data / "faces.zip"), str(disk / "out.parquet"), *folder],
+        "csv": ["predict", *crops, f"--output={disk / 'out.csv'}"],
+        "parquet": ["predict", *crops, f"--output={disk / 'out.parquet'}"],
+        "parts": ["predict", *crops, f"--output={disk / 'out'}", "--part_size=4"],
+        "model": ["export", str(disk / "out"), f"--checkpoint={checkpoint}"],
+        "program": ["export", str(disk / "out.pt2"), f"--checkpoint={checkpoint}"],
+        "report": ["visualize", *crops, f"--output={disk / 'out'}"],
+    }[what]
+    if what != "parts":  # which are never replaced
+        main(words)
+        words = [*words, "--overwrite"]
+    before = {path: path.read_bytes() for path in disk.rglob("*") if path.is_file()}
+    filler = fill(disk, left)
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("fer-vit: error: ")
+    assert "No space left on device" in error or "Expected room for the" in error
+    assert ".part" not in error
+    filler.unlink()
+    assert all(path.read_bytes() == data for path, data in before.items())
+    now = [path for path in disk.rglob("*") if path not in before and path.is_file()]
+    assert now == [] or (what == "parts" and all(pq.read_table(path).num_rows for path in now))
+    assert not list(disk.rglob("*.part"))
+    main(words)
+    assert what != "parts" or "all 6 tables, all 24 images of the plan exactly once" in capsys.readouterr().out
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    remount = ["mount", "-o", "remount,size=1400k", str(disk)]  # two checkpoints, and no third one beside them
+    subprocess.run(remount, check=True)
+    place = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={disk}"]
+    words = ["fit", *TINY, *place, "--trainer.max_epochs=3"]
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line.lower()]
+    assert line.startswith("fer-vit: error: Cannot write ")
+    assert "(No space left on device). The one before is kept: go on with `--ckpt_path " in line
+    kept = Path(line.partition("--ckpt_path ")[2].partition("`")[0])
+    assert load_checkpoint(kept)["global_step"] >= 2
+    assert not list(disk.rglob("*.part"))
+    subprocess.run([*remount[:2], "remount,size=8m", str(disk)], check=True)
+    main([*words, f"--ckpt_path={kept}"])
+    assert load_checkpoint(disk / "default" / "version_1" / "checkpoints" / "last.ckpt")["global_step"] == 6
+
+
+def test_a_file_that_may_not_grow_keeps_the_one_before(tmp_path: Path) -> None:
+    """What a quota does, where no disk may be mounted."""
+    path = tmp_path / "last.ckpt"
+    a_checkpoint(path, 1)
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        try:
+            a_checkpoint(path, 2)
+        except FerVitError as error:
+            words = f"({os.strerror(EFBIG)}). The one before is kept: go on with `--ckpt_path {path}`"
+            os._exit(0 if words in str(error) else 2)
+        os._exit(3)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert value(path) == [1] * 1000
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_checkpoint_io_of_the_users_own_is_taken(drawn: Path, tmp_path: Path) -> None:
+    place = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    main(["fit", *TINY, *place, "--trainer.plugins=test_crashes.Marked"])
+    saved = torch.load(tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert saved["marked"] is True
+
+
+class Marked(WholeCheckpoints):
+    """A user's own."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        super().save_checkpoint({**checkpoint, "marked": True}, path, storage_options)
+
+
+# Zips of strangers
+
+
+def zipped(path: Path, entries: dict[str, bytes], kind: int = zipfile.ZIP_DEFLATED, link: str = "") -> Path:
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+        if link:
+            entry = zipfile.ZipInfo("train/happy/link.png")
+            entry.external_attr = 0o120777 << 16
+            archive.writestr(entry, link)
+    return path
+
+
+def test_no_name_leads_out_of_a_zip(tmp_path: Path) -> None:
+    face = encode_png(draw_face("happiness", 0, 48)[0])
+    (tmp_path / "secret").mkdir()
+    secret = tmp_path / "secret" / "face.png"
+    secret.write_bytes(encode_png(draw_face("fear", 1, 48)[0]))
+    names = ["train/happy/a.png", "train/happy/b\nc.png", "train/happy/d\0.png", f"{tmp_path}/evil.png", "C:\\evil.png"]
+    names += ["../evil.png", "train/../../../evil.png", "train/happy/../../../evil.png", "//server/share/evil.png"]
+    archive = zipped(tmp_path / "x.zip", dict.fromkeys(names, face), link=str(secret))
+    (tmp_path / "out").mkdir()
+    everything = {path for path in tmp_path.rglob("*") if path.parent.name != "out"}
+    prepare("folder", archive, tmp_path / "out" / "m.parquet", detector="none")
+    assert {path for path in tmp_path.rglob("*") if path.parent.name != "out"} == everything
+    manifest = Manifest.read(tmp_path / "out" / "m.parquet")
+    assert {manifest.image_bytes(row) for row in range(len(manifest))} == {face}  # no link was followed
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["m.parquet"]
+
+
+def test_a_zip_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(50_000_000)})
+    assert archive.stat().st_size < 100_000
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 49_000_000))
+    with pytest.raises(FerVitError, match=r"room for the 50,000,000 bytes in .*x.zip, but there are 49,000,000 beside"):
+        prepare("folder", archive, tmp_path / "m.parquet", detector="none")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
+
+
+def test_a_zip_that_lies_about_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(50_000_000)})
+    data = archive.read_bytes()
+    assert data.count((50_000_000).to_bytes(4, "little")) == 2
+    archive.write_bytes(data.replace((50_000_000).to_bytes(4, "little"), (1000).to_bytes(4, "little")))
+    written = []
+    real = shutil.rmtree
+    monkeypatch.setattr(files.shutil, "rmtree", lambda folder, **_: (written.append(size(folder)), real(folder)))
+    with pytest.raises(FerVitError, match=r"Expected a whole zip .*CRC"):
+        prepare("folder", archive, tmp_path / "m.parquet", detector="none")
+    assert max(written) <= 1000
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_whose_bytes_fill_memory_is_refused(kind: int, tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(1000)}, kind)
+    with pytest.raises(FerVitError, match="Expected a zip by deflate"):
+        prepare("folder", archive, tmp_path / "m.parquet", detector="none")
