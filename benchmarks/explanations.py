@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
 
+import psutil
 import torch
 from playwright.sync_api import sync_playwright
 
@@ -51,10 +52,11 @@ def report_cost(images: Path, output: Path) -> tuple[float, float]:
     return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
-def page_cost(page: Path) -> list[float]:
-    """Seconds until the gallery of a page is drawn, from disk, in a new browser each time."""
+def page_cost(page: Path) -> tuple[list[float], list[float]]:
+    """Seconds until the gallery of a page is drawn, from disk, and MB of the browser then; a new browser each time."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     found: list[float] = []
+    sizes: list[float] = []
     with sync_playwright() as playwright:
         for _ in range(ROUNDS if program else 0):
             browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -63,8 +65,10 @@ def page_cost(page: Path) -> list[float]:
             opened.goto(page.as_uri(), wait_until="load")
             opened.evaluate("() => new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
             found.append(time.perf_counter() - start)
+            started = psutil.Process().children(recursive=True)
+            sizes.append(sum(one.memory_full_info().pss for one in started if "chrom" in one.name()) / 1e6)
             browser.close()
-    return found
+    return found, sizes
 
 
 def main() -> None:
@@ -89,8 +93,9 @@ def main() -> None:
             took, memory = report_cost(images, report)
             size = (report / "index.html").stat().st_size / 1e6
             print(f"\n{number:,} faces: report {took:.0f} s, {memory:.0f} MB of memory, page {size:.1f} MB", flush=True)
-        opened = page_cost(report / "index.html")
-        print(f"page of {number:,} faces opens in {spread(opened)} s" if opened else "no browser is here")
+        opened, sizes = page_cost(report / "index.html")
+        cost = f"{spread(opened)} s, the browser takes {spread(sizes, 0)} MB" if opened else "no browser"
+        print(f"page of {number:,} faces opens in {cost}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 import fer_vit
-from fer_vit.errors import FerVitError
+from fer_vit.errors import READER_DIED, FerVitError
 
 LIGHTNING_VERBS = {
     "fit": "train a model",
@@ -64,6 +64,12 @@ def main(args: list[str] | None = None) -> None:
         # Out of a process that loads data an error comes with its traceback as text, its own words last.
         words = str(error).strip().splitlines() or [type(error).__name__]
         print(f"fer-vit: error: {words[-1].removeprefix('fer_vit.errors.FerVitError: ')}", file=sys.stderr)
+        status = 2
+    except RuntimeError as error:
+        # torch tells of a worker's death by a signal, and so wherever this process happens to be.
+        if debug or "DataLoader worker" not in str(error):
+            raise
+        print(f"fer-vit: error: {READER_DIED}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         if debug:

@@ -2,6 +2,8 @@
 
 import math
 
+READER_DIED = "A process that reads photos died, perhaps for lack of memory. Try fewer `--workers`."
+
 
 class FerVitError(Exception):
     """Something the user can mend.
@@ -9,6 +11,10 @@ class FerVitError(Exception):
     The message is one line that says what was expected, what came, and what to do. The command line prints it without a
     traceback and exits with code 2 (`--debug` shows the traceback).
     """
+
+    def __init__(self, message: str) -> None:
+        # What comes out of a process that loads data has its traceback before it, and names of files may have lines.
+        super().__init__(" ".join(message.rpartition("fer_vit.errors.FerVitError: ")[2].splitlines()))
 
 
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:

@@ -39,7 +39,7 @@ from fer_vit.data.photos import (
     photo_loader,
 )
 from fer_vit.data.sample import Batch, collate
-from fer_vit.errors import FerVitError
+from fer_vit.errors import READER_DIED, FerVitError
 from fer_vit.face.detect import CROP_SCORE, Face, YuNet
 from fer_vit.face.geometry import LANDMARKS, TEMPLATE, Array, mirror
 from fer_vit.face.image import ImageError, read_image
@@ -348,6 +348,4 @@ def _readable_errors() -> Iterator[None]:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        raise FerVitError(
-            "A process that reads photos died, perhaps for lack of memory. Try fewer `--workers`."
-        ) from error
+        raise FerVitError(READER_DIED) from error

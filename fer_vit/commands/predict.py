@@ -139,7 +139,7 @@ def write_table(
     with TableWriter(path, columns) as table:
         for photo, faces in stream:
             table.write(list(photo_rows(photo, faces)))
-            counts.status[photo.status] += 1
+            counts.status[photo.reason] += 1
             counts.labels.update(one.label for one in faces)
 
 

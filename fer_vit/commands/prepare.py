@@ -201,7 +201,7 @@ def _look(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
             image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
             face = detect_in_crop(detector, image) if detector and row.landmarks is None else None
         except ImageError as error:
-            looked.append(str(error))
+            looked.append(str(error).partition(":")[0])  # by which they are counted
             continue
         except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
             looked.append("the image cannot be processed")

@@ -67,7 +67,12 @@ class TrainCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Builds everything, and compares the model with the checkpoint before the run has a folder."""
-        super().instantiate_classes()
+        try:
+            super().instantiate_classes()
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
+            # A config may say null or a list anywhere, and not everything that it reaches looks at what it gets.
+            reason = f"{type(error).__name__}: {error}"
+            raise FerVitError(f"The configuration does not fit what it configures ({reason}).") from error
         strategy = self.trainer.strategy
         if type(strategy.checkpoint_io) is TorchCheckpointIO:  # and none of the user's
             strategy.checkpoint_io = WholeCheckpoints()

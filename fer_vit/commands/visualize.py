@@ -103,7 +103,7 @@ def visualize(
         roles = HeadWriter(folder, model) if heads else None
         with TableWriter(folder / "faces.parquet", columns) as table:
             for photos, parts in model.batches(sources, face, detector, batch_size, workers):
-                status.update(photo.status for photo in photos)
+                status.update(photo.reason for photo in photos)
                 for part, seen, found in explained(photos, parts, model, method):
                     for view, evidence in found:
                         records.append(save_face(folder, len(records), view, evidence, regions))
@@ -148,7 +148,7 @@ def explained(
     """Yields what the model did with the faces of some photos, part by part, and what the report shows of each."""
     faces = ((photo, number, face) for photo in photos for number, face in enumerate(photo.faces))
     names = model.crop_spec.regions
-    path, pixels = "", np.zeros((1, 1, 3), np.uint8)
+    path, pixels = "", None
     for part in parts:
         seen = trace(model.net, part.image, part.boxes, part.valid)
         probabilities = model.net.probabilities(seen.logits).tolist()
@@ -163,9 +163,9 @@ def explained(
             view = FaceView(
                 name=path,
                 face=number,
-                photo=pixels,
-                box=None if face is None else face.box,
-                to_crop=part.to_crop[row].double().numpy(),
+                photo=_crop(part.image[row]) if pixels is None else pixels,
+                box=None if face is None or pixels is None else face.box,
+                to_crop=np.eye(2, 3) if pixels is None else part.to_crop[row].double().numpy(),
                 crop_size=model.crop_spec.size,
                 heat=heat,
                 regions={names[i]: part.boxes[row, i].double().cpu().numpy() for i in present},
@@ -209,10 +209,14 @@ def _array(values: Tensor) -> Array:
     return values.double().cpu().numpy()
 
 
-def _read_again(path: str) -> Image:
+def _crop(image: Tensor) -> Image:
+    """Returns what the model saw of a face (3, S, S) as an image (S, S, 3)."""
+    return (255 * image).round().byte().permute(1, 2, 0).cpu().numpy()
+
+
+def _read_again(path: str) -> Image | None:
+    """Returns a photo, or None where it is gone or changed: its faces are then shown as the model saw them."""
     try:
         return read_image(Path(path))
-    except ImageError as error:
-        raise FerVitError(
-            f"{path} changed while it was read ({error}). Run again when the photos are at rest."
-        ) from error
+    except ImageError:
+        return None

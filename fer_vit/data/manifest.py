@@ -41,7 +41,7 @@ import fer_vit
 from fer_vit.data.shards import INDEX, Shard, find_shards, shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.geometry import LANDMARKS, Array
-from fer_vit.face.image import read_bytes
+from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.files import whole
 from fer_vit.labels import check_labels
 
@@ -185,6 +185,19 @@ def _embedded(row: Row, embed: str) -> bool:
     return embed == "always" or (embed == "auto" and row.image.stat().st_size < EMBED_BELOW)
 
 
+def _inside(row: Row, embed: str) -> bytes | None:
+    """Returns the image that a manifest keeps inside; None where it points to a file."""
+    try:
+        if not _embedded(row, embed):
+            return None
+        return row.image if isinstance(row.image, bytes) else read_bytes(row.image)
+    except (ImageError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FerVitError(
+            f"{row.name} changed while it was read ({reason}). Run again when the images are at rest."
+        ) from error
+
+
 def _path_below(image: Path, folder: Path) -> str:
     """Returns the path from a folder to an image below it. No link is resolved: a data set may be a link itself."""
     path = Path(os.path.relpath(image, folder)).as_posix()
@@ -201,12 +214,11 @@ def _path_below(image: Path, folder: Path) -> str:
 def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
     if isinstance(row.image, bytes) and embed == "never":
         raise FerVitError(f"The images of `{source}` have no files to point to: leave out `--embed never`.")
-    if _embedded(row, embed):
-        data = row.image if isinstance(row.image, bytes) else read_bytes(row.image)
+    if (data := _inside(row, embed)) is not None:
         path = row.name.encode("utf-8", "backslashreplace").decode()  # a name need not be Unicode, but this string is
     else:
         assert isinstance(row.image, Path)
-        data, path = None, _path_below(row.image, folder)
+        path = _path_below(row.image, folder)
     return {
         "image": {"bytes": data, "path": path},
         "split": row.split,
@@ -302,7 +314,7 @@ class Manifest:
         rows = np.flatnonzero(pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False))
         for row, values in zip(rows, votes.tolist(), strict=True):
             column[row] = values
-        place = self.table.column_names.index("votes")
+        place = self.table.schema.get_field_index("votes")
         changed = self.table.set_column(place, SCHEMA.field("votes"), pa.array(column, SCHEMA.field("votes").type))
         return Manifest(self.path, changed, self.names)
 
@@ -360,8 +372,8 @@ def _check(shard: Shard, table: pa.Table) -> tuple[str, ...]:
         raise FerVitError(f"{place}: {what}")
 
     for entry in SCHEMA:
-        if entry.name not in table.column_names:
-            fail("the column is missing. Run `fer-vit prepare` again.", column=entry.name)
+        if table.schema.get_field_index(entry.name) < 0:
+            fail("the column is missing or there twice. Run `fer-vit prepare` again.", column=entry.name)
         if table.schema.field(entry.name).type != entry.type:
             came = table.schema.field(entry.name).type
             fail(f"expected type {entry.type}, but got {came}. Run `fer-vit prepare` again.", column=entry.name)

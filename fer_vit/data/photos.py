@@ -52,6 +52,11 @@ class Photo(NamedTuple):
     status: str
     faces: list[Face | None]
 
+    @property
+    def reason(self) -> str:
+        """The status without what is this photo's alone, such as its size: what photos are counted by."""
+        return self.status.partition(":")[0]
+
 
 class PhotoBatch(NamedTuple):
     """Some photos, and all their faces in order.

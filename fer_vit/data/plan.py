@@ -14,8 +14,8 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -98,13 +98,12 @@ class Plan(Sequence[Path]):
 
     def __init__(self, folder: Path, parts: Sequence[int] | None = None) -> None:
         self.folder = folder
-        try:
-            with pq.ParquetFile(folder / NAME) as file:
-                groups = range(file.metadata.num_row_groups)
-                self.sizes: list[int] = [file.metadata.row_group(part).num_rows for part in groups]
-                self.settings: dict[str, Any] = json.loads(file.schema_arrow.metadata[b"fer_vit"])
-        except (pa.ArrowException, TypeError, KeyError, ValueError) as error:
-            raise FerVitError(f"{folder / NAME} is no plan of `predict`. Choose another folder.") from error
+        with self._opened() as file:
+            groups = range(file.metadata.num_row_groups)
+            self.sizes: list[int] = [file.metadata.row_group(part).num_rows for part in groups]
+            self.settings: dict[str, Any] = json.loads(file.schema_arrow.metadata[b"fer_vit"])
+            if any(size != self.sizes[0] for size in self.sizes[:-1]):
+                raise ValueError("parts of different sizes")
         self.parts = groups if parts is None else parts
         self._length = sum(self.sizes[part] for part in self.parts)
         self._part: tuple[int, list[Path]] = (-1, [])
@@ -128,9 +127,27 @@ class Plan(Sequence[Path]):
         return self._part[1][rest]
 
     def images(self, part: int) -> list[Path]:
-        """Returns the images of a part."""
-        with pq.ParquetFile(self.folder / NAME) as file:
-            return [Path(os.fsdecode(name)) for name in file.read_row_group(part)["path"].to_pylist()]
+        """Returns the images of a part.
+
+        Raises:
+            FerVitError: The plan is broken.
+        """
+        with self._opened() as file:
+            images = [Path(os.fsdecode(name)) for name in file.read_row_group(part)["path"].to_pylist()]
+            if len(images) != self.sizes[part]:
+                raise ValueError("images are missing")
+            return images
+
+    @contextmanager
+    def _opened(self) -> Iterator[pq.ParquetFile]:
+        """Yields the plan's file; whatever is wrong with it is one error."""
+        try:
+            with pq.ParquetFile(self.folder / NAME) as file:
+                yield file
+        except (pa.ArrowException, OSError, TypeError, KeyError, ValueError) as error:
+            raise FerVitError(
+                f"{self.folder / NAME} is no plan of `predict`, or is broken. Choose another folder."
+            ) from error
 
     def table(self, part: int) -> Path:
         """Returns the place of a part's table."""

@@ -41,7 +41,9 @@ class Shard(NamedTuple):
             FerVitError: It is not a whole Parquet file.
         """
         try:
-            return pq.read_table(self.path, columns=columns, filesystem=self.files, partitioning=None)
+            table = pq.read_table(self.path, columns=columns, filesystem=self.files, partitioning=None)
+            table.validate(full=True)  # text may be no Unicode, lists may reach beyond their values
+            return table
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             if "://" in self.place and isinstance(error, OSError):

@@ -1,7 +1,7 @@
 """The image reader: a file's bytes become RGB uint8, or an error that says why not."""
 
 import io
-import struct
+import math
 from pathlib import Path
 
 import cv2
@@ -12,6 +12,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import Image
+from fer_vit.face.header import count_scans, image_size
 
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif")
@@ -22,6 +23,18 @@ REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}
 """OpenCV's bits that ask for a smaller image; its own constants are for grey or BGR."""
 
 ORIENTATION = Base.Orientation
+
+MAX_PIXELS = 2**28
+"""Larger images are not decoded: a file of 68 bytes can claim 4,295 megapixels.
+
+16,384 x 16,384 pixels are what AVIF's decoder allows by itself, and slightly more than WebP can hold; the largest
+photos of a phone have 201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AVIF: sixteen, 4.2 GB).
+"""
+MAX_SCANS = 100
+"""JPEGs of more scans are not decoded: 300 bytes make the decoder go over all pixels once more. Ten are usual."""
+
+
+UNREADABLE = "not an image that can be decoded"
 
 
 class ImageError(FerVitError):
@@ -42,17 +55,33 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
         RGB uint8 (H, W, 3), a pixel of which covers `reduction` pixels each way of the whole image.
 
     Raises:
-        ImageError: The bytes are not a readable image.
+        ImageError: The bytes are not a readable image, or one of more than `MAX_PIXELS` or `MAX_SCANS`.
     """
     if not data:
         raise ImageError("the file is empty")
+    check_cost(data)
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | REDUCED[reduction])
     except cv2.error:
         image = None
     if image is None:
-        raise ImageError("not an image that can be decoded")
+        raise ImageError(UNREADABLE)
     return np.asarray(image, np.uint8)
+
+
+def check_cost(data: bytes) -> None:
+    """Raises ImageError for an encoded image that would take too much memory or time, or is of no known format.
+
+    The whole image counts, however much smaller it is decoded: a progressive JPEG is held whole in any case.
+    """
+    size = image_size(data)
+    if size is None:
+        raise ImageError(UNREADABLE)
+    if math.prod(size) > MAX_PIXELS:
+        limit = f"the limit is {MAX_PIXELS // 10**6} megapixels"
+        raise ImageError(f"too large: {size[0]:,} x {size[1]:,} pixels, {limit}")
+    if (scans := count_scans(data)) > MAX_SCANS:
+        raise ImageError(f"too many scans of a JPEG: {scans:,}, the limit is {MAX_SCANS}")
 
 
 def reduction_to(data: bytes, least: int) -> int:
@@ -65,7 +94,7 @@ def reduction_to(data: bytes, least: int) -> int:
         # Reads the header alone. `Image.open` would refuse the large photos that need this most.
         image = JpegImageFile(io.BytesIO(data))
         turned = image.getexif().get(ORIENTATION, 1) != 1
-    except (OSError, SyntaxError, ValueError, struct.error):
+    except Exception:  # Pillow raises many kinds for torn headers
         return 1
     return max(
         factor
@@ -88,6 +117,8 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error
+    except ValueError as error:  # a zero among its letters
+        raise ImageError("not a name that a file can have") from error
 
 
 def to_rgb(array: NDArray[np.generic]) -> Image:

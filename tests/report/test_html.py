@@ -1,6 +1,7 @@
 import base64
 import dataclasses
 import hashlib
+import io
 import json
 import re
 import shutil
@@ -219,6 +220,77 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
     page.keyboard.press("Escape")
     assert not dialog.is_visible()
     expect(page.locator(".card").nth(2)).to_be_focused()
+    assert wrong == []
+
+
+OWN = "document.title='owned'"
+NAMES = [
+    f"<script>{OWN}</script>.png",
+    f"""\"><img src=x onerror="{OWN}">.png""",
+    f"""' onmouseover='{OWN}' x='.png""",
+    f"</script><script>{OWN}</script>.png",
+    f"<!--<script>{OWN}//.png",
+    f"javascript:{OWN}",
+    "two\nlines\u2028three.png",
+    "photo\u202egnp.exe",
+    "a#b?c=%41&amp;lt;.png",
+    "\\u003c${{{OWN}}}`.png",
+]
+
+
+def test_hostile_names_and_labels_are_text_everywhere(browser: tuple[Page, list[str]], tmp_path: Path) -> None:
+    folder = tmp_path / "re#port 100%41?"
+    labels = (f"<img src=x onerror={OWN}>", f"'\"><svg/onload={OWN}>", "</script>\u202ex")
+    shown = [draw.printable(label) for label in labels]
+    records = []
+    for number, name in enumerate(NAMES):
+        view = make_view(name)
+        probabilities = dict(zip(labels, np.roll((0.1, 0.7, 0.2), number), strict=True))
+        view = dataclasses.replace(view, probabilities=probabilities, photo=np.full_like(view.photo, 10 + 16 * number))
+        evidence = make_evidence()._replace(order=np.argsort([-p for p in probabilities.values()]).tolist())
+        records.append(save_face(folder, number, view, evidence, REGIONS))
+    means = mean_shares(records, REGIONS)
+    write_page(folder / "index.html", Contents(NAMES[0], {"Model": NAMES[1]}, records, means, REGIONS, {}))
+    _, wrong = browser
+    page = browser[0].context.browser.new_page()
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto((folder / "index.html").as_uri())
+    names = [draw.printable(name) for name in NAMES]
+    assert names[6:8] == ["two lines three.png", "photo?gnp.exe"]
+    assert page.title() == page.locator("h1").text_content() == NAMES[0]
+    assert page.locator(".facts dd").first.text_content() == names[1]
+    cards, dialog = page.locator(".card"), page.locator("dialog")
+    assert cards.locator(".name").all_text_contents() == names
+    assert [text.split("\xa0")[0].rpartition(" ")[0] for text in cards.locator(".label").all_text_contents()] == [
+        shown[json.loads(record.data)["order"][0]] for record in records
+    ]
+    assert sorted(page.locator("tbody th").all_text_contents()) == sorted(shown)
+    for number, name in enumerate(names):
+        page.get_by_placeholder("contains …").fill(name)
+        expect(page.locator(".card:visible")).to_have_count(sum(name in other for other in names))
+        cards.nth(number).hover()
+        expect(cards.nth(number).locator("img")).to_have_js_property("complete", True)
+        with Image.open(io.BytesIO(cards.nth(number).locator("img").screenshot())) as picture:
+            assert abs(picture.getpixel((20, 20))[0] - (10 + 16 * number)) < 5  # its own picture
+        cards.nth(number).click()
+        assert dialog.locator(".name").text_content() == name
+        options = dialog.locator("select option").all_text_contents()
+        assert sorted(options[:3]) == sorted(shown)
+        assert dialog.locator("h3").text_content().startswith(options[0])
+        dialog.locator("select").select_option("contrast")
+        assert dialog.locator("h4").first.text_content() == f"for {options[0]} rather than {options[1]}"
+        assert dialog.locator("svg .region title").first.text_content() == "mouth 90%"
+        page.keyboard.press("Escape")
+    for label in shown:
+        page.get_by_text(label, exact=False).locator("visible=true").first.hover()
+    page.get_by_placeholder("contains …").fill("")
+    page.locator("fieldset span", has_text=shown[0]).click()
+    assert page.locator("output").text_content().endswith(f"of {len(names)} faces")
+    assert page.title() == NAMES[0]
+    assert page.locator("script").count() == 2
+    assert page.locator("[src=x], [onload], [onerror], [onmouseover], body i:not(.dot):not(li i)").count() == 0
+    page.close()
     assert wrong == []
 
 

@@ -1,0 +1,302 @@
+"""Files as scraping finds them, and what `fer-vit predict` makes of them. A seed gives the same file.
+
+python -m benchmarks.hostile --runs 20000
+python -m benchmarks.hostile --bombs
+
+Every format and kind of pixel, a part of them broken: cut, bits flipped, bytes put in, EXIF torn, text, nothing at all,
+and bombs of a few bytes that claim more pixels than memory has. The command writes them to a folder that is gone
+afterwards, with links in a loop, a link to nothing, a folder and a pipe with names of images, runs the real `predict`
+with the model that comes with fer-vit, and compares the rows with the files. `--bombs` decodes each of these with and
+without fer-vit's limits, in a process of its own; it needs 13 GB.
+"""
+
+import argparse
+import io
+import os
+import re
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+from PIL import Image
+from skimage.data import astronaut
+
+from benchmarks.machine import machine
+from fer_vit.data.photos import find_images
+from fer_vit.face import image as reader
+from fer_vit.face.detect import MAX_SIDE
+from fer_vit.report.table import as_text
+
+FORMATS = {
+    "JPEG": ("L", "RGB", "CMYK"),
+    "PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"),
+    "WEBP": ("RGB", "RGBA"),
+    "GIF": ("L", "P", "RGB"),
+    "BMP": ("1", "L", "P", "RGB"),
+    "TIFF": ("1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "F"),
+    "AVIF": ("RGB", "RGBA"),
+}
+ANIMATED = ("GIF", "WEBP", "PNG")
+WITH_EXIF = ("JPEG", "PNG", "WEBP")
+SIZES = {(1, 1): 3, (1, 300): 3, (300, 1): 3, (7, 5): 3, (64, 64): 3, (120, 90): 3, (2000, 3): 2, (20000, 10): 1}
+"""Width and height, and how many of 21 have it."""
+FACE = Image.fromarray(astronaut()[:256, 100:356])
+NAMES = (
+    b"plain",
+    b"with space",
+    b"with 'quotes\"",
+    b"line\nbreak",
+    "ünï-漢字 \u202egnp".encode(),
+    b"not unicode \xff\xfe",
+    b"=1+1",
+    b"-dash",
+    b"<script>alert(1)<",
+    b"%s{}#?&amp;",
+    b"long" * 60,
+)
+
+
+def hostile(seed: int) -> tuple[str, bytes]:
+    """Returns a name and what is in the file; about half of them are whole."""
+    rng = np.random.default_rng(seed)
+    kind = str(rng.choice(list(FORMATS)))
+    mode = str(rng.choice(FORMATS[kind]))
+    sizes = [size for size, number in SIZES.items() for _ in range(number)]
+    width, height = sizes[rng.integers(len(sizes))]
+    data = picture(rng, kind, mode, min(width, 16_383) if kind == "WEBP" else width, height)
+    harm = rng.integers(10)
+    if harm == 0:
+        data = data[: rng.integers(len(data))]
+    elif harm == 1:
+        broken = bytearray(data)
+        for place in rng.integers(len(data), size=rng.integers(1, 20)):
+            broken[place] ^= 1 << int(rng.integers(8))
+        data = bytes(broken)
+    elif harm == 2:
+        data = b"" if rng.random() < 0.5 else b"This is text.\n" * int(rng.integers(1, 50))
+    elif harm == 3:
+        start = int(rng.integers(len(data)))
+        data = data[:start] + rng.bytes(int(rng.integers(1, 400))) + data[start:]
+    elif harm == 4:
+        data = list(BOMBS.values())[rng.integers(len(BOMBS))]
+    suffix = str(rng.choice([kind.lower(), "jpg", "PNG"])).encode()
+    return os.fsdecode(b"%06d %s.%s" % (seed, NAMES[rng.integers(len(NAMES))], suffix)), data
+
+
+def picture(rng: np.random.Generator, kind: str, mode: str, width: int, height: int) -> bytes:
+    """Encodes noise or, where it can be seen, a face; some animated, some turned by EXIF or with one that is torn."""
+    image = Image.fromarray(rng.integers(0, 256, (height, width, 4), np.uint8))
+    if min(width, height) >= 64:
+        image.paste(FACE.resize((width, height)))
+    if mode == "I;16":
+        image = Image.fromarray(rng.integers(0, 2**16, (height, width), np.uint16))
+    elif mode != "RGBA":
+        image = image.convert("RGB").convert(mode) if mode not in ("LA",) else image.convert(mode)
+    more: dict[str, object] = {"speed": 10} if kind == "AVIF" else {}
+    if kind in ANIMATED and rng.random() < 0.3:
+        more |= {"save_all": True, "append_images": [image.copy(), image.transpose(Image.Transpose.ROTATE_180)]}
+    if kind in WITH_EXIF:
+        more["exif"] = exif(rng)
+    file = io.BytesIO()
+    image.save(file, kind, **more)
+    return file.getvalue()
+
+
+def exif(rng: np.random.Generator) -> bytes:
+    """Returns an EXIF block: a turn, or one that is cut, flipped, made up or going round in circles."""
+    block = Image.Exif()
+    block[0x0112] = int(rng.integers(0, 10))  # 1 to 8 mean something
+    block[0x010F] = "maker" * int(rng.integers(1, 30))
+    data = bytearray(block.tobytes())
+    harm = rng.integers(8)
+    if harm == 0:
+        data = data[: rng.integers(7, len(data))]
+    elif harm == 1:
+        for place in rng.integers(6, len(data), size=rng.integers(1, 8)):
+            data[place] ^= 1 << int(rng.integers(8))
+    elif harm == 2:
+        data[6:] = rng.bytes(int(rng.integers(1, 200)))
+    elif harm == 3:
+        data[10:14] = struct.pack("<I" if data[6:8] == b"II" else ">I", int(rng.choice([0, 4, 8, 2**31, 2**32 - 1])))
+    return bytes(data)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """A chunk of a PNG."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_bomb(side: int) -> bytes:
+    """A PNG of one colour that really holds so many pixels each way: a bit for each, compressed a thousandfold."""
+    packer, row = zlib.compressobj(9), bytes(side // 8 + 1)
+    packed = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+
+
+def claiming(kind: str, place: int, size: bytes, **how: object) -> bytes:
+    """A small image whose header claims another size."""
+    file = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(file, kind, **how)
+    data = bytearray(file.getvalue())
+    data[place : place + len(size)] = size
+    return bytes(data)
+
+
+def jpeg_bomb(side: int, **how: object) -> bytes:
+    """A JPEG that claims so many pixels each way; what is missing of it is grey for a decoder."""
+    plain = claiming("JPEG", 0, b"", **how)
+    return claiming("JPEG", re.search(rb"\xff[\xc0\xc2]", plain).start() + 5, struct.pack(">HH", side, side), **how)
+
+
+def webp_bomb(side: int) -> bytes:
+    """An animated WebP with a canvas of so many pixels each way."""
+    frames = {"save_all": True, "append_images": [Image.new("RGB", (16, 16), "red")]}
+    return claiming("WEBP", 24, 2 * struct.pack("<I", side - 1)[:3], **frames)
+
+
+def tiff_bomb(side: int, large: bool = False) -> bytes:
+    """A TIFF that really holds so many pixels each way: fax compression takes a bit for a row of white."""
+    file = io.BytesIO()
+    Image.new("1", (side, side)).save(file, "TIFF", compression="group4", big_tiff=large)
+    return file.getvalue()
+
+
+def many_scans(side: int, scans: int) -> bytes:
+    """A progressive JPEG of one colour that goes over its pixels so many times."""
+    file = io.BytesIO()
+    Image.new("L", (side, side)).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    last = data.rindex(b"\xff\xda")
+    return data[:-2] + data[last:-2] * (scans - data.count(b"\xff\xda")) + data[-2:]
+
+
+SIDE = 20_000
+BOMBS = {
+    "png": png_bomb(SIDE),
+    "jpeg": jpeg_bomb(65_500),
+    "progressive": jpeg_bomb(65_500, progressive=True),
+    "gif": claiming("GIF", 6, struct.pack("<HH", 32_000, 32_000)),
+    "webp": webp_bomb(SIDE),
+    "tiff": tiff_bomb(SIDE),
+    "bigtiff": tiff_bomb(SIDE, large=True),
+    "bmp": claiming("BMP", 18, struct.pack("<ii", SIDE, -SIDE)),
+    "scans": many_scans(64, 1000),
+}
+"""Files of a few bytes that would take a decoder gigabytes or minutes."""
+
+
+def write_hostile(folder: Path, count: int, seed: int = 0) -> list[Path]:
+    """Writes so many files; returns them in the order of their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(seed, seed + count):
+        name, data = hostile(number)
+        (folder / name).write_bytes(data)
+    return sorted(folder.iterdir())
+
+
+def add_odd(folder: Path) -> None:
+    """Adds what is no file: a loop, a link to nothing, a folder and a pipe; the link and the pipe count as images."""
+    (folder / "loop").symlink_to(folder)
+    (folder / "round.png").symlink_to(folder / "round.png")
+    (folder / "dangling.png").symlink_to(folder / "gone")
+    (folder / "folder.png").mkdir()
+    os.mkfifo(folder / "pipe.png")
+
+
+def memory(process: psutil.Process) -> int:
+    """Bytes of a process and all that it started; what they share counts once."""
+    found = 0
+    for one in (process, *process.children(recursive=True)):
+        try:
+            found += one.memory_full_info().pss
+        except psutil.Error:  # it ended just now
+            continue
+    return found
+
+
+def run(words: list[str | Path], seconds: float) -> tuple[int, float, int, str]:
+    """Runs a command; returns its exit code, its seconds, its most bytes of memory, and its last line."""
+    start, most = time.perf_counter(), 0
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            most = max(most, memory(psutil.Process(process.pid)))
+            if time.perf_counter() - start > seconds:
+                process.kill()
+                sys.exit(f"it hangs: {words}")
+            time.sleep(0.5)
+        last = process.stderr.read().strip().splitlines()[-1:]
+    return process.returncode, time.perf_counter() - start, most, " ".join(last)
+
+
+def decode_cost(data: bytes, reduction: int, limited: bool) -> tuple[float, float]:
+    """Seconds and MB that it takes to decode a file, or to refuse it (Linux)."""
+    if not limited:
+        reader.check_cost = lambda _: None  # type: ignore[assignment]
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident("VmRSS")
+    start = time.perf_counter()
+    with suppress(reader.ImageError):
+        reader.decode_image(data, reduction)
+    return time.perf_counter() - start, resident("VmHWM") - before
+
+
+def resident(which: str) -> float:
+    """MB of memory of this process now (VmRSS) or at most (VmHWM)."""
+    return int(re.findall(rf"{which}:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1024
+
+
+def compare_bombs() -> None:
+    """Prints what each bomb costs with the limits and without."""
+    print("| file | bytes | without limits | with them |\n| --- | ---: | ---: | ---: |")
+    for name, data in (BOMBS | {"scans": many_scans(15_000, 110)}).items():
+        found = []
+        for limited in (False, True):
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                found.append(pool.submit(decode_cost, data, reader.reduction_to(data, MAX_SIDE), limited).result())
+        costs = " | ".join(f"{seconds:,.2f} s, {size:,.0f} MB" for seconds, size in found)
+        print(f"| {name} | {len(data):,} | {costs} |", flush=True)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20_000, help="files")
+    parser.add_argument("--seed", type=int, default=0, help="of the first file; each has one more")
+    parser.add_argument("--bombs", action="store_true", help="measure what the files cost that would cost most")
+    args = parser.parse_args()
+    program = Path(sys.executable).with_name("fer-vit")
+    print(f"{machine()}\n", flush=True)
+    if args.bombs:
+        return compare_bombs()
+    print("| files | rows | lost | exit | seconds | memory of all processes |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    with TemporaryDirectory() as folder:
+        photos, table = Path(folder, "photos"), Path(folder, "faces.parquet")
+        write_hostile(photos, args.runs, args.seed)
+        add_odd(photos)
+        files = {as_text(str(path)) for path in find_images([photos])}
+        code, seconds, most, last = run([program, "predict", photos, "--output", table], 60 + args.runs)
+        rows = pq.read_table(table, columns=["path", "face", "status"]).to_pylist() if table.exists() else []
+    seen = Counter((row["path"], row["face"]) for row in rows)
+    lost = files ^ {path for path, _ in seen} | {path for (path, _), number in seen.items() if number > 1}
+    print(f"| {len(files):,} | {len(rows):,} | {len(lost):,} | {code} | {seconds:,.0f} | {most / 1e6:,.0f} MB |\n")
+    states = {row["path"]: re.sub(r":.*", "", row["status"]) for row in rows}
+    print(", ".join(f"{number:,} {status}" for status, number in Counter(states.values()).most_common()))
+    if code or lost:
+        sys.exit(last or f"lost, more than once or from nowhere: {sorted(lost)[:5]}")
+
+
+if __name__ == "__main__":
+    main()

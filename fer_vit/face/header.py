@@ -1,0 +1,131 @@
+"""What an encoded image says of itself, read without decoding: a few bytes can claim more pixels than memory has.
+
+Formats that are not listed here reach no decoder, so that a stranger's file cannot choose one that is rarely used.
+"""
+
+import re
+import struct
+from collections.abc import Callable, Iterator
+from struct import unpack_from
+
+Size = tuple[int, int]
+"""Width and height in pixels, before EXIF turns the image."""
+
+JPEG = b"\xff\xd8\xff"
+MARKER = re.compile(rb"\xff([\x01-\xfe])")
+"""Where a JPEG says what comes next; among its compressed pixels a zero follows every 255."""
+START_OF_SCAN, END = 0xDA, 0xD9
+ALONE = frozenset((0x01, *range(0xD0, 0xD8)))
+"""Markers that nothing belongs to."""
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers of a JPEG's size, one for each way of compression."""
+PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))
+"""Those that are not progressive."""
+
+WIDTH, HEIGHT = 256, 257
+"""The tags of a TIFF's size."""
+INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
+"""The types of a TIFF that its size may have."""
+MOST_ENTRIES = 4096
+"""libtiff reads no directory that has more."""
+
+
+def image_size(data: bytes) -> Size | None:
+    """Reads the size that an encoded image claims to have.
+
+    Returns:
+        Width and height; (0, 0) where the format or its decoder allows no more than 16,384 x 16,384 pixels; None for
+        what is of no known format or ends too soon.
+    """
+    for signature, read in READERS.items():
+        if re.match(signature, data, re.DOTALL):
+            try:
+                return read(data)
+            except (struct.error, KeyError):
+                return None
+    return None
+
+
+def count_scans(data: bytes) -> int:
+    """Returns how many times a decoder goes over the pixels of a JPEG; 0 for other formats.
+
+    A progressive JPEG is drawn again and again, finer each time, and a scan of all its pixels may have few bytes.
+    """
+    scans, components = 0, b""
+    for marker, at in _markers(data) if data.startswith(JPEG) else ():
+        if marker in PLAIN_FRAMES:
+            components = data[at + 7 : at + 8]
+        if marker == START_OF_SCAN:
+            scans += 1
+            if data[at + 2 : at + 3] == components:  # all that there is
+                break
+    return scans
+
+
+def _jpeg(data: bytes) -> Size | None:
+    for marker, at in _markers(data):
+        if marker in FRAMES:
+            height, width = unpack_from(">HH", data, at + 3)
+            return width, height
+    return None
+
+
+def _markers(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yields the markers of a JPEG as libjpeg finds them, and where their contents begin."""
+    at = len(JPEG) - 1
+    while (found := MARKER.search(data, at)) and (marker := found[1][0]) != END:
+        at = found.end()
+        yield marker, at
+        if marker not in ALONE:
+            at += int.from_bytes(data[at : at + 2], "big")
+
+
+def _png(data: bytes) -> Size:
+    return unpack_from(">II", data, 16)
+
+
+def _gif(data: bytes) -> Size:
+    return unpack_from("<HH", data, 6)
+
+
+def _bmp(data: bytes) -> Size:
+    (header,) = unpack_from("<I", data, 14)
+    width, height = unpack_from("<HH" if header == 12 else "<ii", data, 18)
+    return abs(width), abs(height)  # rows from the top have a negative height
+
+
+def _webp(data: bytes) -> Size:
+    if data[12:16] != b"VP8X":
+        return 0, 0
+    width, wider, height, higher = unpack_from("<HBHB", data, 24)
+    return width + (wider << 16) + 1, height + (higher << 16) + 1
+
+
+def _tiff(data: bytes) -> Size:
+    order = "<" if data.startswith(b"II") else ">"
+    large = 43 in data[2:4]
+    (start,) = unpack_from(order + ("Q" if large else "I"), data, 8 if large else 4)
+    (entries,) = unpack_from(order + ("Q" if large else "H"), data, start)
+    first, step, value = (start + 8, 20, 12) if large else (start + 2, 12, 8)
+    sides = {WIDTH: 0, HEIGHT: 0}
+    for at in range(first, first + step * min(entries, MOST_ENTRIES), step):
+        tag, kind = unpack_from(order + "HH", data, at)
+        if tag in sides:  # of several, the largest: decoders differ in which one they take
+            sides[tag] = max(sides[tag], unpack_from(order + INTEGERS[kind], data, at + value)[0])
+    return sides[WIDTH], sides[HEIGHT]
+
+
+def _avif(_: bytes) -> Size:
+    return 0, 0  # libavif itself refuses what is larger
+
+
+READERS: dict[bytes, Callable[[bytes], Size | None]] = {
+    JPEG: _jpeg,
+    rb"\x89PNG\r\n\x1a\n": _png,
+    rb"RIFF....WEBP": _webp,
+    rb"GIF8[79]a": _gif,
+    rb"BM": _bmp,
+    rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]": _tiff,
+    rb"....ftyp": _avif,
+}
+"""How each format says its size, by what a file begins with, as a regular expression."""

@@ -1,0 +1,309 @@
+"""Predict, prepare and visualize over files as scraping finds them: each is accounted for, and nothing ends a run."""
+
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import assert_same
+from PIL import Image as Pil
+from skimage.data import astronaut
+
+import fer_vit.sources.folder
+from benchmarks.hostile import add_odd, write_hostile
+from fer_vit.cli import main
+from fer_vit.data.photos import OK, find_images
+from fer_vit.errors import READER_DIED
+from fer_vit.face.detect import Face
+from fer_vit.face.geometry import TEMPLATE, Image
+from fer_vit.face.image import encode_png
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.recognizer import Recognizer
+from fer_vit.report.table import as_text
+
+COUNT = 250
+CROPS = ("--face=crop", "--detector=none")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of every kind in two folders, that a source can take for classes."""
+    folder = tmp_path_factory.mktemp("hostile")
+    write_hostile(folder / "happy", COUNT // 2)
+    write_hostile(folder / "sad", COUNT // 2, seed=COUNT // 2)
+    add_odd(folder / "sad")
+    return folder
+
+
+def texts(paths: Sequence[Path]) -> list[str]:
+    return sorted(as_text(str(path)) for path in paths)
+
+
+def predict(images: Path, checkpoint: Path, table: Path, *more: str) -> list[dict[str, Any]]:
+    main(["predict", str(images), "--checkpoint", str(checkpoint), "--output", str(table), *more])
+    return pq.read_table(table).to_pylist()
+
+
+def visualize(images: Path, checkpoint: Path, report: Path, *more: str) -> tuple[list[dict[str, Any]], Counter[str]]:
+    """Returns the rows, and the photos by status as the page says them."""
+    main(["visualize", str(images), "--checkpoint", str(checkpoint), "--output", str(report), *more])
+    page = (report / "index.html").read_text("utf-8")
+    listed = re.findall(r"<dt>Photos</dt><dd>(.*?)</dd>", page)[0]
+    status = Counter({what: int(number) for number, what in re.findall(r"(\d+) (.*?)(?=, \d+ |$)", listed)})
+    return pq.read_table(report / "faces.parquet").to_pylist(), status
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_predict_has_a_row_for_each(workers: int, photos: Path, checkpoint: Path, tmp_path: Path) -> None:
+    rows = predict(photos, checkpoint, tmp_path / "t.parquet", *CROPS, f"--workers={workers}")
+    files = find_images([photos])
+    assert len(rows) == len(files) == COUNT + 3
+    assert sorted(row["path"] for row in rows) == texts(files)
+    by_name = {Path(row["path"]).name: row["status"] for row in rows}
+    assert by_name["dangling.png"] == "No such file or directory"
+    assert by_name["round.png"] == "Too many levels of symbolic links"
+    assert by_name["pipe.png"] == "not a regular file"
+    assert all((row["status"] == OK) == (row["label"] is not None) for row in rows)
+    assert sum(row["status"] == OK for row in rows) > COUNT / 2
+
+
+def test_predict_finds_faces_among_them(
+    photos: Path, checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = predict(photos, checkpoint, tmp_path / "t.parquet")
+    assert sorted({row["path"] for row in rows}) == texts(find_images([photos]))
+    counted = re.search(r"(\d+) ok", capsys.readouterr().out)
+    assert counted is not None
+    assert len({row["path"] for row in rows if row["label"]}) == int(counted[1]) > 10
+
+
+def test_prepare_counts_each(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "m.parquet"
+    main(["prepare", "folder", str(photos), str(out), "--detector=none", "--workers=1", "--embed=always"])
+    text = capsys.readouterr().out
+    left_out = {reason: int(number) for number, reason in re.findall(r"^left out: ([\d,]+) \((.*)\)$", text, re.M)}
+    rows = pq.read_table(out).to_pylist()
+    assert len(rows) + sum(left_out.values()) == COUNT + 3
+    assert left_out["not a regular file"] == left_out["Too many levels of symbolic links"] == 1
+    assert all(row["image"]["bytes"] for row in rows)
+
+
+def test_visualize_shows_or_counts_each(photos: Path, checkpoint: Path, tmp_path: Path) -> None:
+    rows, status = visualize(photos, checkpoint, tmp_path / "r", *CROPS, "--method=raw")
+    assert status.total() == COUNT + 3
+    assert len(rows) == status[OK] == len(list((tmp_path / "r" / "faces").iterdir()))
+    assert status["not a regular file"] == 1
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Has no rights, so that a file that is closed is closed to root as well."""
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65534)
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder(checkpoint: Path) -> Iterator[Path]:
+    """A folder that anybody may write, with a checkpoint and ten pictures of two classes in `photos`."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        shutil.copy(checkpoint, folder / "best.ckpt")
+        (folder / "best.ckpt").chmod(0o644)
+        for number in range(10):
+            path = folder / "photos" / ("happy", "sad")[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode_png(astronaut()[:64, number : 64 + number]))
+        yield folder
+
+
+def test_files_that_may_not_be_read(open_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images, model = open_folder / "photos", open_folder / "best.ckpt"
+    for turn in ("first", "second"):  # the first imports what nobody may import
+        with nobody() if turn == "second" else nullcontext():
+            rows = predict(images, model, open_folder / f"{turn}.parquet", *CROPS, "--workers=2", "--batch_size=2")
+            faces, status = visualize(images, model, open_folder / turn, *CROPS)
+            manifest = open_folder / f"{turn}_manifest.parquet"
+            main(["prepare", "folder", str(images), str(manifest), "--detector=none", "--workers=1"])
+        for number in range(3):
+            next(images.rglob(f"{number}.png")).chmod(0)
+    assert Counter(row["status"] for row in rows) == {"ok": 7, "Permission denied": 3} == status
+    assert len(faces) == 7
+    assert pq.read_metadata(manifest).num_rows == 7
+    assert "left out: 3 (Permission denied)" in capsys.readouterr().out
+
+
+def vanishing(listing: Callable[..., Any], images: Path) -> Callable[..., Any]:
+    """What lists, and takes three of the files away before they are read."""
+
+    def listed(*args: Any, **how: Any) -> Any:
+        found = listing(*args, **how)
+        for number in range(3):
+            next(images.rglob(f"{number}.png")).unlink()
+        return found
+
+    return listed
+
+
+@pytest.mark.parametrize("verb", ["predict", "prepare", "visualize"])
+def test_files_that_vanish_after_they_were_listed(
+    verb: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, model = open_folder / "photos", open_folder / "best.ckpt"
+    module = fer_vit.sources.folder if verb == "prepare" else import_module(f"fer_vit.commands.{verb}")
+    name = "read" if verb == "prepare" else "find_images"
+    monkeypatch.setattr(module, name, vanishing(getattr(module, name), images))
+    if verb == "predict":
+        rows = predict(images, model, open_folder / "t.parquet", *CROPS, "--workers=2", "--batch_size=2")
+        assert Counter(row["status"] for row in rows) == {"ok": 7, "No such file or directory": 3}
+    elif verb == "visualize":
+        rows, status = visualize(images, model, open_folder / "r", *CROPS)
+        assert len(rows) == 7
+        assert status == {"ok": 7, "No such file or directory": 3}
+    else:
+        main(["prepare", "folder", str(images), str(open_folder / "m.parquet"), "--detector=none"])
+        assert "left out: 3 (No such file or directory)" in capsys.readouterr().out
+
+
+def test_photos_that_vanish_after_they_were_seen_are_shown_as_the_model_saw_them(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, batches = open_folder / "photos", Recognizer.batches
+
+    def seen(*args: Any) -> Iterator[Any]:
+        for photos, parts in batches(*args):
+            Path(photos[0].path).unlink()
+            Path(photos[1].path).write_bytes(b"half")
+            yield photos, parts
+
+    monkeypatch.setattr(Recognizer, "batches", seen)
+    rows, status = visualize(images, open_folder / "best.ckpt", open_folder / "r", *CROPS)
+    assert len(rows) == status["ok"] == 10
+    with Pil.open(open_folder / "r" / "photos" / "000000.jpg") as shown:
+        crop = np.asarray(shown.resize((64, 64)).convert("RGB"), int)
+    assert np.abs(crop - astronaut()[:64, :64]).mean() < 12
+
+
+def test_an_image_that_vanishes_while_a_manifest_is_written_is_named(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare = import_module("fer_vit.commands.prepare")
+    monkeypatch.setattr(prepare, "add_landmarks", vanishing(prepare.add_landmarks, open_folder / "photos"))
+    with pytest.raises(SystemExit) as end:
+        main(["prepare", "folder", str(open_folder / "photos"), str(open_folder / "m.parquet"), "--detector=none"])
+    assert end.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fer-vit: error: ")]
+    assert re.search(r"\d\.png changed while it was read \(No such file or directory\)", line)
+    assert not list(open_folder.glob("*m.parquet*"))
+
+
+class Killer:
+    """A detector in whose process memory ends at a certain photo, as the kernel sees it."""
+
+    def __init__(self, fatal: int) -> None:
+        self.home, self.fatal = os.getpid(), fatal
+
+    def __call__(self, image: Image) -> list[Face]:
+        assert os.getpid() != self.home
+        if image.shape[1] == self.fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [Face(np.array([0.0, 0, 50, 50]), 50 * np.array(TEMPLATE), 0.9)]
+
+
+@pytest.mark.parametrize("fatal", [60, 66], ids=["at once", "while the model computes"])
+@pytest.mark.parametrize("verb", ["predict", "visualize"])
+def test_a_worker_that_is_killed_ends_the_run_with_a_line(
+    verb: str, fatal: int, open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(10):
+        (open_folder / "photos" / f"{number}.png").write_bytes(encode_png(np.zeros((64, 60 + number, 3), np.uint8)))
+    monkeypatch.setattr(Recognizer, "_finder", lambda *_: Killer(fatal))
+    probabilities = RegionViT.probabilities
+
+    def slow(*args: Any) -> Any:
+        time.sleep(5 * (fatal > 60))  # a signal ends it
+        return probabilities(*args)
+
+    monkeypatch.setattr(RegionViT, "probabilities", slow)
+    output = open_folder / ("r" if verb == "visualize" else "t.csv")
+    words = [verb, str(open_folder / "photos"), "--checkpoint", str(open_folder / "best.ckpt"), "--output", str(output)]
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--workers=2", "--batch_size=2"])
+    assert end.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fer-vit: ")]
+    assert line == f"fer-vit: error: {READER_DIED}"
+    assert not output.exists()
+
+
+class Dead:
+    """A detector that ends the process that it is handed to."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return signal.raise_signal, (signal.SIGKILL,)
+
+
+def test_a_worker_of_prepare_that_is_killed_ends_it_with_a_line(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare = import_module("fer_vit.commands.prepare")
+    monkeypatch.setattr(prepare, "YuNet", lambda **_: Dead())
+    monkeypatch.setattr(prepare, "CHUNK", 5)
+    with pytest.raises(SystemExit) as end:
+        main(["prepare", "folder", str(open_folder / "photos"), str(open_folder / "m.parquet"), "--workers=2"])
+    assert end.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fer-vit: ")]
+    assert line == "fer-vit: error: A worker process died, perhaps for lack of memory. Try fewer `--workers`."
+    assert not list(open_folder.glob("*m.parquet*"))
+
+
+def collage(turned: int = 0) -> Image:
+    """Thirty faces in one photo, one of them cut by each border."""
+    face = cv2.resize(astronaut()[10:210, 130:310], (180, 200))
+    sheet = np.full((1000, 1200, 3), 127, np.uint8)
+    for number in range(30):
+        top, left = divmod(number, 6)
+        sheet[200 * top : 200 * top + 200, 200 * left : 200 * left + 180] = face
+    return np.ascontiguousarray(np.rot90(sheet[40:-60, 50:-40], turned))
+
+
+def test_thirty_faces_in_a_photo(checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
+    for number, turned in enumerate((0, 2)):
+        (tmp_path / f"{number}.png").write_bytes(encode_png(collage(turned)))
+    rows = predict(tmp_path, checkpoint, tmp_path / "t.parquet")
+    upright, upside_down = ([row for row in rows if Path(row["path"]).name == f"{n}.png"] for n in range(2))
+    assert [row["face"] for row in upright] == list(range(30))
+    edges = np.array([[row["box_left"], row["box_top"], row["box_right"], row["box_bottom"]] for row in upright])
+    assert (edges[:, 1] < 30).sum() == 6  # the row that the upper border cuts
+    assert {row["status"] for row in upside_down} <= {"ok", "no face"}
+
+
+def test_every_turn_of_exif_gives_the_same_face(checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
+    """The pixels lie in the file as they would have to for each orientation to bring them upright."""
+    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # Pillow's transposes
+    upright = Pil.fromarray(astronaut())
+    for orientation in range(1, 9):
+        stored = upright.transpose(Pil.Transpose(back[orientation])) if orientation > 1 else upright
+        exif = Pil.Exif()
+        exif[0x0112] = orientation
+        stored.save(tmp_path / f"{orientation}.png", exif=exif)
+    rows = predict(tmp_path, checkpoint, tmp_path / "t.parquet", "--batch_size=1")
+    assert len(rows) == 8
+    assert_same([{**row, "path": ""} for row in rows], [{**rows[0], "path": ""}] * 8)

@@ -1,0 +1,280 @@
+"""Broken and made-up manifests, plans, models and configs: each works, or is an error of one line.
+
+`FER_VIT_FUZZ=5000 python -m pytest tests/test_fuzz.py` tries so many of each, other ones every time.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from conftest import TINY
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fer_vit import load
+from fer_vit.cli import main
+from fer_vit.commands.train import TrainCLI
+from fer_vit.data.crop import CropSpec
+from fer_vit.data.dataset import FaceDataset
+from fer_vit.data.manifest import SCHEMA, SPLITS, Manifest
+from fer_vit.data.plan import NAME, Plan, begin
+from fer_vit.errors import FerVitError
+from fer_vit.face.geometry import LANDMARKS
+from fer_vit.face.image import encode_png
+
+TIMES = int(os.environ.get("FER_VIT_FUZZ", "0"))
+KEPT = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def fuzz(times: int) -> Any:
+    """The same examples every time, or by hand many others."""
+    return settings(
+        max_examples=TIMES or times, derandomize=not TIMES, deadline=None, database=None, suppress_health_check=KEPT
+    )
+
+
+@st.composite
+def damage(draw: st.DrawFn) -> list[tuple[float, int]] | float:
+    """Bytes to replace, by their place from 0 to 1, or the place where the file is cut."""
+    place = st.floats(0, 1, exclude_max=True) | st.floats(0.85, 1, exclude_max=True)  # Parquet's footer is at the end
+    return draw(st.lists(st.tuples(place, st.integers(0, 255)), min_size=1, max_size=12) | place)
+
+
+def damaged(data: bytes, how: list[tuple[float, int]] | float) -> bytes:
+    if isinstance(how, float):
+        return data[: int(how * len(data))]
+    broken = bytearray(data)
+    for place, value in how:
+        broken[int(place * len(data))] = value
+    return bytes(broken)
+
+
+def one_line(error: FerVitError) -> None:
+    assert str(error)
+    assert len(str(error).splitlines()) == 1, str(error)
+
+
+def read_all(path: Path) -> None:
+    """Reads a manifest and every image of it."""
+    try:
+        manifest = Manifest.read(path)
+        for split in SPLITS:
+            dataset = FaceDataset(manifest.split(split), CropSpec(32))
+            for row in range(len(dataset)):
+                try:
+                    assert dataset[row].image.shape == (32, 32, 3)
+                except FerVitError as error:
+                    one_line(error)
+    except FerVitError as error:
+        one_line(error)
+
+
+@pytest.fixture(scope="module")
+def manifest(drawn: Path) -> bytes:
+    """A file with a few of the drawn faces, all with landmarks."""
+    table = Manifest.read(drawn / "faces.parquet").table.take(list(range(0, 170, 17)))
+    pq.write_table(table.combine_chunks(), file := pa.BufferOutputStream(), compression="zstd")
+    return file.getvalue().to_pybytes()
+
+
+@given(how=damage())
+@fuzz(50)
+def test_a_damaged_manifest(how: Any, manifest: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.parquet").write_bytes(damaged(manifest, how))
+    read_all(tmp_path / "m.parquet")
+
+
+PNG = encode_png(np.zeros((8, 8, 3), np.uint8))
+WORDS = st.sampled_from(["train", "val", "happiness", "fear", "", "\n", "\0", "../x.png", "a" * 300, "\u202e"])
+NUMBERS = st.floats(width=32) | st.sampled_from([0.0, -1.0, 1e38])
+CELLS: dict[str, st.SearchStrategy[Any]] = {
+    "image": st.fixed_dictionaries({"bytes": st.sampled_from([None, b"", PNG, PNG[:40]]), "path": WORDS | st.none()}),
+    "split": st.sampled_from(SPLITS) | WORDS | st.none(),
+    "label": st.sampled_from(["happiness", "fear"]) | WORDS | st.none(),
+    "votes": st.none() | st.lists(NUMBERS | st.none(), max_size=3),
+    "landmarks": st.none() | st.lists(st.none() | st.lists(NUMBERS, max_size=3), max_size=6) | st.just([[1.0, 2]] * 5),
+    "score": NUMBERS | st.none(),
+    "face": st.integers(-(2**31), 2**31 - 1) | st.none(),
+    "source": WORDS | st.none(),
+}
+USUAL = {
+    "image": {"bytes": PNG, "path": "a.png"},
+    "split": "train",
+    "label": "fear",
+    "votes": None,
+    "landmarks": None,
+    "score": None,
+    "face": 0,
+    "source": "drawn",
+}
+JSON = st.recursive(st.none() | st.integers() | WORDS, lambda more: st.lists(more) | st.dictionaries(WORDS, more))
+OTHER_TYPES = (pa.int64(), pa.string(), pa.binary(), pa.list_(pa.string()), pa.large_string(), pa.float16())
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """A table with some odd cells, or with a column of another type, and with odd metadata."""
+    odd = draw(st.sets(st.sampled_from(list(CELLS)), max_size=3))
+    rows = draw(
+        st.lists(st.fixed_dictionaries({n: CELLS[n] if n in odd else st.just(USUAL[n]) for n in CELLS}), max_size=4)
+    )
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    if draw(st.integers(0, 3)) == 0:
+        name, kind = draw(st.sampled_from(SCHEMA.names)), draw(st.sampled_from(OTHER_TYPES))
+        table = table.set_column(SCHEMA.get_field_index(name), name, pa.nulls(len(table), kind))
+    if draw(st.integers(0, 5)) == 0:
+        table = table.append_column(draw(st.sampled_from([*SCHEMA.names, "more"])), pa.nulls(len(table)))
+    labels = st.just(["happiness", "fear"]) | st.lists(WORDS, max_size=3) | JSON
+    meta = {"labels": draw(labels), "landmarks": draw(st.just(LANDMARKS) | JSON), "version": "0"}
+    text = draw(st.just(json.dumps(meta).encode()) | st.binary(max_size=20))
+    return table.replace_schema_metadata({"fer_vit": text})
+
+
+@given(table=tables())
+@fuzz(50)
+def test_a_manifest_of_odd_values(table: pa.Table, tmp_path: Path) -> None:
+    pq.write_table(table, tmp_path / "m.parquet")
+    read_all(tmp_path / "m.parquet")
+
+
+@given(how=damage())
+@fuzz(50)
+def test_a_damaged_plan(how: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "plan"
+    if not folder.exists():
+        begin(folder, (Path(f"photos/{number}.jpg") for number in range(30)), 7, {"model": "abc"}, 0)
+        (tmp_path / "whole").write_bytes((folder / NAME).read_bytes())
+    (folder / NAME).write_bytes(damaged((tmp_path / "whole").read_bytes(), how))
+    try:
+        plan = Plan(folder)
+        assert len(list(plan)) == len(plan)
+        for part in plan.missing():
+            plan.images(part)
+    except FerVitError as error:
+        one_line(error)
+
+
+@given(how=damage(), file=st.sampled_from(["config.json", "model.safetensors"]))
+@fuzz(40)
+def test_a_damaged_model(how: Any, file: str, model: Path, tmp_path: Path) -> None:
+    for path in model.iterdir():
+        data = path.read_bytes()
+        (tmp_path / path.name).write_bytes(damaged(data, how) if path.name == file else data)
+    load_or_say(tmp_path)
+
+
+def load_or_say(folder: Path) -> None:
+    try:
+        load(folder)
+    except FerVitError as error:
+        one_line(error)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as `fer-vit export` writes it."""
+    folder = tmp_path_factory.mktemp("models") / "model"
+    main(["export", str(folder), "--checkpoint", str(checkpoint)])
+    return folder
+
+
+VALUES = [None, True, "", "x", "../..", -1, 0, 1, 3, 1.5, 10**9, 2**62, -(2**62), 1e308, math.inf, math.nan, [], {}]
+CLASSES = st.dictionaries(
+    st.sampled_from(["class_path", "init_args", "a"]), st.sampled_from(["os.system", "fer_vit.Nothing", {}])
+)
+LISTS = st.lists(st.integers(-1, 9) | st.text(max_size=3), max_size=4)
+ODD = st.sampled_from(VALUES) | LISTS | CLASSES | st.just([[[[[[[[[[]]]]]]]]]])
+CONFIG = json.loads((Path(__file__).parents[1] / "fer_vit/weights/ferplus-small/config.json").read_text())
+
+
+@example(changes={"depth": 10**9})
+@example(changes={"img_size": 8 * 10**6})
+@example(changes={"embed_dim": 2**40, "num_heads": 2})
+@example(changes={"region_grid": 10**6})
+@given(changes=st.dictionaries(st.sampled_from([*CONFIG["config"], *CONFIG]), ODD, min_size=1, max_size=3))
+@fuzz(40)
+def test_a_model_of_odd_settings(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
+    for path in model.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    said = json.loads((model / "config.json").read_text())
+    config = said["config"]
+    for name, value in changes.items():
+        (config if name in config else said)[name] = value
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    load_or_say(tmp_path)
+
+
+PLACES = [f"model.network.{name}" for name in CONFIG["config"] if name not in ("depth", "pretrained")] + [
+    *("model", "model.network", "model.align", "model.template", "model.lr", "model.warmup", "model.class_weight"),
+    *("model.mixup", "model.compile", "model.labels", "model.nothing"),
+    *("data", "data.manifest", "data.batch_size", "data.num_workers", "data.augment", "data.balanced", "data.size"),
+    *("trainer", "trainer.max_epochs", "trainer.precision", "trainer.callbacks", "trainer.logger", "trainer.strategy"),
+    *("trainer.devices", "trainer.accelerator", "trainer.limit_val_batches", "trainer.gradient_clip_val"),
+    *("checkpoint.monitor", "checkpoint.save_top_k", "seed_everything", "ckpt_path", "optimizer"),
+]
+TAGS = (
+    "!!python/object/apply:os.mkdir [harm]",
+    "!!python/name:os.system",
+    "&a [*a]",
+    "!nothing {}",
+    "{{}: 1}",
+    "[" * 2000,
+    "'\\ud800'",
+)
+
+
+def begins(words: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
+    """Runs `fit` up to where the training would begin; tells whether it came there, or ended with a line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainCLI, "_run_subcommand", lambda *_: None)
+        try:
+            main(["fit", *words])
+            return True
+        except SystemExit as end:
+            assert end.code == 2
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if line.startswith("fer-vit: error: ")]
+    assert len(lines) == 1
+    assert err.splitlines()[-1] == lines[0]
+    assert "Traceback" not in out + err
+    return False
+
+
+def nested(values: dict[str, Any]) -> dict[str, Any]:
+    """Dotted names as a tree; of two that contradict each other the first stays."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *parents, last = name.split(".")
+        at: Any = tree
+        for parent in parents:
+            at = at.setdefault(parent, {}) if isinstance(at, dict) else None
+        if isinstance(at, dict):
+            at.setdefault(last, value)
+    return tree
+
+
+@given(values=st.dictionaries(st.sampled_from(PLACES), ODD, min_size=1, max_size=2))
+@fuzz(10)
+def test_a_config_of_odd_values(
+    values: dict[str, Any], drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(nested(values)))
+    place = f"--trainer.logger.init_args.save_dir={tmp_path}"
+    begins([*TINY, place, f"--data.manifest={drawn / 'faces.parquet'}", "--config", str(tmp_path / "c.yaml")], capsys)
+
+
+@pytest.mark.parametrize("text", TAGS)
+def test_a_config_that_is_no_plain_yaml(
+    text: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(f"model:\n  network: {text}\n")
+    assert not begins([*TINY, f"--data.manifest={drawn / 'faces.parquet'}", "--config=c.yaml"], capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
