@@ -61,9 +61,9 @@ def main(args: list[str] | None = None) -> None:
     except (FerVitError, OSError) as error:
         if debug:
             raise
-        # Out of a process that loads data an error comes with its traceback as text, its own words last.
+        # Out of a process that loads data an OSError comes with its traceback as text, its own words last.
         words = str(error).strip().splitlines() or [type(error).__name__]
-        print(f"fer-vit: error: {words[-1].removeprefix('fer_vit.errors.FerVitError: ')}", file=sys.stderr)
+        print(f"fer-vit: error: {words[-1]}", file=sys.stderr)
         status = 2
     except RuntimeError as error:
         # torch tells of a worker's death by a signal, and so wherever this process happens to be.
