@@ -155,7 +155,7 @@ def test_sigterm_saves_the_step_that_it_came_at(
         fit(faces / "faces.parquet", tmp_path / "ended", *more, *ends)
     assert ended.value.code == 128 + signal.SIGTERM
     path = newest(tmp_path / "ended")
-    assert f"Ended by SIGTERM. Go on with `--ckpt_path {path}`." in capsys.readouterr().out
+    assert f"Ended by SIGTERM. Go on with the same options and `--ckpt_path {path}`." in capsys.readouterr().out
     epoch, batch = int(moment[6]), int(moment[14])
     assert load_checkpoint(path)["global_step"] == (
         4 * (epoch + 1) if "validating" in moment else 4 * epoch + batch + 1

@@ -140,12 +140,12 @@ def position(shards: Path, batches: int | None) -> dict[str, object]:
 
 def test_the_middle_of_an_epoch_belongs_to_its_workers(shards: Path) -> None:
     for change, words in (
-        ({"num_workers": 0}, "2 workers, but now there are 1"),
-        ({"num_workers": 2, "batch_size": 8}, "4 faces in a batch, but now there are 8"),
+        ({"num_workers": 0}, "num_workers 2, but now it is 1"),
+        ({"num_workers": 2, "batch_size": 8}, "batch_size 4, but now it is 8"),
     ):
         data = module(shards, **change)
         data.load_state_dict(position(shards, 3))
-        with pytest.raises(FerVitError, match=f"middle of an epoch with {words}. Go on with as many"):
+        with pytest.raises(FerVitError, match=f"middle of an epoch with {words}. Go on with the same"):
             data.train_dataloader()
 
 
