@@ -174,6 +174,7 @@ def differing(expected: Content, content: Content) -> list[str]:
 def run(words: list[str], log: Path) -> None:
     """A process's work: the command, with all that it starts in a group of its own."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
     multiprocessing.set_start_method(None, force=True)  # for what it starts, that of the command line
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)

@@ -63,6 +63,14 @@ def test_another_batch_size_cannot_go_on_in_mid_epoch(drawn: Path) -> None:
     assert len(list(data.train_dataloader())) == 2
 
 
+def test_a_position_counts_once(drawn: Path) -> None:
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=25, num_workers=0, size=48)
+    first = [batch.row.tolist() for batch in data.train_dataloader()]
+    data.load_state_dict({"epoch": 0, "batches": 3, **data._order()})
+    assert [batch.row.tolist() for batch in data.train_dataloader()] == first[3:]
+    assert [batch.row.tolist() for batch in data.train_dataloader()] == first
+
+
 @pytest.mark.parametrize(
     "change", [{"epoch": "x"}, {"batches": None}, {"batches": 10**30}, {"epoch": -5}, {"epoch": 1.5}]
 )

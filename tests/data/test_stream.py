@@ -94,6 +94,16 @@ def test_a_streamed_sample_is_the_manifests(shards: Path) -> None:
     assert seen == len(dataset) // 4 * 4
 
 
+def test_a_streamed_face_is_changed_otherwise_in_every_epoch(shards: Path) -> None:
+    loader = module(shards).train_dataloader()
+    epochs = [
+        {path: image for batch in loader for path, image in zip(batch.path, batch.image, strict=True)} for _ in range(2)
+    ]
+    both = epochs[0].keys() & epochs[1].keys()
+    assert len(both) > 5
+    assert not any(torch.equal(epochs[0][path], epochs[1][path]) for path in both)
+
+
 def test_class_counts_are_the_manifests(shards: Path) -> None:
     labels = Manifest.read(shards, ["train"]).table["label"].to_pylist()
     data = module(shards)
