@@ -101,7 +101,7 @@ def cases(data: Path) -> dict[str, list[Case]]:
     return {
         "prepare": [
             Case(named(prepare("faces"), "out.parquet"), tables),
-            Case(named(prepare("faces", "--shards=5"), "shards"), tables),
+            Case(named(prepare("faces", "--shards=5", "--workers=2"), "shards"), tables),
             Case(named(prepare("faces.zip"), "out.parquet"), tables),
             Case(drawn, tables),
         ],
@@ -166,9 +166,15 @@ def same(one: object, other: object) -> bool:
     return one == other
 
 
+def differing(expected: Content, content: Content) -> list[str]:
+    """Lists what is not as expected."""
+    return [name for name in expected.keys() | content.keys() if not same(expected.get(name), content.get(name))]
+
+
 def run(words: list[str], log: Path) -> None:
     """A process's work: the command, with all that it starts in a group of its own."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
     multiprocessing.set_start_method(None, force=True)  # for what it starts, that of the command line
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
@@ -199,8 +205,9 @@ def kill(case: Case, expected: Content, folder: Path, moment: float, found: Coun
     process.join()
     state = "after" if ended else "midst" if any(folder.iterdir()) else "before"
     found[state] += 1
+    complete = False
     try:
-        case.content(folder)
+        complete = not differing(expected, case.content(folder))
     except Exception as error:
         found["half"] += 1
         print(f"{folder}: {error}", file=sys.stderr)
@@ -209,10 +216,11 @@ def kill(case: Case, expected: Content, folder: Path, moment: float, found: Coun
     with suppress(ProcessLookupError):
         os.killpg(again.pid, signal.SIGKILL)
     try:
-        content = case.content(folder)
-        lost = [name for name in expected.keys() | content.keys() if not same(expected.get(name), content.get(name))]
+        lost = differing(expected, case.content(folder))
     except Exception as error:
         lost = [str(error)]
+    if again.exitcode not in ((0, 2) if complete else (0,)):  # 2: it exists already
+        lost.append(f"exit code {again.exitcode}")
     hidden = {part for path in folder.rglob(".*") for part in path.relative_to(folder).parts if part.startswith(".")}
     lost += [name for name in hidden if not name.endswith(".part")]
     if lost:

@@ -4,6 +4,7 @@ import io
 import json
 import signal
 import threading
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import whole
+from fer_vit.files import remove_left, whole
 from fer_vit.metrics import class_recall, metrics_table
 from fer_vit.report.confusion import draw_confusion
 
@@ -38,12 +39,19 @@ class WholeCheckpoints(TorchCheckpointIO):
         if "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        kept = max(Path(path).parent.glob("*.ckpt"), key=lambda file: file.stat().st_mtime, default=None)
+        kept = newest_checkpoint([Path(path).parent])
         go_on = f"The one before is kept: go on with `--ckpt_path {kept}`" if kept else "Start again"
         data = io.BytesIO()
         torch.save(checkpoint, data)
+        remove_left(Path(path))
         with whole(Path(path), advice=f"{go_on} when there is room.") as part:
             part.write_bytes(data.getbuffer())
+
+
+def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
+    """Returns the checkpoint to go on from: the last.ckpt that is newest, or else the newest of any name."""
+    files = [path for folder in folders for path in folder.glob("*.ckpt") if path.exists()]
+    return max(files, key=lambda path: (path.name == "last.ckpt", path.stat().st_mtime_ns), default=None)
 
 
 class EMA(WeightAveraging):
@@ -95,11 +103,23 @@ class LastCheckpoint(ModelCheckpoint):
         super().__init__(filename="last", save_on_train_epoch_end=False, enable_version_counter=False)
         self.asked = False
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing: what a checkpoint notes as the one before, Lightning would remove, wherever it is."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Forgets the signal of a run before."""
+        super().setup(trainer, pl_module, stage)
+        self.asked = False
+
+    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes the signal over from Lightning, which gives it back at the end."""
-        super().on_train_start(trainer, pl_module)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._ask)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Takes it over in runs that have no sanity check."""
+        super().on_train_start(trainer, pl_module)
+        self.on_sanity_check_start(trainer, pl_module)
 
     def _ask(self, *_: object) -> None:
         self.asked = True
@@ -114,7 +134,7 @@ class LastCheckpoint(ModelCheckpoint):
     ) -> None:
         """Looks for the signal after each optimiser's step."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+        if not trainer.fit_loop._should_accumulate():
             self._agree(trainer)
 
     def on_validation_batch_end(
@@ -125,21 +145,25 @@ class LastCheckpoint(ModelCheckpoint):
             self._agree(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Saves an epoch after which the run ends."""
+        """Saves an epoch that was not validated."""
         super().on_train_epoch_end(trainer, pl_module)
-        if trainer.received_sigterm:
-            self.on_exception(trainer, pl_module, SIGTERMException())
+        self._save_newest(trainer)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Saves the step at which the signal was heard."""
-        self.save_on_exception = isinstance(exception, SIGTERMException)
+        if not isinstance(exception, SIGTERMException):
+            return
         if trainer.validating:
             # Lightning would go on with the next batch, but the figures of those before are lost: it begins anew.
             progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
             progress.reset()
             progress.increment_ready()
             progress.increment_started()
-        super().on_exception(trainer, pl_module, exception)
+        self._save_newest(trainer)
+
+    def _save_newest(self, trainer: L.Trainer) -> None:
+        if not self._should_skip_saving_checkpoint(trainer):
+            self._save_checkpoint(trainer, self.format_checkpoint_name(self._monitor_candidates(trainer)))
 
 
 class FigureWriter(Callback):

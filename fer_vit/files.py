@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from errno import EINVAL
+from errno import EINVAL, ENOTSUP
 from glob import escape
 from pathlib import Path
 from secrets import token_hex
@@ -33,10 +33,11 @@ def whole(path: Path, names: Sequence[str] | None = None, advice: str = ADVICE) 
     Raises:
         FerVitError: It cannot be written, for example since the disk is full.
     """
-    # A folder that is there may be a disk of its own
-    place = path if names is not None and path.is_dir() else path.parent
+    names = names if path.is_dir() else None
+    place = path.parent if names is None else path  # which may be a disk of its own
     with hidden(path, place, advice) as part:
-        new = part / _name(path)
+        (part / "new").mkdir()
+        new = part / "new" / _name(path)
         try:
             yield new
         except FerVitError as error:  # about something in it
@@ -46,8 +47,9 @@ def whole(path: Path, names: Sequence[str] | None = None, advice: str = ADVICE) 
         if new.is_file():
             new.replace(path)
         else:
-            _exchange([(path / name, new / name) for name in names or ()] if place == path else [(path, new)], part)
-        _flush(place)
+            _exchange(place, [path.name] if names is None else names, new.parent if names is None else new, part)
+        with suppress(PermissionError):  # of a folder that may be written, but not read
+            _flush(place)
 
 
 @contextmanager
@@ -62,7 +64,7 @@ def hidden(path: Path, place: Path | None = None, advice: str = ADVICE) -> Itera
     Raises:
         FerVitError: It, or something in it, cannot be written.
     """
-    part = (place or path.parent) / f".{_name(path)}.{token_hex(4)}.part"
+    part = (place or path.parent) / f".{_stem(path)}.{token_hex(4)}.part"
     try:
         part.mkdir(parents=True)
     except OSError as error:
@@ -75,6 +77,7 @@ def hidden(path: Path, place: Path | None = None, advice: str = ADVICE) -> Itera
             raise
         raise _cannot_write(path, error, advice) from error
     finally:
+        _settle(part)  # if a second signal came while an exchange was taken back
         shutil.rmtree(part, ignore_errors=True)
 
 
@@ -85,10 +88,11 @@ def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
 
 def remove_left(path: Path) -> None:
     """Removes what killed processes left when they wrote `path`, and nothing that a living one writes."""
-    pattern = f".{escape(_name(path))}.{'[0-9a-f]' * 8}.part"
+    pattern = f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"
     for left in [*path.parent.glob(pattern), *path.glob(pattern)]:
-        with _locked(left) as free:
+        with suppress(OSError), _locked(left) as free:  # gone just now, or another user's
             if free:
+                _settle(left)
                 shutil.rmtree(left, ignore_errors=True)
 
 
@@ -104,6 +108,10 @@ def _name(path: Path) -> str:
     return os.path.basename(os.path.abspath(path))  # of `.` and `..` as well
 
 
+def _stem(path: Path) -> str:
+    return os.fsdecode(os.fsencode(_name(path))[:200])  # names may have 255 bytes
+
+
 def _flush(path: Path) -> None:
     if sys.platform == "win32":  # opens no folders, and flushes nothing that is open for reading
         return
@@ -111,29 +119,39 @@ def _flush(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != EINVAL:  # by file systems that flush no folders
+        if error.errno not in (EINVAL, ENOTSUP):  # by file systems that flush no folders
             raise
     finally:
         os.close(handle)
 
 
-def _exchange(pairs: Sequence[tuple[Path, Path]], aside: Path) -> None:
-    """Moves the second of each pair, where it is there, to the place of the first; after an error none has moved."""
-    old = aside / "old.part"
+def _exchange(place: Path, names: Sequence[str], new: Path, part: Path) -> None:
+    """Moves entries of a folder to a place, and those that were there aside; after an error none has moved."""
+    old, ready = part / "old", part / "ready"
     old.mkdir()
     with ExitStack() as undo:
 
-        def move(entry: Path, place: Path) -> None:
-            undo.callback(lambda: os.path.lexists(entry) or place.rename(entry))  # first: a signal may come between
-            entry.rename(place)
+        def move(entry: Path, to: Path) -> None:
+            undo.callback(lambda: os.path.lexists(entry) or to.rename(entry))  # first: a signal may come between
+            entry.rename(to)
 
-        for place, _ in reversed(pairs):
-            if os.path.lexists(place):
-                move(place, old / _name(place))
-        for place, new in pairs:
-            if new.exists():
-                move(new, place)
+        for name in reversed(names):
+            if os.path.lexists(place / name):
+                move(place / name, old / name)
+        move(new, ready)
+        for name in names:
+            if (ready / name).exists():
+                move(ready / name, place / name)
         undo.pop_all()
+    shutil.rmtree(old, ignore_errors=True)  # before `ready`, without which it would be put back
+
+
+def _settle(left: Path) -> None:
+    """Ends an exchange at which a process was killed: forwards when all that was there is aside, else back."""
+    source = left / "ready" if (left / "ready").is_dir() else left / "old"
+    for entry in [*source.iterdir()] if source.is_dir() else ():
+        if not os.path.lexists(goal := left.parent / entry.name):
+            entry.rename(goal)
 
 
 @contextmanager

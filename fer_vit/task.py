@@ -133,7 +133,10 @@ class FERTask(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Gives each step of each process random numbers of its own, those that it would have without a break."""
-        torch.manual_seed(mixed_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank))
+        seed = mixed_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes milliseconds
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step: hide some regions, embed, mix, encode, compare with the votes."""
@@ -181,6 +184,11 @@ class FERTask(L.LightningModule):
     def _log_metrics(self, stage: Literal["val", "test"]) -> None:
         metrics, loss = self.metrics[stage], self.losses[stage]
         figures = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
+        if not figures[f"{stage}/loss"].isfinite():  # before a checkpoint is saved
+            raise FerVitError(
+                f"The loss on the {stage} split is {figures[f'{stage}/loss'].item()}: the weights are lost. Lower "
+                "model.lr or set trainer.gradient_clip_val; `--ckpt_path` goes on from a checkpoint."
+            )
         self.confusion: Tensor = figures.pop(f"{stage}/confusion")
         figures[f"{stage}/uar"] = class_recall(self.confusion).nanmean()
         self.log(f"{stage}/accuracy", figures.pop(f"{stage}/accuracy"), prog_bar=True)
@@ -237,8 +245,8 @@ def not_finite(loss: Tensor, logits: Tensor, paths: list[str], place: str) -> Fe
     bad = [path for path, fine in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not fine]
     advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
     return FerVitError(
-        f"The loss is {loss.item()} ({place}); weights and checkpoints are those before it. {advice}, or set "
-        f"trainer.gradient_clip_val. Images: {', '.join(bad or paths)}"
+        f"The loss is {loss.item()} ({place}). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` goes on from "
+        f"a checkpoint. Images: {', '.join(bad or paths)}"
     )
 
 

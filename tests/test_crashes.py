@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from errno import EFBIG
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,7 @@ def test_a_writer_that_is_killed_at_any_call(writer: str, tmp_path: Path) -> Non
         if killed := killed_at(number, lambda place=place: write(place / name, 2)):
             seen.append(content(place / name))
             remove_left(place / name)
+            assert content(place / name) in states or writer == "plan"  # nothing is lost, though it was aside
         write(place / name, 2)  # again, which nothing that was left disturbs
         assert content(place / name) == states[1]
         assert [entry.name for entry in place.iterdir()] == [name]
@@ -127,6 +129,34 @@ def test_a_writer_that_is_killed_at_any_call(writer: str, tmp_path: Path) -> Non
         assert state in (*states, gone) if whole_page else "report/page" not in state
     assert states[1] in seen
     assert states[0] in seen or writer == "plan"
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_all_is_on_the_disk_before_it_has_its_name(
+    writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, write = WRITERS[writer]
+    write(tmp_path / name, 1)
+    flushed: list[int] = []
+    fsync, moves = os.fsync, []
+
+    def flush(handle: int) -> None:
+        flushed.append(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", flush)
+
+    def move(real: Callable[[Path, Path], None], old: Path, new: Path) -> None:
+        if ".part" not in str(new):
+            moves.append(new)
+            assert {path.stat().st_ino for path in (old, *Path(old).rglob("*"))} <= {*flushed}
+        real(old, new)
+
+    for call in ("rename", "replace"):
+        monkeypatch.setattr(os, call, partial(move, getattr(os, call)))
+    write(tmp_path / name, 2)
+    assert moves
+    assert flushed[-1] == (tmp_path / name if writer == "entries" else tmp_path).stat().st_ino
 
 
 def killed_at(number: int, write: Callable[[], None]) -> bool:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,10 @@ class Terminate(Callback):
     def _at(self, trainer: Any, batch: int) -> None:
         here = trainer.current_epoch, batch, trainer.validating
         if here == self.moment and trainer.global_rank == trainer.world_size - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            self.terminate()
+
+    def terminate(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         self._at(trainer, batch_idx)
@@ -95,6 +100,13 @@ def differences(first: Any, second: Any, place: str = "") -> list[str]:
     return [line for key, one, other in pairs for line in differences(one, other, key)]
 
 
+class TerminateAll(Terminate):
+    """Another process sends it to all processes of the run, those that load data as well, as SLURM does."""
+
+    def terminate(self) -> None:
+        subprocess.run(["kill", "-TERM", "--", f"-{os.getpgid(0)}"], start_new_session=True, check=True)
+
+
 def curves(folder: Path, first: int = 0) -> dict[str, list[tuple[int, float]]]:
     """Figures of a run by step, from a step on."""
     events = EventAccumulator(str(folder / "default" / "version_0")).Reload()
@@ -134,19 +146,20 @@ def test_a_run_goes_on_bit_for_bit(data: str, middle: int, more: list[str], face
 
 
 @pytest.mark.parametrize(
-    "moment, validated",
+    "moment, step, more",
     [
-        ("epoch=1,batch=1", 1),
-        ("epoch=1,batch=3", 1),
-        ("epoch=1,batch=3", 3),  # the epoch is not validated
-        ("epoch=1,batch=0,validating=true", 1),
-        ("epoch=1,batch=1,validating=true", 1),
+        ("epoch=1,batch=1", 6, []),
+        ("epoch=1,batch=3", 8, []),
+        ("epoch=1,batch=3", 8, ["--trainer.check_val_every_n_epoch=3"]),
+        ("epoch=1,batch=0,validating=true", 8, []),
+        ("epoch=1,batch=1,validating=true", 8, []),
+        ("epoch=0,batch=0", 1, ["--trainer.accumulate_grad_batches=8", "--trainer.limit_val_batches=0"]),
     ],
 )
 def test_sigterm_saves_the_step_that_it_came_at(
-    moment: str, validated: int, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    moment: str, step: int, more: list[str], faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--trainer.log_every_n_steps=1", f"--trainer.check_val_every_n_epoch={validated}"]
+    more = ["--trainer.log_every_n_steps=1", *more]
     fit(faces / "faces.parquet", tmp_path / "whole", *more)
     handler = signal.getsignal(signal.SIGTERM)
     ends = ["--trainer.callbacks+=test_resume.Terminate"]
@@ -155,13 +168,43 @@ def test_sigterm_saves_the_step_that_it_came_at(
         fit(faces / "faces.parquet", tmp_path / "ended", *more, *ends)
     assert ended.value.code == 128 + signal.SIGTERM
     path = newest(tmp_path / "ended")
-    assert f"Ended by SIGTERM. Go on with `--ckpt_path {path}`." in capsys.readouterr().out
-    epoch, batch = int(moment[6]), int(moment[14])
-    assert load_checkpoint(path)["global_step"] == (
-        4 * (epoch + 1) if "validating" in moment else 4 * epoch + batch + 1
-    )
+    assert f"Ended by SIGTERM. Go on with the same options and `--ckpt_path {path}`." in capsys.readouterr().out
+    assert load_checkpoint(path)["global_step"] == step
     assert signal.getsignal(signal.SIGTERM) == handler
     assert_goes_on(path, faces / "faces.parquet", tmp_path / "whole", tmp_path / "again", *more)
     before, after, all_of_it = (curves(tmp_path / name) for name in ("ended", "again", "whole"))
     for tag, points in all_of_it.items():
         assert {*before.get(tag, []), *after[tag]} == {*points}, tag
+
+
+def test_sigterm_to_all_processes_of_a_run(faces: Path, tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    words = [word for word in TINY if "limit_train" not in word and "num_workers" not in word]
+    words += [f"--data.manifest={faces / 'faces.parquet'}", "--data.num_workers=2", "--trainer.max_epochs=2"]
+    words += [f"--trainer.logger.init_args.save_dir={tmp_path}", "--trainer.callbacks+=test_resume.TerminateAll"]
+    words += ["--trainer.callbacks.epoch=1", "--trainer.callbacks.batch=1"]
+    found = os.pathsep.join([str(here.parent), str(here), os.environ["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, here.parent / "cli.py", "fit", *words],
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": found},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert load_checkpoint(newest(tmp_path))["global_step"] == 6
+
+
+@pytest.mark.parametrize(
+    "more, step",
+    [
+        (["--trainer.max_epochs=2", "--trainer.limit_val_batches=0"], 8),
+        (["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12),
+        (["--trainer.max_steps=6"], 6),
+    ],
+)
+def test_the_last_checkpoint_is_the_last_step(more: list[str], step: int, faces: Path, tmp_path: Path) -> None:
+    saved = fit(faces / "faces.parquet", tmp_path, *more)
+    assert saved["global_step"] == step

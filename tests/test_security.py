@@ -129,18 +129,40 @@ def test_settings_in_a_checkpoint_cannot_name_code(
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize("note", ["best_k_models", "kth_best_model_path", "last_model_path"])
-@pytest.mark.parametrize("place", ["local://{}", "{}", "runs/../{}", "{}/../x.ckpt"])
-def test_a_run_that_goes_on_removes_nothing_of_others(note: str, place: str, checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("note", ["best_k_models", "kth_best_model_path", "last_model_path", "best_model_path"])
+@pytest.mark.parametrize("place", ["local://{}", "{}", "{}/../x.ckpt", "file://{}", "simplecache::{}"])
+@pytest.mark.parametrize("callback", [0, 1])
+def test_a_run_that_goes_on_removes_nothing_of_others(
+    callback: int, note: str, place: str, checkpoint: Path, drawn: Path, tmp_path: Path
+) -> None:
     """Lightning removes what a checkpoint notes as older ones, folders as well."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    where, worst = place.format(precious), torch.tensor(-1.0)
     state = torch.load(checkpoint, weights_only=True)
-    (name,) = [name for name in state["callbacks"] if "val/accuracy" in name]
-    where, worst = place.format(tmp_path / "precious"), torch.tensor(-1.0)
-    notes = {key: value for key, value in state["callbacks"][name].items() if key != "dirpath"}
-    notes |= {"best_model_score": worst, "kth_value": worst, "best_k_models": {}, "kth_best_model_path": ""}
-    state["callbacks"][name] = notes | {note: {where: worst} if note == "best_k_models" else where}
-    torch.save(state, tmp_path / "bad.ckpt")
-    with pytest.raises(FerVitError, match="which is not in the run's folder and could be lost"):
+    name = sorted(name for name in state["callbacks"] if "Checkpoint" in name)[callback]
+    for dirpath in (state["callbacks"][name]["dirpath"], None):
+        notes = {key: value for key, value in state["callbacks"][name].items() if key != "dirpath" or dirpath}
+        notes |= {"best_model_score": worst, "kth_value": worst, "best_k_models": {}, "kth_best_model_path": ""}
+        notes |= {note: {where: worst} if note == "best_k_models" else where}
+        torch.save({**state, "callbacks": state["callbacks"] | {name: notes}}, tmp_path / "bad.ckpt")
+        if note == "best_model_path" and place == "{}":
+            load_checkpoint(tmp_path / "bad.ckpt")  # that of the run before, perhaps; Lightning leaves it alone
+            manifest = f"--data.manifest={drawn / 'faces.parquet'}"
+            more = [f"--ckpt_path={tmp_path / 'bad.ckpt'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+            main(["fit", *TINY, manifest, *more, "--trainer.max_epochs=2"])
+            assert precious.is_dir()
+        else:
+            with pytest.raises(FerVitError, match="which is not in the run's folder and could be lost"):
+                load_checkpoint(tmp_path / "bad.ckpt")
+
+
+@pytest.mark.parametrize(
+    "change", [{"callbacks": [1]}, {"callbacks": {"x": "y"}}, {"loops": {"fit_loop": 3}}, {"optimizer_states": [3]}]
+)
+def test_a_checkpoint_with_broken_parts_is_refused(change: dict[str, object], checkpoint: Path, tmp_path: Path) -> None:
+    torch.save({**torch.load(checkpoint, weights_only=True), **change}, tmp_path / "bad.ckpt")
+    with pytest.raises(FerVitError, match=f"its {min(change)} are broken"):
         load_checkpoint(tmp_path / "bad.ckpt")
 
 

@@ -165,3 +165,12 @@ def test_a_loss_that_is_not_finite_names_the_images() -> None:
         task.net.vit.norm.weight.fill_(torch.inf)
     with pytest.raises(FerVitError, match=r"Lower model.lr.* Images: 0, 1, 2, 3, 4, 5$"):
         task.training_step(batch(), 0)
+
+
+def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
+    task = build().eval()
+    with torch.no_grad():
+        task.net.vit.norm.weight.fill_(torch.nan)
+    task._evaluate(batch(), "val")
+    with pytest.raises(FerVitError, match="The loss on the val split is nan: the weights are lost"):
+        task.on_validation_epoch_end()

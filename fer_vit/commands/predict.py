@@ -15,6 +15,7 @@ from fer_vit.data.photos import FaceMode, Photo, cores, find_images, iter_images
 from fer_vit.data.plan import LARGEST, Plan, begin, place
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.geometry import LANDMARKS
+from fer_vit.files import remove_left
 from fer_vit.recognizer import DetectorName, FaceResult, Recognizer, load
 from fer_vit.report.table import SUFFIXES, Cell, TableWriter
 
@@ -201,5 +202,6 @@ def check_table(path: Path, overwrite: bool) -> None:
         raise FerVitError(
             f"Expected a table that ends in {', '.join(SUFFIXES)}, or a folder without a dot, but got {path}."
         )
+    remove_left(path)
     if path.exists() and not overwrite:
         raise FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")

@@ -263,7 +263,9 @@ def _unpacked(archive: Path, out: Path) -> Iterator[Path]:
     zipfile leaves roots, drives and `..` out of names, writes links as files, and reads no more of an entry than its
     header says, so that the sizes that a zip claims are the most that it can fill.
     """
-    with hidden(out) as folder:
+    with hidden(out) as part:
+        folder = part / "zip"  # away from what `files` itself keeps there
+        folder.mkdir()
         try:
             with zipfile.ZipFile(archive) as file:
                 entries = file.infolist()

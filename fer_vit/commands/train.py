@@ -20,7 +20,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fer_vit.callbacks import FigureWriter, LastCheckpoint, WholeCheckpoints
+from fer_vit.callbacks import FigureWriter, LastCheckpoint, WholeCheckpoints, newest_checkpoint
 from fer_vit.data.datamodule import FaceDataModule
 from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
@@ -96,8 +96,8 @@ class TrainCLI(LightningCLI):
             while processes:  # and so none that Lightning would find dead, and kill this one before it speaks
                 processes.pop().kill()
             if isinstance(error, SIGTERMException):
-                path = self._newest_checkpoint()
-                say("Ended by SIGTERM. " + (f"Go on with `--ckpt_path {path}`." if path else "There is no checkpoint."))
+                path = self._newest_checkpoint() if subcommand == "fit" else None
+                say("Ended by SIGTERM." + (f" Go on with the same options and `--ckpt_path {path}`." if path else ""))
                 sys.exit(128 + signal.SIGTERM)
             if isinstance(error, OSError) and error.errno == ENOSPC:  # of the logs; a checkpoint says it by itself
                 path = self._newest_checkpoint()
@@ -110,14 +110,17 @@ class TrainCLI(LightningCLI):
             path = self._newest_checkpoint()
             raise FerVitError(
                 "Another process of this run died or no longer answers; it may have said why. "
-                + (f"Go on with `--ckpt_path {path}`." if path else "Start again: there is no checkpoint yet.")
+                + (
+                    f"Go on with the same options and `--ckpt_path {path}`."
+                    if path
+                    else "Start again: there is no checkpoint yet."
+                )
             ) from error
 
     def _newest_checkpoint(self) -> Path | None:
         callbacks: list[Any] = self.trainer.checkpoint_callbacks
         folders = {Path(callback.dirpath) for callback in callbacks if callback.dirpath}
-        files = (path for folder in folders for path in folder.glob("*.ckpt"))
-        return max(files, key=lambda path: path.stat().st_mtime_ns, default=None)
+        return newest_checkpoint(folders)
 
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's hyper-parameters win over the user's words; see `checkpoint_config`."""

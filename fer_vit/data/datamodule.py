@@ -10,15 +10,17 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Sampler
 
 from fer_vit.data.crop import CropSpec
-from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, TrainSampler, check_same_batches
+from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, TrainSampler, check_position, run_seed, start_worker
 from fer_vit.data.manifest import SPLITS, Manifest, Split, class_counts, no_label
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.data.shards import is_sharded
 from fer_vit.data.transforms import Augment, AugmentConfig
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.geometry import TEMPLATE, Align
 from fer_vit.face.image import one_thread
 from fer_vit.face.regions import DEFAULT_REGIONS
+
+OTHER = "Go on from another checkpoint."
 
 
 class FaceDataModule(L.LightningDataModule):
@@ -75,23 +77,30 @@ class FaceDataModule(L.LightningDataModule):
         self.position: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the run has come in its epoch, for checkpoints.
+        """How far the run has come in its epoch, for checkpoints, and what the order of an epoch depends on.
 
         Lightning counts the batches too, but asks for a loader before it has read how many there were.
         """
         if self.streamed:
             return self.loader.state_dict() if self.loader else {}
-        loop: Any = self.trainer and self.trainer.fit_loop
-        batches = loop.epoch_loop.batch_progress.current.processed
-        epoch = max(0, loop.epoch_progress.current.started - 1)
-        begun = (
-            {"epoch": epoch, "batches": batches} if batches < loop.max_batches else {"epoch": epoch + 1, "batches": 0}
+        if self.trainer is None:
+            return {}
+        loop: Any = self.trainer.fit_loop
+        epoch, batches = (
+            max(0, loop.epoch_progress.current.started - 1),
+            loop.epoch_loop.batch_progress.current.processed,
         )
-        return {**begun, "world_size": _processes(), "batch_size": self.batch_size}
+        if batches >= loop.max_batches:
+            epoch, batches = epoch + 1, 0
+        return {"epoch": epoch, "batches": batches, **self._order()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Notes where the run is to go on."""
-        self.position = state_dict
+        self.position = state_dict if isinstance(state_dict, dict) else {}
+
+    def _order(self) -> dict[str, Any]:
+        mine = {"world_size": _processes(), "batch_size": self.batch_size, "balanced": self.balanced}
+        return {"seed_everything": run_seed(), **mine}
 
     def dataset(self, split: Split) -> FaceDataset:
         """Returns a split; only `train` is augmented.
@@ -115,20 +124,26 @@ class FaceDataModule(L.LightningDataModule):
         return torch.from_numpy(self.dataset("train").targets).sum(0).float()
 
     def train_dataloader(self) -> DataLoader[Sample]:
-        """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one."""
+        """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one.
+
+        The first loader goes on where a checkpoint says, if there is one.
+        """
+        position, self.position = self.position, {}
         if self.streamed:
-            return self._stream()
-        dataset, processes, weights, start = self.dataset("train"), _processes(), None, (0, 0)
+            return self._stream(position)
+        dataset, processes, weights = self.dataset("train"), _processes(), None
         if self.balanced:
             labels = dataset.targets.argmax(1)  # type: ignore[union-attr]  # checked by `dataset`
             weights = 1 / np.bincount(labels)[labels]
             weights /= weights.sum()
-        if self.position.get("batches"):
-            check_same_batches(self.position, {"world_size": processes, "batch_size": self.batch_size})
-        if "epoch" in self.position:
-            start = self.position["epoch"], self.position["batches"] * self.batch_size * processes
-        rank = dist.get_rank() if processes > 1 else 0
-        sampler = TrainSampler(dataset, weights, processes, rank, start)
+        epoch, batches = position.get("epoch", 0), position.get("batches", 0)
+        whole = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
+        done = batches * self.batch_size * processes if whole else 0
+        if not whole or done > len(dataset):
+            raise FerVitError(f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. {OTHER}")
+        if batches:
+            check_position(position, self._order())
+        sampler = TrainSampler(dataset, weights, processes, dist.get_rank() if processes > 1 else 0, (epoch, done))
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Sample]:
@@ -143,14 +158,18 @@ class FaceDataModule(L.LightningDataModule):
         """Turns the image bytes into numbers in [0, 1], on the device."""
         return batch.ready(batch.image.device)
 
-    def _stream(self) -> DataLoader[Sample]:
+    def _stream(self, position: dict[str, Any]) -> DataLoader[Sample]:
         from fer_vit.data.stream import go_on, shard_loader
 
         one_thread()
         place, labels, augment = self.manifest.path, self.manifest.names, Augment(self.augment)
         loader = shard_loader(place, labels, self.spec, augment, self.batch_size, self.num_workers)
-        if "dataset" in self.position:
-            go_on(loader, self.position)
+        loader.current_epoch = self.trainer.current_epoch if self.trainer else 0
+        if "dataset" in position:
+            try:
+                go_on(loader, position)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise FerVitError(f"The checkpoint's place in the shards cannot be read. {OTHER}") from error
         self.loader = loader
         return loader
 
@@ -171,7 +190,7 @@ class FaceDataModule(L.LightningDataModule):
             collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=self.num_workers > 0,
-            worker_init_fn=one_thread,
+            worker_init_fn=start_worker,
         )
 
 

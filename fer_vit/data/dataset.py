@@ -5,8 +5,9 @@ and any number of processes or workers sees the same faces, changed in the same 
 """
 
 import os
+import signal
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from torch.utils.data import Dataset, DistributedSampler
@@ -16,7 +17,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Sample
 from fer_vit.errors import FerVitError
 from fer_vit.face.geometry import Array, Image
-from fer_vit.face.image import ImageError, decode_image
+from fer_vit.face.image import ImageError, decode_image, one_thread
 
 Change: TypeAlias = Callable[[Image, Array, int], tuple[Image, Array]]
 """Changes a crop (S, S, 3) and its landmarks (5, 2) in crop pixels, given a seed."""
@@ -112,7 +113,7 @@ class TrainSampler(DistributedSampler[Draw]):
         seeds = rng.integers(2**31, size=rows)
         done = self.start[1] if self.epoch == self.start[0] else 0
         places = np.resize(np.arange(rows), self.num_samples * self.num_replicas)[done + self.rank :: self.num_replicas]
-        return map(Draw, order[places].tolist(), seeds[places].tolist())
+        return (Draw(int(order[place]), int(seeds[place])) for place in places)
 
 
 class EvalSampler(DistributedSampler[Draw]):
@@ -131,28 +132,34 @@ class EvalSampler(DistributedSampler[Draw]):
 
 
 def run_seed() -> int:
-    """Returns the seed of the run (`seed_everything`), the same in all of its processes."""
+    """Returns the seed of the run (`seed_everything`), the same in all of its processes; 0 if there is none."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
 def mixed_seed(*numbers: int) -> int:
-    """Returns a seed that differs wherever one of some numbers does (`numpy.random.SeedSequence`)."""
+    """Returns a seed that, but for one case in billions, differs where numbers do (`numpy.random.SeedSequence`)."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
-def check_same_batches(theirs: dict[str, int], mine: dict[str, int]) -> None:
-    """Checks that the rest of an epoch is dealt out as its beginning was.
+def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Checks that the rest of an epoch can be dealt out as its beginning was.
 
     Args:
-        theirs: `world_size`, `batch_size` and, where it matters, `num_workers` of the beginning.
-        mine: Those of now.
+        position: Where a run stopped, out of a checkpoint, with what its order depends on.
+        mine: What the order depends on now, by the names of the options.
 
     Raises:
-        FerVitError: They differ.
+        FerVitError: They differ, or the position is none.
     """
-    for name, option in (("world_size", "processes"), ("num_workers", "workers"), ("batch_size", "faces in a batch")):
-        if theirs.get(name) != mine.get(name):
+    for name, value in mine.items():
+        if position.get(name) != value:
             raise FerVitError(
-                f"The checkpoint is of the middle of an epoch with {theirs.get(name)} {option}, but now there are "
-                f"{mine.get(name)}. Go on with as many, or from the end of an epoch."
+                f"The checkpoint is of the middle of an epoch with {name} {position.get(name)}, but now it is {value}. "
+                "Go on with the same, or from the end of an epoch."
             )
+
+
+def start_worker(_worker: int) -> None:
+    """Lets a process that loads data outlive a SIGTERM to all processes of a job: the run that it loads for ends it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    one_thread()

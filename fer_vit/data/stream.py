@@ -8,12 +8,11 @@ from typing import Any
 import torch
 
 from fer_vit.data.crop import CropSpec
-from fer_vit.data.dataset import Change, Draw, FaceDataset, check_same_batches, mixed_seed, run_seed
+from fer_vit.data.dataset import Change, Draw, FaceDataset, check_position, mixed_seed, run_seed, start_worker
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.data.shards import check_index, place_name
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import one_thread
 
 os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # it asks the network for a newer version
 try:
@@ -159,7 +158,7 @@ def shard_loader(
         drop_last=True,
         collate_fn=collate,
         pin_memory=torch.cuda.is_available(),
-        worker_init_fn=one_thread,
+        worker_init_fn=start_worker,
     )
     if not len(loader):
         raise FerVitError(
@@ -184,7 +183,7 @@ def go_on(loader: ShardLoader, position: dict[str, Any]) -> None:
     if position["num_samples_yielded"] >= position["batches"] * theirs["batch_size"]:
         loader.current_epoch = position["current_epoch"]
         return
-    check_same_batches(theirs, mine)
+    check_position(theirs, {name: mine[name] for name in ("world_size", "num_workers", "batch_size")})
     # The shards, or their cache, may have moved.
     here = {name: mine[name] for name in ("input_dir_path", "input_dir_url", "cache_dir_path")}
     loader.load_state_dict({**position, "dataset": {**theirs, **here}})

@@ -146,9 +146,10 @@ def write_model(folder: Path, settings: dict[str, Any], state: dict[str, Tensor]
     """
     settings = {**settings, "config": asdict(settings["config"])}
     weights = save({name: value.contiguous() for name, value in state.items()}, {"format": "pt"})
-    for name, data in ((WEIGHTS, weights), (CONFIG, f"{json.dumps(settings, indent=2)}\n".encode())):
-        with whole(folder / name) as part:
-            part.write_bytes(data)
+    with whole(folder, (WEIGHTS, CONFIG)) as new:
+        new.mkdir()
+        (new / WEIGHTS).write_bytes(weights)
+        (new / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -174,10 +175,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
     if not _all([*state.values()], Tensor) or sum(value.nbytes for value in state.values()) > size:
         raise FerVitError(f"{path} claims more weights than it holds. Choose a checkpoint that `fer-vit fit` wrote.")
-    callbacks = checkpoint.get("callbacks")
-    for notes in callbacks.values() if isinstance(callbacks, dict) else ():
-        if isinstance(notes, dict):
-            _check_saved(notes, path)
+    for part in ("callbacks", "loops", "optimizer_states", "lr_schedulers"):
+        notes = checkpoint.get(part, [])
+        if not _all([*notes.values()] if isinstance(notes, dict) else notes, dict):
+            raise FerVitError(f"{path}: its {part} are broken. Choose a checkpoint that `fer-vit fit` wrote.")
+    for notes in checkpoint.get("callbacks", {}).values():
+        _check_saved(notes, path)
     return checkpoint
 
 
@@ -185,6 +188,7 @@ def _check_saved(notes: dict[Any, Any], path: Path) -> None:
     """Raises FerVitError when the notes of a callback name files that are not in its own folder.
 
     A run that goes on removes those that Lightning's ModelCheckpoint has noted as its older ones, wherever they are.
+    The best one may be in the folder of the run before: Lightning leaves it there, unless it is a URL or leads upwards.
     """
     models = notes.get("best_k_models")
     older = [
@@ -192,12 +196,20 @@ def _check_saved(notes: dict[Any, Any], path: Path) -> None:
         notes.get("kth_best_model_path"),
         notes.get("last_model_path"),
     ]
-    for name in map(str, filter(None, older)):
-        if not name.startswith(f"{notes.get('dirpath')}{os.sep}") or ".." in Path(name).parts:
-            raise FerVitError(
-                f"{path} notes {short(ascii(name))} as an older checkpoint of its run, which is not in the run's "
-                "folder and could be lost. Choose a checkpoint that `fer-vit fit` wrote."
-            )
+    outside = [name for name in older if name and not str(name).startswith(f"{notes.get('dirpath')}{os.sep}")]
+    outside += [name for name in [*older, notes.get("best_model_path")] if _leads_elsewhere(str(name))]
+    if outside:
+        raise FerVitError(
+            f"{path} notes {short(ascii(str(outside[0])))} as an older checkpoint of its run, which is not in the "
+            "run's folder and could be lost. Choose a checkpoint that `fer-vit fit` wrote."
+        )
+
+
+def _leads_elsewhere(name: str) -> bool:
+    """Tells whether a path is a URL, or leaves a folder that it has named."""
+    parts = Path(name).parts
+    upwards = parts.count("..")
+    return "://" in name or "::" in name or parts[:upwards] != ("..",) * upwards
 
 
 def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:

@@ -54,12 +54,31 @@ def test_the_last_batch_of_several_processes_is_left_out_unless_it_is_the_only_o
 
 def test_another_batch_size_cannot_go_on_in_mid_epoch(drawn: Path) -> None:
     data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, size=48)
-    position = {"epoch": 1, "batches": 1, "world_size": 1, "batch_size": 25}
-    data.load_state_dict(position)
-    with pytest.raises(FerVitError, match=r"middle of an epoch with 25 faces in a batch, but now there are 50"):
-        data.train_dataloader()
-    data.load_state_dict({**position, "batches": 0})
+    position = {"epoch": 1, "batches": 1, **data._order()}
+    for name, value in (("batch_size", 25), ("seed_everything", 7), ("balanced", True), ("world_size", 2)):
+        data.load_state_dict({**position, name: value})
+        with pytest.raises(FerVitError, match=f"middle of an epoch with {name} {value}, but now it is "):
+            data.train_dataloader()
+    data.load_state_dict({**position, "batches": 0, "batch_size": 25})
     assert len(list(data.train_dataloader())) == 2
+
+
+def test_a_position_counts_once(drawn: Path) -> None:
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=25, num_workers=0, size=48)
+    first = [batch.row.tolist() for batch in data.train_dataloader()]
+    data.load_state_dict({"epoch": 0, "batches": 3, **data._order()})
+    assert [batch.row.tolist() for batch in data.train_dataloader()] == first[3:]
+    assert [batch.row.tolist() for batch in data.train_dataloader()] == first
+
+
+@pytest.mark.parametrize(
+    "change", [{"epoch": "x"}, {"batches": None}, {"batches": 10**30}, {"epoch": -5}, {"epoch": 1.5}]
+)
+def test_a_position_that_is_none_is_refused(change: dict[str, object], drawn: Path) -> None:
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, size=48)
+    data.load_state_dict({"epoch": 1, "batches": 1, **data._order(), **change})
+    with pytest.raises(FerVitError, match="Go on from another checkpoint"):
+        data.train_dataloader()
 
 
 def test_a_split_that_is_missing_or_has_no_labels_is_said(tmp_path: Path) -> None:

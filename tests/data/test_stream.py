@@ -94,6 +94,16 @@ def test_a_streamed_sample_is_the_manifests(shards: Path) -> None:
     assert seen == len(dataset) // 4 * 4
 
 
+def test_a_streamed_face_is_changed_otherwise_in_every_epoch(shards: Path) -> None:
+    loader = module(shards).train_dataloader()
+    epochs = [
+        {path: image for batch in loader for path, image in zip(batch.path, batch.image, strict=True)} for _ in range(2)
+    ]
+    both = epochs[0].keys() & epochs[1].keys()
+    assert len(both) > 5
+    assert not any(torch.equal(epochs[0][path], epochs[1][path]) for path in both)
+
+
 def test_class_counts_are_the_manifests(shards: Path) -> None:
     labels = Manifest.read(shards, ["train"]).table["label"].to_pylist()
     data = module(shards)
@@ -140,12 +150,12 @@ def position(shards: Path, batches: int | None) -> dict[str, object]:
 
 def test_the_middle_of_an_epoch_belongs_to_its_workers(shards: Path) -> None:
     for change, words in (
-        ({"num_workers": 0}, "2 workers, but now there are 1"),
-        ({"num_workers": 2, "batch_size": 8}, "4 faces in a batch, but now there are 8"),
+        ({"num_workers": 0}, "num_workers 2, but now it is 1"),
+        ({"num_workers": 2, "batch_size": 8}, "batch_size 4, but now it is 8"),
     ):
         data = module(shards, **change)
         data.load_state_dict(position(shards, 3))
-        with pytest.raises(FerVitError, match=f"middle of an epoch with {words}. Go on with as many"):
+        with pytest.raises(FerVitError, match=f"middle of an epoch with {words}. Go on with the same"):
             data.train_dataloader()
 
 

@@ -6,7 +6,8 @@
 import socket
 import sys
 
-NEAR = ("127.", "::1", "10.77.0.", "0.0.0.0", "localhost", socket.gethostname())
+NEAR = ("127.", "10.77.0.")
+HERE = ("::1", "0.0.0.0", "localhost", socket.gethostname())
 
 
 class NetworkAskedError(BaseException):  # which no handler takes for a network that is down
@@ -14,14 +15,14 @@ class NetworkAskedError(BaseException):  # which no handler takes for a network 
 
 
 def refuse(event: str, args: tuple) -> None:
-    if event in ("socket.connect", "socket.sendto") and isinstance(args[1], tuple):
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(args[1], tuple):
         host = args[1][0]
-    elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
+    elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
         host = args[0]
     else:
         return
     host = host.decode() if isinstance(host, bytes) else host
-    if host and not host.startswith(NEAR):
+    if host and host not in HERE and not host.startswith(NEAR):
         raise NetworkAskedError(f"{event} {host}")
 
 
