@@ -86,10 +86,8 @@ class FaceDataModule(L.LightningDataModule):
         if self.trainer is None:
             return {}
         loop: Any = self.trainer.fit_loop
-        epoch, batches = (
-            max(0, loop.epoch_progress.current.started - 1),
-            loop.epoch_loop.batch_progress.current.processed,
-        )
+        epoch = max(0, loop.epoch_progress.current.started - 1)
+        batches = loop.epoch_loop.batch_progress.current.processed
         if batches >= loop.max_batches:
             epoch, batches = epoch + 1, 0
         return {"epoch": epoch, "batches": batches, **self._order()}
@@ -137,12 +135,12 @@ class FaceDataModule(L.LightningDataModule):
             weights = 1 / np.bincount(labels)[labels]
             weights /= weights.sum()
         epoch, batches = position.get("epoch", 0), position.get("batches", 0)
+        if batches:
+            check_position(position, self._order())
         whole = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
         done = batches * self.batch_size * processes if whole else 0
         if not whole or done > len(dataset):
             raise FerVitError(f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. {OTHER}")
-        if batches:
-            check_position(position, self._order())
         sampler = TrainSampler(dataset, weights, processes, dist.get_rank() if processes > 1 else 0, (epoch, done))
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
