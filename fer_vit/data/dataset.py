@@ -159,7 +159,14 @@ def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:
             )
 
 
+GRACE = 30
+"""Seconds, which Kubernetes and SLURM leave to a job after SIGTERM."""
+
+
 def start_worker(_worker: int) -> None:
-    """Lets a process that loads data outlive a SIGTERM to all processes of a job: the run that it loads for ends it."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Lets a process that loads data outlive a SIGTERM to all processes of a job until the run has saved its step.
+
+    It ends later rather than never, since a process that exits ends those that it has left by the same signal.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
     one_thread()
