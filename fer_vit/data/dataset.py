@@ -6,7 +6,9 @@ and any number of processes or workers sees the same faces, changed in the same 
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -159,14 +161,15 @@ def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:
             )
 
 
-GRACE = 30
-"""Seconds, which Kubernetes and SLURM leave to a job after SIGTERM."""
-
-
 def start_worker(_worker: int) -> None:
-    """Lets a process that loads data outlive a SIGTERM to all processes of a job until the run has saved its step.
-
-    It ends later rather than never, since a process that exits ends those that it has left by the same signal.
-    """
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
+    """Lets a process that loads data outlive a SIGTERM to all processes of a job: its own run alone ends it."""
+    if sys.platform == "linux":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        Thread(target=_end_by_parent, daemon=True).start()
     one_thread()
+
+
+def _end_by_parent() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
