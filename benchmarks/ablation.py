@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fer_vit.commands.train import has_bf16
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.cost import multiply_adds
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.store.folder import load_network
+from fer_vit.train.cli import has_bf16
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "ablation.yaml"
@@ -98,7 +99,7 @@ def slug(name: str) -> str:
 def table(output: Path, rounds: int) -> str:
     """The rows that are finished, as Markdown."""
     rows = [name for name in ROWS if any((output / slug(name)).rglob("val.json"))]
-    nets = {name: RegionViT.from_pretrained(newest(output / slug(name))) for name in rows}
+    nets = {name: load_network(newest(output / slug(name))) for name in rows}
     seconds = step_seconds(nets, rounds)
     lines = ["| row | parameters | multiply-adds | step | accuracy | UAR |", "| --- | --- | --- | --- | --- | --- |"]
     for name, net in nets.items():

@@ -23,8 +23,8 @@ from playwright.sync_api import sync_playwright
 from benchmarks.machine import in_turns, machine, ratios, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Batch
-from fer_vit.explain.explain import Method, explain
-from fer_vit.recognizer import Recognizer, load
+from fer_vit.explain.methods import Method, explain
+from fer_vit.predict.recognizer import Recognizer, load
 
 ROUNDS = 7
 

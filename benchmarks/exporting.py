@@ -20,7 +20,7 @@ from onnxruntime import InferenceSession
 from benchmarks.machine import in_turns, machine, ratios, spread
 from fer_vit.commands.export import export
 from fer_vit.data.sample import Batch
-from fer_vit.recognizer import load
+from fer_vit.predict.recognizer import load
 
 Probabilities = Callable[[Batch], NDArray[Any]]
 BATCHES = (1, 32)

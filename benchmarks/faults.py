@@ -34,7 +34,7 @@ from tqdm import tqdm
 from benchmarks.machine import machine
 from fer_vit.cli import main as fer_vit
 from fer_vit.data.shards import INDEX
-from fer_vit.model.pretrained import load_checkpoint
+from fer_vit.store.checkpoint import load_checkpoint
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["__main__", *(f"fer_vit.commands.{verb}" for verb in ("prepare", "train", "predict"))])

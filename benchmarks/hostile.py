@@ -33,9 +33,9 @@ from PIL import Image
 from skimage.data import astronaut
 
 from benchmarks.machine import machine
-from fer_vit.data.photos import find_images
 from fer_vit.face import image as reader
 from fer_vit.face.detect import MAX_SIDE
+from fer_vit.predict.inputs import find_images
 from fer_vit.report.table import as_text
 
 FORMATS = {

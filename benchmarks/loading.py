@@ -20,12 +20,15 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from benchmarks.machine import in_turns, machine, ratios, spread
-from fer_vit.data.crop import CropSpec, crop_face
 from fer_vit.data.dataset import FaceDataset
-from fer_vit.data.manifest import Manifest, Reading, Row, write_manifest
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Reading, Row
 from fer_vit.data.transforms import Augment, AugmentConfig
-from fer_vit.face.geometry import INTERPOLATION, apply, crop_matrix, invert
-from fer_vit.face.image import decode_image, one_thread
+from fer_vit.data.writing import write_manifest
+from fer_vit.face.crop import INTERPOLATION, CropSpec, crop_face
+from fer_vit.face.image import decode_image
+from fer_vit.geometry import apply, crop_matrix, invert
+from fer_vit.processes import one_thread
 
 FACES = 500
 

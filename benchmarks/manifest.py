@@ -16,8 +16,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.machine import in_turns, machine, spread
-from fer_vit.data.manifest import SPLITS, Manifest, Reading, Row, write_manifest
-from fer_vit.face.geometry import TEMPLATE
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import SPLITS, Reading, Row
+from fer_vit.data.writing import write_manifest
+from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import EXPRESSIONS
 
 

@@ -22,9 +22,9 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.robustness import markdown, robustness
 from fer_vit.commands.export import example
-from fer_vit.metrics import fit_temperature
-from fer_vit.model.pretrained import CARD_FILE, find_folder
-from fer_vit.recognizer import Recognizer, load
+from fer_vit.evaluate.calibration import fit_temperature
+from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.store.hub import CARD_FILE, find_folder
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 RESAMPLES = 2000

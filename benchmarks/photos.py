@@ -8,8 +8,8 @@ from skimage import data
 from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.face.geometry import Image
 from fer_vit.face.image import decode_image
+from fer_vit.geometry import Image
 
 SIZES = {(640, 480): 4, (1024, 768): 3, (1920, 1080): 2, (4032, 3024): 1}
 """Width and height of a photo, and how many of ten have it."""

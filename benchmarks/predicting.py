@@ -24,12 +24,12 @@ from tqdm import tqdm
 
 from benchmarks.machine import machine, spread
 from benchmarks.photos import mixed_photos
-from fer_vit.data.crop import crop_face, place_regions
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.plan import Plan, begin
+from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detect import YuNet, yunet_path
-from fer_vit.face.geometry import Array, Image
-from fer_vit.recognizer import Recognizer, load
+from fer_vit.geometry import Array, Image
+from fer_vit.predict.plan import Plan, begin
+from fer_vit.predict.recognizer import Recognizer, load
 
 PROGRAM = Path(sys.executable).with_name("fer-vit")
 

@@ -18,8 +18,8 @@ from tqdm import tqdm
 from benchmarks.ablation import arguments, newest, slug, step_seconds, train_all
 from benchmarks.robustness import robustness
 from fer_vit.model.cost import multiply_adds
-from fer_vit.model.region_vit import RegionViT
-from fer_vit.recognizer import load
+from fer_vit.predict.recognizer import load
+from fer_vit.store.folder import load_network
 
 BUDGET = ["--trainer.max_epochs=6", "--data.batch_size=64", "--model.lr=6e-4", "--model.network.head=avg"]
 TOKENS = {
@@ -72,7 +72,7 @@ def table(manifest: Path, output: Path, rounds: int) -> str:
     finished = [
         name for name in TOKENS if all(any((output / slug(run(name, seed))).rglob("val.json")) for seed in SEEDS)
     ]
-    nets = {name: RegionViT.from_pretrained(newest(output / slug(run(name, SEEDS[0])))) for name in finished}
+    nets = {name: load_network(newest(output / slug(run(name, SEEDS[0])))) for name in finished}
     seconds = step_seconds(nets, rounds)
     lines = ["| tokens | number | parameters | multiply-adds | step | accuracy | " + " | ".join(HARD) + " |"]
     lines.append("| --- |" + " ---: |" * (5 + len(HARD)))

@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fer_vit.data.manifest import Manifest, Split
-from fer_vit.data.photos import PhotoDataset, cores, photo_loader
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Split
 from fer_vit.face.detect import CROP_SCORE, Detector, Face, YuNet
-from fer_vit.face.geometry import Array, Image
 from fer_vit.face.image import decode_image
 from fer_vit.face.regions import region_boxes
-from fer_vit.recognizer import PART, Recognizer
+from fer_vit.geometry import Array, Image
+from fer_vit.predict.photos import PhotoDataset, photo_loader
+from fer_vit.predict.recognizer import PART, Recognizer
+from fer_vit.processes import cores
 
 EYES, MOUTH = ("right_eye", "left_eye"), ("mouth",)
 TURNED = 0.1

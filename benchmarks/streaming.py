@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from fer_vit.commands.prepare import prepare
-from fer_vit.data.datamodule import FaceDataModule
+from fer_vit.train.datamodule import FaceDataModule
 
 FACES = 1000
 PER_SHARD = 125

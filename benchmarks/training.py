@@ -26,14 +26,14 @@ from torch.utils.data import DataLoader
 
 from benchmarks.machine import in_turns, machine, ratios, spread
 from fer_vit.data.sample import Batch
-from fer_vit.face.geometry import TEMPLATE
 from fer_vit.face.regions import DEFAULT_REGIONS, region_boxes
+from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.cost import multiply_adds
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.task import FERTask
+from fer_vit.train.task import FERTask
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WARM_UP, STEPS = 3, 12

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fer_vit.model.region_vit import RegionViT as RegionViT
-    from fer_vit.recognizer import load as load
+    from fer_vit.predict.recognizer import load as load
 
-__version__ = "0.1.0"
-HOMES = {"load": "fer_vit.recognizer", "RegionViT": "fer_vit.model.region_vit"}
+from fer_vit.version import __version__ as __version__
+
+HOMES = {"load": "fer_vit.predict.recognizer", "RegionViT": "fer_vit.model.region_vit"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,8 @@ from pathlib import Path
 import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-import fer_vit
 from fer_vit.errors import READER_DIED, FerVitError
+from fer_vit.version import __version__
 
 LIGHTNING_VERBS = {
     "fit": "train a model",
@@ -88,11 +88,11 @@ def run(args: list[str]) -> None:
             print(help_text())
             sys.stdout.flush()
     elif verb == "--version":
-        print(f"fer-vit {fer_vit.__version__}")
+        print(f"fer-vit {__version__}")
     elif verb in PLAIN_VERBS:
         run_plain(verb, args[1:])
     elif verb in LIGHTNING_VERBS:
-        import_module("fer_vit.commands.train").train(args)
+        import_module("fer_vit.train.cli").train(args)
     else:
         verbs = ", ".join([*PLAIN_VERBS, *LIGHTNING_VERBS])
         raise FerVitError(f"Expected a verb out of {verbs}, but got `{verb}`. `fer-vit --help` explains them.")
@@ -102,7 +102,7 @@ def help_text() -> str:
     """Returns the text of `fer-vit --help`."""
     verbs = "\n".join(f"  {name:<12} {text}" for name, text in {**PLAIN_VERBS, **LIGHTNING_VERBS}.items())
     return (
-        f"fer-vit {fer_vit.__version__}: vision transformers for facial expression recognition\n\n"
+        f"fer-vit {__version__}: vision transformers for facial expression recognition\n\n"
         f"usage: fer-vit VERB ...   (`fer-vit VERB --help` lists its options)\n\nverbs:\n{verbs}\n\n"
         f"`--debug` with any verb shows the traceback of an error; `fer-vit --version` prints the version.\n\n"
         f"examples:\n{EXAMPLES}"

@@ -9,7 +9,8 @@ import lightning.pytorch  # noqa: F401 - its log goes to the stderr of this mome
 import pytest
 
 from fer_vit.cli import main
-from fer_vit.data.manifest import Reading, Row, write_manifest
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face, read
 

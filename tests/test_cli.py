@@ -9,8 +9,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import fer_vit
 from fer_vit.cli import main
-from fer_vit.data.manifest import Reading, Row, write_manifest
-from fer_vit.model.pretrained import load_checkpoint
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest
+from fer_vit.store.checkpoint import load_checkpoint
 
 
 def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:

@@ -23,17 +23,19 @@ from conftest import TINY
 from benchmarks.faults import SERVER, cases, faults, make
 from benchmarks.faults import run as run_quietly
 from fer_vit import files
-from fer_vit.callbacks import WholeCheckpoints
 from fer_vit.cli import main
 from fer_vit.commands.prepare import prepare
-from fer_vit.data.manifest import Manifest, Reading, Row, write_manifest
-from fer_vit.data.plan import NAME, begin
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.files import hidden, remove_left, whole
-from fer_vit.model.pretrained import load_checkpoint
+from fer_vit.predict.plan import NAME, begin
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.drawn import draw_face
+from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.train.checkpoints import WholeCheckpoints
 
 # Killed at any call
 

@@ -20,14 +20,15 @@ from hypothesis import strategies as st
 
 from fer_vit import load
 from fer_vit.cli import main
-from fer_vit.commands.train import TrainCLI
-from fer_vit.data.crop import CropSpec
 from fer_vit.data.dataset import FaceDataset
-from fer_vit.data.manifest import SCHEMA, SPLITS, Manifest
-from fer_vit.data.plan import NAME, Plan, begin
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import SCHEMA, SPLITS
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import LANDMARKS
+from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
+from fer_vit.geometry import LANDMARKS
+from fer_vit.predict.plan import NAME, Plan, begin
+from fer_vit.train.cli import TrainCLI
 
 TIMES = int(os.environ.get("FER_VIT_FUZZ", "0"))
 KEPT = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]

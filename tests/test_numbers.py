@@ -13,10 +13,11 @@ from skimage.data import astronaut
 
 from fer_vit import load
 from fer_vit.cli import main
-from fer_vit.data.manifest import Reading, Row, Split, write_manifest
+from fer_vit.data.schema import Reading, Row, Split
+from fer_vit.data.writing import write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.recognizer import PART
+from fer_vit.predict.recognizer import PART
 from fer_vit.sources.drawn import draw_face
 
 ALL = EXPRESSIONS[:3]

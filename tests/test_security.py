@@ -23,11 +23,11 @@ from packaging.utils import canonicalize_name
 
 from fer_vit import load
 from fer_vit.cli import main
-from fer_vit.commands.train import checkpoint_config
 from fer_vit.data.shards import INDEX, check_index
 from fer_vit.errors import FerVitError
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.pretrained import load_checkpoint
+from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.train.cli import checkpoint_config
 
 QUIET = """
 import socket, sys
@@ -292,7 +292,7 @@ def test_an_index_of_shards_cannot_name_code(drawn: Path, tmp_path: Path, monkey
 
 def test_nothing_asks_the_network_unasked(drawn: Path, tmp_path: Path) -> None:
     words = ["predict", str(drawn / "faces"), "--face=crop", "--detector=none", f"--output={tmp_path / 't.csv'}"]
-    modules = "fer_vit, fer_vit.recognizer, fer_vit.commands.train, fer_vit.data.stream, fer_vit.commands.visualize"
+    modules = "fer_vit, fer_vit.predict.recognizer, fer_vit.train.cli, fer_vit.data.stream, fer_vit.commands.visualize"
     program = f"{QUIET}\nimport {modules}\nfrom fer_vit.cli import main\nmain({words!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ import torch
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.recognizer import load
+from fer_vit.predict.recognizer import load
 
 
 def distill(

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
+from fer_vit.evaluate.calibration import fit_temperature
 from fer_vit.files import hidden, remove_left, whole
-from fer_vit.metrics import fit_temperature
-from fer_vit.model.pretrained import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
-from fer_vit.recognizer import Recognizer, load
+from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.store.folder import save_network
+from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
 
 OTHER = (".safetensors", ".pt", ".pth", ".ckpt", ".zip")
 """Suffixes of files that are not written, and that a folder would hardly have."""
@@ -78,7 +79,7 @@ def export(
         elif kind == ".pt2":
             write_program(model, new)
         else:
-            (model.net.half() if half else model.net).save_pretrained(new)
+            save_network(model.net.half() if half else model.net, new)
             for card in cards(output, checkpoint):
                 shutil.copy(card, new)
     files = sorted(output.iterdir()) if output.is_dir() else [output]

@@ -8,16 +8,17 @@ from typing import TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from fer_vit.data.photos import FaceMode, find_images
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.explain.explain import Method
 from fer_vit.explain.faithfulness import BETTER, randomised
 from fer_vit.explain.faithfulness import faithfulness as measure
-from fer_vit.model.pretrained import DEFAULT
-from fer_vit.recognizer import DetectorName, Recognizer, load
+from fer_vit.explain.methods import Method
+from fer_vit.intervals import Figures, figures
+from fer_vit.predict.inputs import find_images
+from fer_vit.predict.photos import FaceMode
+from fer_vit.predict.recognizer import DetectorName, Recognizer, load
 from fer_vit.report.faithfulness import draw, markdown
-from fer_vit.report.means import Figures, figures
+from fer_vit.store.hub import DEFAULT
 
 Table: TypeAlias = dict[str, dict[str, Figures]]
 Values: TypeAlias = dict[str, dict[str, list[Tensor]]]

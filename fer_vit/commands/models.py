@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard, ModelCardData, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 from yaml import YAMLError
 
-from fer_vit.model.pretrained import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_models
+from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_models
 
 
 def models() -> None:

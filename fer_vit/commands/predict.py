@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -11,16 +11,15 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from fer_vit.data.photos import FaceMode, Photo, cores, find_images, iter_images
-from fer_vit.data.plan import LARGEST, Plan, begin, place
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.face.geometry import LANDMARKS
 from fer_vit.files import remove_left
-from fer_vit.recognizer import DetectorName, FaceResult, Recognizer, load
-from fer_vit.report.table import SUFFIXES, Cell, TableWriter
-
-BOX = ("box_left", "box_top", "box_right", "box_bottom")
-POINTS = tuple(f"{name}_{axis}" for name in LANDMARKS for axis in "xy")
+from fer_vit.predict.inputs import find_images, iter_images
+from fer_vit.predict.photos import FaceMode, Photo
+from fer_vit.predict.plan import LARGEST, Plan, begin, place
+from fer_vit.predict.recognizer import DetectorName, Recognizer, load
+from fer_vit.predict.results import FaceResult, photo_rows, table_columns
+from fer_vit.processes import cores
+from fer_vit.report.table import SUFFIXES, TableWriter
 
 
 class Counts(NamedTuple):
@@ -118,21 +117,6 @@ def predict(
     print(f"{counts}\n{state_of(plan)}")
 
 
-def table_columns(labels: list[str]) -> dict[str, type]:
-    """Returns name and type of a table's columns.
-
-    Raises:
-        FerVitError: A label is the name of another column.
-    """
-    columns = {"path": str, "status": str, "face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float)}
-    columns |= {"label": str, "confidence": float}
-    if taken := columns.keys() & set(labels):
-        raise FerVitError(
-            f"The model has a class `{min(taken)}`, which is the name of another column. Rename the class."
-        )
-    return columns | dict.fromkeys(labels, float)
-
-
 def write_table(
     path: Path, columns: dict[str, type], stream: Iterable[tuple[Photo, list[FaceResult]]], counts: Counts
 ) -> None:
@@ -174,26 +158,6 @@ def fingerprint(model: Recognizer) -> str:
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell]]:
-    """Yields the rows of a photo: one for each face, or one without a face."""
-    if not faces:
-        yield {"path": photo.path, "status": photo.status, "label": None}
-    for face in faces:
-        box = {} if face.box is None else dict(zip(BOX, face.box.tolist(), strict=True))
-        points = [number for point in (face.landmarks or {}).values() for number in point]
-        yield {
-            "path": photo.path,
-            "status": photo.status,
-            "face": face.face,
-            **box,
-            **dict(zip(POINTS, points, strict=False)),
-            "score": face.score,
-            "label": face.label,
-            "confidence": face.confidence,
-            **face.probabilities,
-        }
 
 
 def check_table(path: Path, overwrite: bool) -> None:

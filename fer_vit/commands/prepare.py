@@ -2,36 +2,21 @@
 
 import importlib
 import inspect
-import multiprocessing
-import os
 import re
-import shutil
-import signal
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from errno import EINVAL
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
-from threading import Thread
 from typing import Literal
 
-import cv2
-from tqdm import tqdm
-
-from fer_vit.data.manifest import SPLITS, Reading, Row, check_images, check_shards, write_manifest, write_shards
-from fer_vit.data.photos import cores
+from fer_vit.data.schema import SPLITS, Reading
 from fer_vit.data.shards import INDEX, NAME
+from fer_vit.data.writing import check_images, check_shards, write_manifest, write_shards
 from fer_vit.errors import FerVitError
-from fer_vit.face.detect import CROP_SCORE, Detector, YuNet, detect_in_crop
-from fer_vit.face.image import ImageError, decode_image, one_thread, read_image
+from fer_vit.face.detect import CROP_SCORE, YuNet
 from fer_vit.files import hidden, remove_left
 from fer_vit.labels import check_labels
+from fer_vit.sources.archive import _unpacked
+from fer_vit.sources.landmarks import add_landmarks
 
 OPTION_OF = {
     "labels": "ferplus",
@@ -42,9 +27,6 @@ OPTION_OF = {
     "seed": "drawn",
 }
 """The source that each source's option belongs to."""
-
-CHUNK = 100
-"""Images that a worker is handed at once."""
 
 
 def prepare(
@@ -136,80 +118,6 @@ def prepare(
     print(summary(reading, out))
 
 
-def add_landmarks(reading: Reading, detector: Detector | None, workers: int | None = None) -> Reading:
-    """Reads every image once: the unreadable ones are dropped, and landmarks are found where a row has none.
-
-    Args:
-        reading: What a source found; stays as it is.
-        detector: Finds the faces, or None to read the images only.
-        workers: Processes; all cores when left out.
-
-    Returns:
-        The rows in their order. Where no face was found, landmarks stay None.
-    """
-    chunks = [reading.rows[start : start + CHUNK] for start in range(0, len(reading.rows), CHUNK)]
-    processes = min(workers or cores(), len(chunks))
-    rows: list[Row] = []
-    dropped = Counter(reading.dropped)
-    with (
-        _parallel(processes) as mapped,
-        tqdm(total=len(reading.rows), desc="reading images", unit="images", disable=None) as bar,
-    ):
-        for looked in mapped(partial(_look, detector), chunks):
-            rows += [row for row in looked if isinstance(row, Row)]
-            dropped.update(reason for reason in looked if isinstance(reason, str))
-            bar.update(len(looked))
-    return replace(reading, rows=rows, dropped=dropped)
-
-
-@contextmanager
-def _parallel(processes: int) -> Iterator[Callable[..., Iterator[list[Row | str]]]]:
-    """Yields a `map` that keeps the order and computes in worker processes where there is more than one to do."""
-    if processes <= 1:
-        yield map
-        return
-    # A forked process may inherit locks that other threads hold, so the workers start clean.
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start_worker)
-    try:
-        yield pool.map
-    except BrokenProcessPool as error:
-        raise FerVitError("A worker process died, perhaps for lack of memory. Try fewer `--workers`.") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends the workers
-    one_thread()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the summary counts what cannot be read
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Ends a worker whose main process was killed; it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _look(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
-    """Returns each row with its landmarks, or the reason why its image cannot be read."""
-    looked: list[Row | str] = []
-    for row in rows:
-        try:
-            image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
-            face = detect_in_crop(detector, image) if detector and row.landmarks is None else None
-        except ImageError as error:
-            looked.append(str(error).partition(":")[0])  # by which they are counted
-            continue
-        except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
-            looked.append("the image cannot be processed")
-            continue
-        looked.append(replace(row, landmarks=face.landmarks, score=face.score) if face else row)
-    return looked
-
-
 def summary(reading: Reading, out: Path) -> str:
     """Returns what a manifest holds in lines of text: images by split and class, faces found, what was left out."""
     counts = Counter((row.split, row.label) for row in reading.rows)
@@ -254,40 +162,3 @@ def _check_out(out: Path, overwrite: bool, folder: bool = False) -> None:
 def _holds_shards(folder: Path) -> bool:
     """Tells whether nothing but shards would be lost with a folder."""
     return folder.is_dir() and all(path.name == INDEX or NAME.fullmatch(path.name) for path in folder.iterdir())
-
-
-@contextmanager
-def _unpacked(archive: Path, out: Path) -> Iterator[Path]:
-    """Unpacks a zip into a hidden folder beside `out` that is gone afterwards; messages name the zip in its place.
-
-    zipfile leaves roots, drives and `..` out of names, writes links as files, and reads no more of an entry than its
-    header says, so that the sizes that a zip claims are the most that it can fill.
-    """
-    with hidden(out) as part:
-        folder = part / "zip"  # away from what `files` itself keeps there
-        folder.mkdir()
-        try:
-            with zipfile.ZipFile(archive) as file:
-                entries = file.infolist()
-                # Few bytes of bzip2 fill all memory at once
-                if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                    raise FerVitError(f"Expected a zip by deflate, but {archive} has others. Unpack it first.")
-                size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
-                if size > free:
-                    raise FerVitError(
-                        f"Expected room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}. "
-                        "Choose another place."
-                    )
-                file.extractall(folder)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno != EINVAL:  # which is of a place before the file's start
-                raise
-            raise FerVitError(
-                f"Expected a whole zip at {archive}, but got an error: {error}. Fetch it again."
-            ) from error
-        # A zip of a folder mostly holds that folder rather than what lies in it; macOS adds one of its own.
-        inner = [path for path in folder.iterdir() if path.name[0] not in "._"]
-        try:
-            yield inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
-        except FerVitError as error:
-            raise FerVitError(str(error).replace(str(folder), str(archive))) from error

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fer_vit.face.geometry import Array, Image
+from fer_vit.geometry import Array, Image
 
 
 class Sample(NamedTuple):
@@ -78,3 +78,17 @@ def collate(samples: Sequence[Sample]) -> Batch:
         path=[sample.path for sample in samples],
         to_crop=torch.from_numpy(np.stack([sample.to_crop for sample in samples])).float(),
     )
+
+
+class Draw(NamedTuple):
+    """A row as a sampler asks for it.
+
+    Attributes:
+        row: The row.
+        seed: Of its augmentation.
+        repeat: Whether the row only fills up a process's share.
+    """
+
+    row: int
+    seed: int = 0
+    repeat: bool = False

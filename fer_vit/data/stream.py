@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from fer_vit.data.crop import CropSpec
-from fer_vit.data.dataset import Change, Draw, FaceDataset, check_position, mixed_seed, run_seed, start_worker
+from fer_vit.data.dataset import Change, FaceDataset
 from fer_vit.data.manifest import Manifest, no_label
-from fer_vit.data.sample import Batch, Sample, collate
+from fer_vit.data.sample import Batch, Draw, Sample, collate
+from fer_vit.data.samplers import check_position
 from fer_vit.data.shards import check_index, place_name
 from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec
+from fer_vit.processes import mixed_seed, run_seed, start_worker
 
 os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # it asks the network for a newer version
 try:

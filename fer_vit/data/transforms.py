@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from fer_vit.errors import check_number
-from fer_vit.face.geometry import BORDER, INTERPOLATION, Array, Image, mirror
+from fer_vit.face.crop import BORDER, INTERPOLATION, mirror
+from fer_vit.geometry import Array, Image
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for a newer version when imported
 import albumentations as A

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.explain.ablation import drops, masked_logits
-from fer_vit.explain.explain import Explanation, Method, explain, explain_each
+from fer_vit.explain.methods import Explanation, Method, explain, explain_each
 from fer_vit.explain.regions import coverage, units
 from fer_vit.explain.trace import evaluating, trace
 from fer_vit.model.region_vit import RegionViT

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import Array, Image
 from fer_vit.files import whole
+from fer_vit.geometry import Array, Image
 
 YUNET_URL = (
     "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"

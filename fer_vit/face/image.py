@@ -11,19 +11,16 @@ from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import Image
 from fer_vit.face.header import count_scans, image_size
+from fer_vit.geometry import Image
 
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif")
 )
 """What counts as an image when a folder is read, in lower case; whether it can be decoded is another matter."""
-
 REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}
 """OpenCV's bits that ask for a smaller image; its own constants are for grey or BGR."""
-
 ORIENTATION = Base.Orientation
-
 MAX_PIXELS = 2**28
 """Larger images are not decoded: a file of 68 bytes can claim 4,295 megapixels.
 
@@ -32,8 +29,6 @@ photos of a phone have 201 megapixels. Decoding takes up to seven bytes a pixel,
 """
 MAX_SCANS = 100
 """JPEGs of more scans are not decoded: 300 bytes make the decoder go over all pixels once more. Ten are usual."""
-
-
 UNREADABLE = "not an image that can be decoded"
 
 
@@ -143,11 +138,3 @@ def to_rgb(array: NDArray[np.generic]) -> Image:
 def encode_png(image: Image) -> bytes:
     """Encodes an image (H, W, 3) RGB or (H, W) grey as PNG bytes."""
     return bytes(cv2.imencode(".png", image if image.ndim == 2 else image[..., ::-1])[1])
-
-
-def one_thread(_worker: int = 0) -> None:
-    """Ends OpenCV's own threads, in a process among several and in one that is to be forked.
-
-    Processes forked while the threads live would wait for them for ever.
-    """
-    cv2.setNumThreads(1)

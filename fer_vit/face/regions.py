@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import LANDMARKS, Array
+from fer_vit.geometry import LANDMARKS, Array
 
 
 class Region(NamedTuple):

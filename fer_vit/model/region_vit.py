@@ -10,15 +10,11 @@ B images, S crop size, R regions, T tokens, D width, C classes (see `tokens`).
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
-from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from fer_vit.errors import FerVitError
-from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.backbone import (
     ATTENTION,
     create_backbone,
@@ -29,21 +25,13 @@ from fer_vit.model.backbone import (
 )
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.positions import patch_centres, token_centres
-from fer_vit.model.pretrained import CARD, DEFAULT, USE, check_weights, read_model, write_model
 from fer_vit.model.tokens import RegionEmbed, TokenLayout, Tokens, keep_patches
 
 
-class RegionViT(
-    nn.Module,
-    ModelHubMixin,
-    library_name="fer-vit",
-    tags=["facial-expression-recognition"],
-    model_card_template=CARD,
-):
+class RegionViT(nn.Module):
     """Vision transformer over patch and region tokens.
 
-    It carries what its use needs beside the weights, so that `save_pretrained`, `push_to_hub` and `from_pretrained` (of
-    huggingface_hub's mixin) keep a whole model in one folder.
+    It carries what its use needs beside the weights, so that a file of it (see `store`) is a whole model.
 
     Args:
         config: What to build.
@@ -184,55 +172,6 @@ class RegionViT(
     def classify(self, pooled: Tensor) -> Tensor:
         """Classifies a vector for each face (B, D), or for each of its expressions (B, C, D). -> (B, C)."""
         return self.vit.head(self.vit.head_drop(self.vit.fc_norm(pooled)))  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path | None = None,
-        *,
-        revision: str | None = None,
-        token: str | bool | None = None,
-        cache_dir: str | Path | None = None,
-        local_files_only: bool = False,
-        force_download: bool = False,
-    ) -> Self:
-        """Loads a trained model, ready to predict on the CPU.
-
-        Args:
-            name: A model that fer-vit ships, a checkpoint, a folder, or "user/name" on the Hugging Face hub. None: the
-                best that is shipped.
-            revision: Branch, tag or commit on the hub.
-            token: Of a private repository on the hub; None takes the one you logged in with.
-            cache_dir: Where models of the hub are kept; None: huggingface_hub's cache.
-            local_files_only: Look into the cache alone.
-            force_download: Download what is in the cache already.
-
-        Raises:
-            FerVitError: There is no such model, or its files are not whole or not fer-vit's.
-        """
-        settings, state = read_model(
-            name,
-            revision=revision,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-            force_download=force_download,
-        )
-        try:
-            with torch.device("meta"):  # takes no memory, whatever the settings ask for
-                wanted = cls(**settings).state_dict()
-            check_weights(wanted, state, name or DEFAULT)
-            net = cls(**settings)
-            net.load_state_dict(state)  # of any precision, into float32
-        except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings may hold anything
-            reason = " ".join(str(error).split())[:200]
-            raise FerVitError(f"{name} is of another version of fer-vit, or damaged ({reason}).") from error
-        use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
-        return net.eval()
-
-    def _save_pretrained(self, save_directory: Path) -> None:  # called by the mixin, which adds a model card
-        settings = {"config": self.config} | {name: getattr(self, name) for name in USE}
-        write_model(save_directory, settings, self.state_dict())
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities of logits (B, C), in float32."""

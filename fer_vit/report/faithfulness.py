@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from fer_vit.report.means import Figures
+from fer_vit.intervals import Figures
 
 
 def markdown(found: Mapping[str, Mapping[str, Figures]], better: Mapping[str, int]) -> str:

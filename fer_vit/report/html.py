@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
+from fer_vit.intervals import Figures, figures
 from fer_vit.report import draw
-from fer_vit.report.means import Figures, figures
 
 Array = NDArray[np.float64]
 Means: TypeAlias = dict[str, dict[str, Figures]]

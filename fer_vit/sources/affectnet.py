@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
-from fer_vit.data.manifest import Reading, Row, Split
+from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import IMAGE_SUFFIXES
 from fer_vit.sources.common import hold_out, not_found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
-from fer_vit.data.manifest import Reading, Split
+from fer_vit.data.schema import Reading, Split
 from fer_vit.errors import FerVitError
 
 

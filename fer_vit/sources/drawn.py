@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
-from fer_vit.data.manifest import SPLITS, Reading, Row, Split
+from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import TEMPLATE, Array, Image, apply
 from fer_vit.face.image import encode_png
 from fer_vit.files import remove_left, whole
+from fer_vit.geometry import TEMPLATE, Array, Image, apply
 from fer_vit.labels import EXPRESSIONS
 
 Look = dict[str, float]

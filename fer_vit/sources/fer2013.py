@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fer_vit.data.manifest import SPLITS, Reading, Row, Split
+from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.sources import folder

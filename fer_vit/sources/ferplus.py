@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from fer_vit.data.manifest import Reading, Row, Split
-from fer_vit.face.geometry import Array
+from fer_vit.data.schema import Reading, Row, Split
+from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.common import bad_line, not_found, read_csv
 

@@ -9,7 +9,7 @@ With splits or without:
 import os
 from pathlib import Path
 
-from fer_vit.data.manifest import SPLITS, Reading, Row, Split
+from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import IMAGE_SUFFIXES
 from fer_vit.labels import EXPRESSIONS, canonical

@@ -9,7 +9,7 @@ As distributed:
 import os
 from pathlib import Path
 
-from fer_vit.data.manifest import Reading, Row, Split
+from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.sources.common import bad_line, hold_out, not_found
 
 NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")

@@ -6,7 +6,7 @@ import pytest
 
 from fer_vit.cli import main
 from fer_vit.commands import models as verb
-from fer_vit.model.pretrained import DEFAULT
+from fer_vit.store.hub import DEFAULT
 
 
 def table(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from fer_vit.commands import prepare as module
-from fer_vit.commands.prepare import add_landmarks, prepare, summary
-from fer_vit.data.manifest import Manifest, Reading, Row
+from fer_vit.commands.prepare import prepare, summary
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Face
-from fer_vit.face.geometry import TEMPLATE, Array, Image
 from fer_vit.face.image import encode_png
+from fer_vit.geometry import TEMPLATE, Array, Image
+from fer_vit.sources.landmarks import add_landmarks
 
 POINTS = np.asarray(TEMPLATE)
 

@@ -11,20 +11,21 @@ from PIL import Image
 from skimage.data import astronaut
 
 from fer_vit.cli import main
-from fer_vit.commands.heads import HeadWriter
-from fer_vit.commands.relations import RelationWriter
-from fer_vit.commands.visualize import evidence_of
 from fer_vit.data.sample import Batch
-from fer_vit.explain.explain import Method, explain
+from fer_vit.explain.methods import Method, explain
 from fer_vit.explain.relations import head_relations, relations
 from fer_vit.explain.trace import trace
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.recognizer import Recognizer
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import Evidence
+from fer_vit.store.folder import save_network
+from fer_vit.visualize.evidence import evidence_of
+from fer_vit.visualize.heads import HeadWriter
+from fer_vit.visualize.relations import RelationWriter
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
@@ -269,7 +270,7 @@ def test_heads_join_regions_by_means_over_the_faces_that_show_both(tmp_path: Pat
 @pytest.mark.parametrize("change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}])
 @pytest.mark.parametrize("method", ["relevance", "raw"])
 def test_models_with_little_to_say(change: dict[str, object], method: str, drawn: Path, tmp_path: Path) -> None:
-    tiny(**change).save_pretrained(tmp_path / "model")
+    save_network(tiny(**change), tmp_path / "model")
     photo = next((drawn / "faces" / "test").rglob("*.png"))
     words = ("--method", method, "--face", "crop", "--detector", "none", "--heads")
     assert "<dt>Faces</dt><dd>1</dd>" in visualize(photo, tmp_path / "model", tmp_path / "r", *words)

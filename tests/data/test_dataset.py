@@ -5,15 +5,18 @@ import numpy as np
 import pytest
 import torch
 
-from fer_vit.data.crop import CropSpec
-from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, TrainSampler
-from fer_vit.data.manifest import Manifest, Reading, Row, write_manifest
-from fer_vit.data.sample import collate
+from fer_vit.data.dataset import FaceDataset
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.sample import Draw, collate
+from fer_vit.data.samplers import EvalSampler, TrainSampler
+from fer_vit.data.schema import Reading, Row
 from fer_vit.data.transforms import Augment, AugmentConfig
+from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import TEMPLATE, apply
+from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import region_boxes
+from fer_vit.geometry import TEMPLATE, apply
 from fer_vit.sources.drawn import draw_face
 
 

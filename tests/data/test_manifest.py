@@ -7,10 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fer_vit.data.manifest import SCHEMA, Manifest, Reading, Row, write_manifest
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import SCHEMA, Reading, Row
+from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import LANDMARKS
 from fer_vit.face.image import ImageError, encode_png
+from fer_vit.geometry import LANDMARKS
 
 NAMES = ("neutral", "anger")
 POINTS = np.array([[10.0, 12.0], [30.0, 12.0], [20.0, 20.0], [12.0, 30.0], [28.0, 30.0]])

@@ -3,8 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fer_vit.data.manifest import Manifest, Reading, Row, class_counts, write_manifest, write_shards
+from fer_vit.data.manifest import Manifest, class_counts
+from fer_vit.data.schema import Reading, Row
 from fer_vit.data.shards import check_index, find_shards, is_sharded, place_name
+from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fer_vit.data.transforms import Augment, AugmentConfig
-from fer_vit.face.geometry import MIRRORED, TEMPLATE, mirror
+from fer_vit.face.crop import mirror
+from fer_vit.geometry import MIRRORED, TEMPLATE
 
 SIZE = 96
 NOTHING = {"mirror": 0.0, "degrees": 0.0, "scale": 0.0, "shift": 0.0, "brightness": 0.0, "contrast": 0.0, "erase": 0.0}

@@ -6,8 +6,8 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fer_vit.explain.explain import Method, explain
 from fer_vit.explain.faithfulness import BETTER, blur, faithfulness, pixel_scores, randomised, saco, spearman
+from fer_vit.explain.methods import Method, explain
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fer_vit.data.crop import CropSpec, crop_face, place_regions
-from fer_vit.explain.explain import Method, explain_each
+from fer_vit.explain.methods import Method, explain_each
 from fer_vit.explain.trace import trace
+from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT

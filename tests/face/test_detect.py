@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 from fer_vit.errors import FerVitError
 from fer_vit.face import detect
 from fer_vit.face.detect import MIN_SIDE, YUNET_SHA256, Detector, Face, YuNet, detect_in_crop, yunet_path
-from fer_vit.face.geometry import MIRRORED, Array, Image
+from fer_vit.geometry import MIRRORED, Array, Image
 
 ASTRONAUT = np.array([[203.0, 101.5], [247.0, 103.5], [223.0, 126.5], [202.0, 140.0], [244.0, 140.0]])
 """The landmarks of scikit-image's astronaut, read off the photo by eye."""

@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import MIRRORED, TEMPLATE, apply
 from fer_vit.face.regions import DEFAULT_REGIONS, REGIONS, check_regions, region_boxes, visible
+from fer_vit.geometry import MIRRORED, TEMPLATE, apply
 
 SIZE = 100
 NAMES = tuple(REGIONS)

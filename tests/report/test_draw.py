@@ -7,8 +7,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fer_vit.face.geometry import apply, invert
 from fer_vit.face.regions import REGIONS
+from fer_vit.geometry import apply, invert
 from fer_vit.report import draw
 
 CROP, GRID = 64, 8

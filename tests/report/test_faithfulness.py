@@ -1,7 +1,7 @@
 import numpy as np
 
+from fer_vit.intervals import figures
 from fer_vit.report.faithfulness import draw, markdown
-from fer_vit.report.means import figures
 
 BETTER = {"deletion": -1, "insertion": 1}
 

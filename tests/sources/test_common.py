@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fer_vit.data.manifest import Reading, Row
+from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
 from fer_vit.sources.common import hold_out, not_found, read_csv
 

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fer_vit.data.manifest import SPLITS, Manifest, write_manifest
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import SPLITS
+from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.geometry import TEMPLATE, Image, crop_matrix, warp
+from fer_vit.face.crop import warp
 from fer_vit.face.image import read_image
 from fer_vit.face.regions import REGIONS, region_boxes
+from fer_vit.geometry import TEMPLATE, Image, crop_matrix
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.drawn import differing_regions, draw_face, read
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fer_vit.data.manifest import Reading
+from fer_vit.data.schema import Reading
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus

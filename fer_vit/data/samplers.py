@@ -1,0 +1,89 @@
+"""The order in which faces come, as a function of seed and epoch, dealt out to processes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DistributedSampler
+
+from fer_vit.data.dataset import FaceDataset
+from fer_vit.data.sample import Draw
+from fer_vit.errors import FerVitError
+from fer_vit.geometry import Array
+from fer_vit.processes import run_seed
+
+
+class TrainSampler(DistributedSampler[Draw]):
+    """Deals the rows of an epoch out to processes in a random order, each with the seed of its augmentation.
+
+    The order is that of one process, dealt out in turn: what a batch of every process holds together, one process would
+    have in a batch. Rows that are too few for one each come again; those that are too many stay away, other ones in
+    every epoch.
+
+    Args:
+        dataset: The rows.
+        weights: How often each row is drawn, with repetition, as parts of 1 (M,); None: every row once.
+        num_replicas: Number of processes.
+        rank: This one's.
+        start: The epoch that a run goes on with, and how many of its rows have had their turn.
+    """
+
+    def __init__(
+        self,
+        dataset: FaceDataset,
+        weights: Array | None = None,
+        num_replicas: int = 1,
+        rank: int = 0,
+        start: tuple[int, int] = (0, 0),
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
+        self.num_samples = max(1, len(dataset) // num_replicas)
+        self.weights = weights
+        self.start = start
+        self.epoch = start[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning speaks of epoch 0 before it has read the checkpoint."""
+        self.epoch = max(epoch, self.start[0])
+
+    def __iter__(self) -> Iterator[Draw]:
+        rows = len(self.dataset)  # type: ignore[arg-type]
+        rng = np.random.default_rng((self.seed, self.epoch))
+        order = rng.permutation(rows) if self.weights is None else rng.choice(rows, rows, p=self.weights)
+        seeds = rng.integers(2**31, size=rows)
+        done = self.start[1] if self.epoch == self.start[0] else 0
+        places = np.resize(np.arange(rows), self.num_samples * self.num_replicas)[done + self.rank :: self.num_replicas]
+        return (Draw(int(order[place]), int(seeds[place])) for place in places)
+
+
+class EvalSampler(DistributedSampler[Draw]):
+    """Deals rows out to processes in order; rows that only fill up the last round are marked as repeats.
+
+    A plain `DistributedSampler` repeats rows so that every process gets as many, and they would count twice in the
+    figures.
+    """
+
+    def __init__(self, dataset: FaceDataset, num_replicas: int | None = None, rank: int | None = None) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle=False)
+
+    def __iter__(self) -> Iterator[Draw]:
+        for place, row in zip(range(self.rank, self.total_size, self.num_replicas), super().__iter__(), strict=True):
+            yield Draw(row, repeat=place >= len(self.dataset))  # type: ignore[arg-type]
+
+
+def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Checks that the rest of an epoch can be dealt out as its beginning was.
+
+    Args:
+        position: Where a run stopped, out of a checkpoint, with what its order depends on.
+        mine: What the order depends on now, by the names of the options.
+
+    Raises:
+        FerVitError: They differ, or the position is none.
+    """
+    for name, value in mine.items():
+        if position.get(name) != value:
+            raise FerVitError(
+                f"The checkpoint is of the middle of an epoch with {name} {position.get(name)}, but now it is {value}. "
+                "Go on with the same, or from the end of an epoch."
+            )

@@ -1,0 +1,86 @@
+"""The manifest: one Parquet table that holds a data set, checked when it is read.
+
+| column | type | meaning |
+| --- | --- | --- |
+| image | struct(bytes, path) | the encoded image, or its path below the manifest's folder |
+| split | string | train, val or test |
+| label | string or null | an expression's name |
+| votes | list of float or null | the weight of every label, in the metadata's order |
+| landmarks | list of (x, y) or null | five points in image pixels, see `face.geometry.LANDMARKS` |
+| score | float or null | detection score of the landmarks |
+| face | int | index of the face in its photo |
+| source | string | the data set |
+
+`image` is laid out as Hugging Face `datasets` reads an Image. The metadata names the labels in order, the landmark
+scheme and the version that wrote the table.
+
+A data set that is larger than a disk is a folder of shards, each of them such a table with its images inside, see
+`data.shards`.
+
+A manifest may come from a stranger, and names no file outside of its folder: an absolute path, or one with `..` in it,
+is an error. Links are followed, since whoever owns the folder put them there.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from fer_vit.geometry import Array
+
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+SCHEMA = pa.schema(
+    [
+        ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        ("split", pa.string()),
+        ("label", pa.string()),
+        ("votes", pa.list_(pa.float32())),
+        ("landmarks", pa.list_(pa.list_(pa.float32()))),
+        ("score", pa.float32()),
+        ("face", pa.int32()),
+        ("source", pa.string()),
+    ]
+)
+
+
+@dataclass
+class Row:
+    """One face image of a data set.
+
+    Attributes:
+        image: The image file, or its encoded bytes where the data set has no image files.
+        name: What to call the image in messages and tables, for example its path inside the data set.
+        split: Its split.
+        label: Name of its expression, None when unknown.
+        votes: Weight of every label in the reading's order, not negative, or None.
+        landmarks: Points (5, 2) in image pixels, or None.
+        score: Detection score of the landmarks, or None.
+    """
+
+    image: Path | bytes
+    name: str
+    split: Split
+    label: str | None = None
+    votes: tuple[float, ...] | None = None
+    landmarks: Array | None = None
+    score: float | None = None
+
+
+@dataclass
+class Reading:
+    """What a source found.
+
+    Attributes:
+        names: The labels in order.
+        rows: The images, in a fixed order.
+        dropped: How many images were left out, by reason.
+        notes: What else the user should know, for example a split that is missing.
+    """
+
+    names: tuple[str, ...]
+    rows: list[Row]
+    dropped: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,151 @@
+"""Writing manifests and shards."""
+
+import json
+import os
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from fer_vit.data.checks import OUTSIDE
+from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
+from fer_vit.data.shards import INDEX, shard_name
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import ImageError, read_bytes
+from fer_vit.files import whole
+from fer_vit.geometry import LANDMARKS
+from fer_vit.version import __version__
+
+EMBED_BELOW = 32 * 1024
+"""Images smaller than this many bytes are kept inside the manifest unless the user says otherwise."""
+PART = 2000
+"""Rows that are written at once."""
+
+
+def write_manifest(
+    path: Path, reading: Reading, source: str, embed: Literal["auto", "always", "never"] = "auto"
+) -> None:
+    """Writes a manifest, which is there when it is whole.
+
+    Args:
+        path: The Parquet file; an existing one is replaced.
+        reading: The rows.
+        source: Name of the data set.
+        embed: Whether images are kept inside: small ones, all, or none.
+
+    Raises:
+        FerVitError: The folder cannot be written, an image cannot be read or does not lie below the folder, or `embed`
+            is "never" and a row has no file.
+    """
+    meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
+    schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
+    with whole(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+        for start in range(0, len(reading.rows), PART):
+            rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + PART]]
+            writer.write_table(pa.Table.from_pylist(rows, schema))
+
+
+def check_shards(reading: Reading, shards: int) -> None:
+    """Raises FerVitError when there are more shards than training images to put into them."""
+    trained = sum(row.split == "train" for row in reading.rows)
+    if shards > trained:
+        raise FerVitError(f"Expected at most as many shards as training images, {trained:,}, but got {shards:,}.")
+
+
+def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
+    """Writes a folder of shards, which is there when it is whole.
+
+    Training rows are dealt out in a random order, the same for the same rows, so that every shard is a fair sample of
+    them; the other splits have one file each. Images are kept inside.
+
+    Args:
+        folder: The folder; an existing one is replaced.
+        reading: The rows.
+        source: Name of the data set.
+        shards: Number of training shards.
+
+    Raises:
+        FerVitError: The folder cannot be written, or an image cannot be read.
+    """
+    check_shards(reading, shards)  # again, since unreadable images were left out
+    order = np.random.default_rng(0).permutation(len(reading.rows))
+    rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
+    counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
+    names = [(split, k, shard_name(split, k, count)) for split, count in counts.items() for k in range(count)]
+    index = []
+    with whole(folder) as part:
+        for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
+            dealt = rows[split][number :: counts[split]]
+            write_manifest(part / name, replace(reading, rows=dealt), source, "always")
+            if split == "train":
+                size = (part / name).stat().st_size
+                index.append({"filename": name, "chunk_bytes": size, "chunk_size": len(dealt), "dim": None})
+        # litdata's own layout; what it calls chunks are our shards, and its serialisers have nothing to do here.
+        nothing = dict.fromkeys(("chunk_bytes", "chunk_size", "compression", "data_spec", "encryption"))
+        config: dict[str, Any] = {**nothing, "data_format": []}
+        (part / INDEX).write_text(json.dumps({"chunks": index, "config": config, "updated_at": str(time.time())}))
+
+
+def check_images(reading: Reading, folder: Path, embed: str) -> None:
+    """Raises FerVitError when an image would be neither inside a manifest in a folder nor below that folder."""
+    for row in reading.rows:
+        if isinstance(row.image, Path) and row.image.is_file() and not _embedded(row, embed):
+            _path_below(row.image, folder)
+
+
+def _embedded(row: Row, embed: str) -> bool:
+    if isinstance(row.image, bytes):
+        return True
+    return embed == "always" or (embed == "auto" and row.image.stat().st_size < EMBED_BELOW)
+
+
+def _inside(row: Row, embed: str) -> bytes | None:
+    """Returns the image that a manifest keeps inside; None where it points to a file."""
+    try:
+        if not _embedded(row, embed):
+            return None
+        return row.image if isinstance(row.image, bytes) else read_bytes(row.image)
+    except (ImageError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FerVitError(
+            f"{row.name} changed while it was read ({reason}). Run again when the images are at rest."
+        ) from error
+
+
+def _path_below(image: Path, folder: Path) -> str:
+    """Returns the path from a folder to an image below it. No link is resolved: a data set may be a link itself."""
+    path = Path(os.path.relpath(image, folder)).as_posix()
+    if re.search(OUTSIDE, path):
+        raise FerVitError(
+            f"Expected images below {folder.absolute()}, the manifest's folder, but got {image}. Write the manifest "
+            "beside or above its images, or keep them inside: `--embed always`."
+        )
+    if path.encode("utf-8", "replace").decode() != path:
+        raise FerVitError(f"The name {path!a} is not Unicode. Rename that image, or keep it inside: `--embed always`.")
+    return path
+
+
+def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
+    if isinstance(row.image, bytes) and embed == "never":
+        raise FerVitError(f"The images of `{source}` have no files to point to: leave out `--embed never`.")
+    if (data := _inside(row, embed)) is not None:
+        path = row.name.encode("utf-8", "backslashreplace").decode()  # a name need not be Unicode, but this string is
+    else:
+        assert isinstance(row.image, Path)
+        path = _path_below(row.image, folder)
+    return {
+        "image": {"bytes": data, "path": path},
+        "split": row.split,
+        "label": row.label,
+        "votes": row.votes,
+        "landmarks": None if row.landmarks is None else np.asarray(row.landmarks, float).tolist(),
+        "score": row.score,
+        "face": 0,
+        "source": source,
+    }

@@ -1,0 +1,55 @@
+"""The figures of a classifier: torchmetrics, under the names that logs and tables use."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torchmetrics import MetricCollection
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassCalibrationError,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
+
+from fer_vit.errors import FerVitError
+
+
+def expression_metrics(num_classes: int, prefix: str) -> MetricCollection:
+    """Returns the metrics of a stage; they take probabilities (B, C) and class indices (B,).
+
+    `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the `confusion` matrix
+    (rows: target), from which `class_recall` takes the recall of every class; its mean is the UAR. Macro means
+    leave out classes that do not occur.
+
+    Raises:
+        FerVitError: There is but one class.
+    """
+    if num_classes < 2:
+        raise FerVitError(f"Expected two classes or more to tell apart, but got {num_classes}. Add images of others.")
+    return MetricCollection(
+        {
+            "accuracy": MulticlassAccuracy(num_classes, average="micro"),
+            "f1": MulticlassF1Score(num_classes, average="macro"),
+            "ece": MulticlassCalibrationError(num_classes, n_bins=15),
+            "confusion": MulticlassConfusionMatrix(num_classes),
+        },
+        prefix=prefix,
+    )
+
+
+def class_recall(confusion: Tensor) -> Tensor:
+    """Recall of every class (C,) from a confusion matrix (C, C) with targets in rows; NaN for one without samples."""
+    counts = confusion.sum(1)
+    recall = confusion.diagonal() / counts.clamp(min=1)
+    return torch.where(counts > 0, recall, torch.full_like(recall, torch.nan))
+
+
+def metrics_table(scalars: dict[str, float], confusion: Tensor, labels: Sequence[str]) -> str:
+    """Writes figures as Markdown: one table of the scalars, one of recall by class."""
+    lines = ["| figure | value |", "| --- | ---: |"]
+    lines += [f"| {name} | {value:.4f} |" for name, value in scalars.items()]
+    lines += ["", "| expression | images | recall |", "| --- | ---: | ---: |"]
+    rows = zip(labels, confusion.sum(1).tolist(), class_recall(confusion).tolist(), strict=True)
+    lines += [f"| {label} | {int(count)} | {recall:.4f} |" for label, count, recall in rows]
+    return "\n".join(lines) + "\n"

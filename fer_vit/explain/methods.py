@@ -1,0 +1,140 @@
+"""Which patches and which facial regions speak for a prediction, by any of several methods.
+
+B images, C classes, T tokens, R regions, N patches.
+"""
+
+import zlib
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fer_vit.errors import FerVitError
+from fer_vit.explain.ablation import drops
+from fer_vit.explain.attention import raw, relevance, rollout
+from fer_vit.explain.regions import region_means, units
+from fer_vit.explain.trace import Trace, evaluating, trace
+from fer_vit.model.region_vit import RegionViT
+
+KNOWING = ("relevance", "ablation")
+"""Methods that know which class they explain."""
+Method = Literal["relevance", "ablation", "rollout", "raw", "random", "centre"]
+
+
+class Explanation(NamedTuple):
+    """What speaks for a score, and, by methods that know, what against it (negative).
+
+    Attributes:
+        probabilities: (B, C).
+        scores: Of every token (B, T); their absolute values sum to 1, or to 0 where nothing speaks.
+        heat: Those of the patches (B, rows, columns); (B, 0, 0) without patch tokens.
+        shares: Of every region (B, R): the mean score of its tokens, where the model has them, and of the patches as
+            far as it covers them; by "ablation" the fall when all of these are masked; 0 for a missing region. Their
+            absolute values sum to 1 or 0 as well.
+    """
+
+    probabilities: Tensor
+    scores: Tensor
+    heat: Tensor
+    shares: Tensor
+
+
+def explain(
+    net: RegionViT,
+    image: Tensor,
+    boxes: Tensor,
+    valid: Tensor,
+    method: Method = "relevance",
+    direction: Tensor | None = None,
+) -> Explanation:
+    """Classifies faces and says which patches and regions speak for the prediction.
+
+    Args:
+        net: The model; it is left as it is found.
+        image: Face crops (B, 3, S, S), RGB in [0, 1].
+        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
+        valid: Which regions are there (B, R).
+        method: "relevance", gradient times attention through all blocks; "rollout", attention through all blocks;
+            "raw", attention of the last one; "ablation", the fall of the score when a region's tokens, and the patches
+            under it, are masked; and two controls, "random" and "centre".
+        direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for why
+            one and not another. None: the predicted class.
+    """
+    check_method(method)
+    seen = trace(net, image, boxes, valid)
+    return explain_each(net, seen, method, None if direction is None else direction[None])[0]
+
+
+def check_method(method: str) -> None:
+    """Raises FerVitError for a method that does not exist."""
+    if method not in get_args(Method):
+        raise FerVitError(f"Expected method to be one of {', '.join(get_args(Method))}, but got {method}.")
+
+
+@torch.no_grad()
+def explain_each(net: RegionViT, seen: Trace, method: Method, directions: Tensor | None = None) -> list[Explanation]:
+    """Explains several scores (E, B, C) of faces that the model has `seen`; other arguments as for `explain`."""
+    check_method(method)
+    if directions is None:
+        directions = nn.functional.one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
+    found = ablated(net, seen, directions) if method == "ablation" else attributed(net, seen, directions, method)
+    probabilities = net.probabilities(seen.logits)
+    return [
+        Explanation(probabilities, _whole(scores), net.layout.patch_map(_whole(scores)), _whole(shares))
+        for scores, shares in found
+    ]
+
+
+def _whole(values: Tensor) -> Tensor:
+    """Scales rows so that their absolute values sum to 1; rows of 0 stay so."""
+    return values / values.abs().sum(1, keepdim=True).clamp(min=1e-12)
+
+
+def attributed(net: RegionViT, seen: Trace, directions: Tensor, method: Method) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields scores of tokens (B, T) and shares of regions (B, R) by a method that has a score for every token."""
+    for scores in token_scores(net, seen, directions, method):
+        scores[:, : net.layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
+        if seen.tokens.valid is not None:
+            scores = scores * seen.tokens.valid
+        yield scores, region_means(seen.parts, scores)  # a sum would let large regions win by the patches under them
+
+
+def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method) -> Iterator[Tensor]:
+    """Yields scores of every token (B, T) for each direction (E, B, C)."""
+    tokens, pool = seen.tokens, seen.pooled.weights
+    if method == "random":
+        # Other numbers for other faces, the same for the same.
+        generator = torch.Generator().manual_seed(zlib.crc32(tokens.x.detach().float().cpu().numpy().tobytes()))
+        yield from torch.rand(len(directions), *tokens.x.shape[:2], generator=generator).to(tokens.x.device)
+        return
+    if method == "centre":
+        apart = (tokens.centres.float() - net.config.img_size / 2).norm(dim=-1)
+        yield from (-2 * (apart / (net.config.img_size / 2)).square()).exp().expand(len(directions), -1, -1).clone()
+        return
+    looked = [pool] if net.config.head == "query" else []
+    for direction in directions:
+        if method == "relevance":
+            aims = [*seen.attention, *looked]
+            gradients = torch.autograd.grad(seen.logits, aims, direction.to(seen.logits), retain_graph=True)
+            depth = len(seen.attention)
+            yield relevance(seen.attention, gradients[:depth], pool, *gradients[depth:])
+        else:
+            # With a query for each expression: where those of the score looked.
+            weights = pool.mean(1)  # (B, Q, T)
+            one = weights[:, 0] if weights.shape[1] == 1 else (direction.abs()[..., None] * weights).sum(1)
+            yield (rollout if method == "rollout" else raw)(seen.attention, one)
+
+
+def ablated(net: RegionViT, seen: Trace, directions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields scores of tokens (B, T) and shares of regions (B, R) by `ablation.drops`.
+
+    A region's fall is that of its tokens and patches together; each of these has the mean fall of the regions that it
+    belongs to, a patch outside all of them 0.
+    """
+    together = units(net.layout, seen.parts)  # (B, R, T)
+    with evaluating(net):
+        falls = drops(net, seen.tokens, together)  # (B, R, C)
+    for direction in directions:
+        fall = (falls * direction[:, None]).sum(-1)
+        yield (fall[..., None] * together).sum(1) / together.sum(1).clamp(min=1), fall

@@ -1,0 +1,97 @@
+"""From an image and its landmarks to a model's crop and region boxes."""
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fer_vit.face.regions import DEFAULT_REGIONS, region_boxes, visible
+from fer_vit.geometry import MIRRORED, TEMPLATE, Align, Array, Image, apply, compose, crop_matrix, fit_matrix, invert
+
+
+@dataclass(frozen=True)
+class CropSpec:
+    """How a face becomes a model's input. It travels in the checkpoint.
+
+    Attributes:
+        size: Side S of the square crop in pixels.
+        regions: Names of the regions.
+        align: "landmarks" turns and scales every face onto the template; "crop" takes images as they are framed.
+        template: Where the landmarks belong in the crop (5, 2), as fractions of its side.
+    """
+
+    size: int
+    regions: tuple[str, ...] = DEFAULT_REGIONS
+    align: Align = "landmarks"
+    template: tuple[tuple[float, float], ...] = TEMPLATE
+
+
+def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: bool) -> tuple[Image, Array, Array]:
+    """Crops a face from its image.
+
+    Args:
+        image: The image (H, W, 3), RGB uint8.
+        landmarks: Points (5, 2) in the image, or None: then the image is taken whole.
+        spec: How a face becomes a crop.
+        framed: The image is the crop of one face already, so that a model with `align` "crop" takes it whole.
+
+    Returns:
+        The crop (S, S, 3), the landmarks in it (5, 2), without known ones where the template has them, and the matrix
+        (2, 3) from image to crop pixels.
+    """
+    if landmarks is None or (framed and spec.align == "crop"):
+        to_crop = fit_matrix(image, spec.size)
+    else:
+        to_crop = crop_matrix(landmarks, spec.size, spec.template, spec.align)
+    points = np.asarray(spec.template, float) * spec.size if landmarks is None else apply(to_crop, landmarks)
+    return warp(image, to_crop, spec.size), points, to_crop
+
+
+def place_regions(landmarks: Array, spec: CropSpec) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Returns region boxes (R, 4) and which are there (R,), for landmarks (5, 2) in crop pixels."""
+    boxes = region_boxes(landmarks, spec.regions)
+    valid = visible(boxes, spec.size)
+    boxes[~valid] = 0.0
+    return boxes, valid
+
+
+BORDER = cv2.BORDER_REPLICATE
+"""Outside an image its border goes on: an edge that the camera never saw would look like a contour of the face."""
+INTERPOLATION = cv2.INTER_CUBIC
+"""Linear interpolation would blur small faces."""
+
+
+def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
+    """Draws the crop (size, size, 3) that `matrix`, image to crop pixels, describes; past its border the image goes on.
+
+    Strong reductions are done in two steps, the first by area averaging, because a warp reads only its neighbours and
+    would alias.
+    """
+    m = np.asarray(matrix, float)
+    scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
+    if 0 < scale < 0.5:
+        image, m = _window(image, m, size, margin=2 / scale)  # most of a photo is not the face
+        # Twice the target's resolution remains for the warp itself.
+        height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
+        reduced = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+        back = np.array([[image.shape[1] / width, 0.0, 0.0], [0.0, image.shape[0] / height, 0.0]])
+        image, m = np.asarray(reduced, np.uint8), compose(m, back)
+    # OpenCV puts a pixel's centre at whole numbers; here it lies at +0.5.
+    m = m + np.array([[0.0, 0.0, 0.5 * (m[0, 0] + m[0, 1]) - 0.5], [0.0, 0.0, 0.5 * (m[1, 0] + m[1, 1]) - 0.5]])
+    return np.asarray(cv2.warpAffine(image, m, (size, size), flags=INTERPOLATION, borderMode=BORDER), np.uint8)
+
+
+def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Image, Array]:
+    """Returns the part of an image that a crop shows, with a margin in its pixels, and the matrix from there."""
+    corners = apply(invert(matrix), [(0, 0), (size, 0), (0, size), (size, size)])
+    whole = np.array(image.shape[1::-1])
+    start = np.clip(np.floor(corners.min(0) - margin), 0, whole - 1).astype(int)
+    stop = np.clip(np.ceil(corners.max(0) + margin), start + 1, whole).astype(int)
+    return image[start[1] : stop[1], start[0] : stop[0]], compose(matrix, np.column_stack([np.eye(2), start]))
+
+
+def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:
+    """Mirrors a crop (S, S, 3) and its landmarks (5, 2): their coordinates, and which row is left and which right."""
+    mirrored: Array = landmarks * [-1.0, 1.0] + [image.shape[1], 0.0]
+    return np.ascontiguousarray(image[:, ::-1]), mirrored[list(MIRRORED)]

@@ -1,0 +1,86 @@
+"""Where things are in a face image: landmarks and 2x3 matrices.
+
+Points are (x, y) in pixels with the origin at the upper left corner of the upper left pixel, so that a pixel's centre
+lies at +0.5 and scaling an image by s multiplies every coordinate by s. Boxes are xyxy in the same coordinates.
+Images are RGB uint8 (H, W, 3).
+"""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Image = NDArray[np.uint8]
+Array = NDArray[np.float64]
+Align = Literal["landmarks", "crop"]
+LANDMARKS = ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")
+"""The landmark scheme: the person's right comes first and has the smaller x in an upright photo."""
+MIRRORED = (1, 0, 2, 4, 3)
+"""Row order of the landmarks after a mirror: the person's right and left swap."""
+TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.638, 0.751))
+"""Landmarks of the standard crop as fractions of its side: FERPlus' mean face, made symmetric."""
+
+
+def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:
+    """Finds the similarity transform that carries points onto points.
+
+    Args:
+        source: Points (L, 2).
+        target: Points (L, 2).
+        rotate: With it the squared error is least. Without it the transform only scales, to the same spread of the
+            points around their mean, and shifts.
+
+    Returns:
+        Matrix (2, 3) from source to target coordinates. No reflection. Closed form of Umeyama (1991) in two dimensions.
+    """
+    # As complex numbers x + iy a turn with a scale is one factor.
+    src, dst = (np.asarray(points, float) @ [1, 1j] for points in (source, target))
+    a, b = src - src.sum() / len(src), dst - dst.sum() / len(dst)
+    norm = max(np.vdot(a, a).real, 1e-12)
+    # Without a turn the best fit of the coordinates would shrink a tilted face; equal spread keeps its size.
+    turn = np.vdot(a, b) / norm if rotate else complex(np.sqrt(np.vdot(b, b).real / norm))
+    shift = (dst.sum() - turn * src.sum()) / len(src)
+    return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])
+
+
+def compose(second: ArrayLike, first: ArrayLike) -> Array:
+    """Returns the (2, 3) matrix that does `first`, then `second`."""
+    both: Array = np.asarray(second, float) @ np.vstack([np.asarray(first, float), [0.0, 0.0, 1.0]])
+    return both
+
+
+def invert(matrix: ArrayLike) -> Array:
+    """Returns the (2, 3) matrix of the way back."""
+    m: Array = np.asarray(matrix, float)
+    back = np.linalg.inv(m[:, :2])
+    return np.column_stack([back, -back @ m[:, 2]])
+
+
+def apply(matrix: ArrayLike, points: ArrayLike) -> Array:
+    """Carries points (..., 2) through a (2, 3) matrix."""
+    m: Array = np.asarray(matrix, float)
+    carried: Array = np.asarray(points, float) @ m[:, :2].T + m[:, 2]
+    return carried
+
+
+def fit_matrix(image: Image, size: int) -> Array:
+    """Returns the (2, 3) matrix that fits a whole image into a square of `size` pixels: centred, never squeezed."""
+    height, width = image.shape[:2]
+    scale = size / max(height, width)
+    return np.array([[scale, 0.0, (size - scale * width) / 2], [0.0, scale, (size - scale * height) / 2]])
+
+
+def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks") -> Array:
+    """Returns the matrix from an image to its square face crop.
+
+    Args:
+        landmarks: Points (5, 2) in the image.
+        size: Side of the crop in pixels.
+        template: Where the landmarks belong, (5, 2), as fractions of the crop's side.
+        align: "landmarks" turns, scales and shifts the face onto the template; "crop" only scales and shifts, as for
+            a model whose training crops were upright boxes.
+
+    Returns:
+        Matrix (2, 3) from image to crop pixels.
+    """
+    return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")

@@ -1,0 +1,105 @@
+"""What `predict` is given: files, folders, patterns and images in memory."""
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pil
+from PIL import ImageOps
+from torch import Tensor
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import IMAGE_SUFFIXES, to_rgb
+from fer_vit.geometry import Image
+
+Source: TypeAlias = Path | Image
+"""A file, or an image in memory (H, W, 3), RGB uint8."""
+Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
+"""A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
+
+
+def as_sources(images: Images | Iterable[Images]) -> list[Source]:
+    """Lists files by their paths, images in memory as RGB; folders and patterns become the files they name.
+
+    Raises:
+        FerVitError: A file is not there, or an array is not an image.
+    """
+    if isinstance(images, str | Path):
+        return list(find_images([images]))
+    if isinstance(images, Pil.Image):
+        return [from_pil(images)]
+    if isinstance(images, np.ndarray) and images.ndim < 4:
+        return [to_rgb(images)]
+    if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
+        raise FerVitError(
+            f"Expected a path, an image of numpy or PIL, or a list of these, but got {type(images).__name__} "
+            "(of a uint8 tensor (H, W, 3) `.numpy()` is an image)."
+        )
+    return [source for image in images for source in as_sources(image)]
+
+
+def from_pil(image: Pil.Image) -> Image:
+    """Takes a PIL image as the file reader would: turned as its EXIF says, 16 bits made 8."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise FerVitError(f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255.")
+    return to_rgb(np.asarray(image.convert("RGB")))
+
+
+def find_images(inputs: Sequence[str | Path]) -> list[Path]:
+    """Lists the images that `iter_images` finds."""
+    return list(iter_images(inputs))
+
+
+def iter_images(inputs: Sequence[str | Path]) -> Iterator[Path]:
+    """Yields the images that files, folders (with all below them) and glob patterns name, each once, in order.
+
+    Hidden files and folders are left out of folders; a file that is named itself is taken whatever it is called.
+
+    Raises:
+        FerVitError: An input does not exist or holds no image.
+    """
+    named = {str(item): _named(str(item)) for item in inputs}
+    # A folder alone names no image twice, and may hold more than memory does.
+    seen: set[Path] | None = None if sum(map(len, named.values())) == 1 else set()
+    for item, paths in named.items():
+        empty = True
+        for path in paths:
+            for image in _images_below(path) if path.is_dir() else [path]:
+                empty = False
+                if seen is None or image not in seen:
+                    yield image
+                if seen is not None:
+                    seen.add(image)
+        if empty:
+            suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
+            raise FerVitError(f"Expected images ({suffixes}) in {item}, but found none. Name a folder with images.")
+
+
+def _named(item: str) -> list[Path]:
+    """Returns the files and folders that a path or glob pattern names."""
+    if os.path.lexists(item):
+        return [Path(item)]
+    # A pattern may reach one file through several links, or a loop of them.
+    matches = {os.path.realpath(match): Path(match) for match in sorted(glob.glob(item, recursive=True))[::-1]}
+    if not matches:
+        raise FerVitError(f"Expected an image, a folder or a pattern that matches some, but there is no {item}.")
+    return sorted(matches.values())
+
+
+def _refuse(error: OSError) -> None:
+    raise FerVitError(f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name others.")
+
+
+def _images_below(folder: Path) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder, onerror=_refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
+                yield Path(parent, name)

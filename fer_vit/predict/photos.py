@@ -1,0 +1,140 @@
+"""Photos as faces: found or given, cropped as a model expects them, in worker processes."""
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import cv2
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from fer_vit.data.sample import Batch, Sample, collate
+from fer_vit.face.crop import CropSpec, crop_face, place_regions
+from fer_vit.face.detect import MAX_SIDE, Detector, Face, detect_in_crop
+from fer_vit.face.image import ImageError, decode_image, read_bytes, reduction_to
+from fer_vit.geometry import Image, crop_matrix
+from fer_vit.predict.inputs import Source
+from fer_vit.processes import one_thread
+
+FaceMode = Literal["detect", "crop"]
+OK = "ok"
+NO_FACE = "no face"
+
+
+class Photo(NamedTuple):
+    """What became of an image.
+
+    Attributes:
+        path: The image; "image 0" and so on for images in memory.
+        status: `OK`, `NO_FACE`, or the reason why it could not be read.
+        faces: Its faces in the image's own pixels; None for a whole-image crop in which none was found.
+    """
+
+    path: str
+    status: str
+    faces: list[Face | None]
+
+    @property
+    def reason(self) -> str:
+        """The status without what is this photo's alone, such as its size: what photos are counted by."""
+        return self.status.partition(":")[0]
+
+
+class PhotoBatch(NamedTuple):
+    """Some photos, and all their faces in order.
+
+    Attributes:
+        photos: The photos.
+        batch: Their faces, photo by photo; None when there is none. `row` is the face's place in its photo.
+    """
+
+    photos: list[Photo]
+    batch: Batch | None
+
+
+class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
+    """Images as faces. Nothing about an image raises: what went wrong becomes its status.
+
+    Args:
+        sources: The images.
+        spec: How a face becomes a crop.
+        face: "detect" finds every face; "crop" takes each image as one face crop.
+        detector: Finds the faces. None, for "crop" only, takes the images to be framed like the model's template.
+    """
+
+    def __init__(self, sources: Sequence[Source], spec: CropSpec, face: FaceMode, detector: Detector | None) -> None:
+        self.sources = sources
+        self.spec = spec
+        self.face = face
+        self.detector = detector
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, index: int) -> tuple[Photo, list[Sample]]:
+        """Reads an image and crops its faces."""
+        source = self.sources[index]
+        path = str(source) if isinstance(source, Path) else f"image {index}"
+        try:
+            image, reduction, faces = self._look(source)
+            samples = [self._sample(image, reduction, face, place, path) for place, face in enumerate(faces)]
+        except ImageError as error:
+            return Photo(path, str(error), []), []
+        except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
+            return Photo(path, "the image cannot be processed", []), []
+        return Photo(path, OK if faces else NO_FACE, faces), samples
+
+    def _look(self, source: Source) -> tuple[Image, int, list[Face | None]]:
+        """Returns an image, its reduction, and its faces in pixels of the whole image."""
+        if not isinstance(source, Path):
+            return source, 1, self._faces(source, 1)
+        data = read_bytes(source)
+        # A photo of a phone has many more pixels than the detector looks at.
+        reduction = reduction_to(data, MAX_SIDE) if self.face == "detect" else 1
+        image = decode_image(data, reduction)
+        faces = self._faces(image, reduction)
+        if any(face and self._wants_more(face, reduction) for face in faces):
+            return decode_image(data), 1, faces
+        return image, reduction, faces
+
+    def _faces(self, image: Image, reduction: int) -> list[Face | None]:
+        if self.face == "detect":
+            found = self.detector(image) if self.detector else []
+            return [Face(face.box * reduction, face.landmarks * reduction, face.score) for face in found]
+        return [detect_in_crop(self.detector, image) if self.detector else None]
+
+    def _wants_more(self, face: Face, reduction: int) -> bool:
+        """Tells whether a face's crop has more pixels than the face has in a reduced image."""
+        to_crop = crop_matrix(face.landmarks, self.spec.size, self.spec.template, self.spec.align)
+        return reduction > 1 and float(np.linalg.det(to_crop[:, :2])) * reduction**2 > 1
+
+    def _sample(self, image: Image, reduction: int, face: Face | None, place: int, path: str) -> Sample:
+        landmarks = None if face is None else face.landmarks / reduction
+        crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
+        to_crop[:, :2] /= reduction
+        boxes, valid = place_regions(points, self.spec)
+        return Sample(crop, boxes, valid, None, place, path, to_crop)
+
+
+def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
+    """Returns batches of `batch_size` photos in order, read by `num_workers` processes (0: in this one)."""
+    one_thread()
+    return DataLoader(
+        dataset,  # type: ignore[arg-type]
+        batch_size,
+        num_workers=num_workers,
+        collate_fn=_collate,
+        worker_init_fn=_start_worker,
+    )
+
+
+def _collate(items: list[tuple[Photo, list[Sample]]]) -> PhotoBatch:
+    samples = [sample for _, found in items for sample in found]
+    return PhotoBatch([photo for photo, _ in items], collate(samples) if samples else None)
+
+
+def _start_worker(_: int) -> None:
+    one_thread()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the main process cleans up, see `cli`
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the status says what cannot be read

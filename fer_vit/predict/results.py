@@ -1,0 +1,113 @@
+"""A face and its expression, and its row in a table."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image as Pil
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import ImageError, read_image
+from fer_vit.geometry import LANDMARKS, Array
+from fer_vit.predict.inputs import Source
+from fer_vit.predict.photos import Photo
+from fer_vit.report.draw import FaceView, prediction_figure
+from fer_vit.report.table import Cell
+
+
+@dataclass(frozen=True, eq=False)
+class FaceResult:
+    """A face and its expression.
+
+    Attributes:
+        label: The most probable expression.
+        confidence: Its probability.
+        probabilities: Of every expression by name.
+        path: The photo; "image 0" and so on for images in memory.
+        face: Number of the face in its photo, from 0.
+        box: Box (4,), xyxy in the photo's pixels; None when a crop was taken whole.
+        landmarks: (x, y) in the photo's pixels by name; None when none were found.
+        score: Certainty of the detector in [0, 1]; None without one.
+        source: The photo's path, or the image in memory.
+        to_crop: Matrix (2, 3) from photo to crop pixels.
+        crop_size: Side of the crop that the model saw.
+        regions: Box (4,) of every region that the model saw, xyxy in crop pixels.
+    """
+
+    label: str
+    confidence: float
+    probabilities: dict[str, float] = field(repr=False)
+    path: str
+    face: int
+    box: Array | None = field(repr=False)
+    landmarks: dict[str, tuple[float, float]] | None = field(repr=False)
+    score: float | None
+    source: Source = field(repr=False)
+    to_crop: Array = field(repr=False)
+    crop_size: int = field(repr=False)
+    regions: dict[str, Array] = field(repr=False)
+
+    def plot(self) -> Pil.Image:
+        """Draws the face with its box and regions beside its probabilities; a notebook shows the picture by itself.
+
+        Raises:
+            FerVitError: The photo cannot be read any more.
+        """
+        try:
+            photo = read_image(self.source) if isinstance(self.source, Path) else self.source
+        except ImageError as error:
+            raise FerVitError(f"{self.path}: {error}.") from error
+        return prediction_figure(
+            FaceView(
+                name=self.path,
+                face=self.face,
+                photo=photo,
+                box=self.box,
+                to_crop=self.to_crop,
+                crop_size=self.crop_size,
+                heat=np.zeros((0, 0)),
+                regions=self.regions,
+                shares={},
+                probabilities=self.probabilities,
+            )
+        )
+
+
+BOX = ("box_left", "box_top", "box_right", "box_bottom")
+POINTS = tuple(f"{name}_{axis}" for name in LANDMARKS for axis in "xy")
+
+
+def table_columns(labels: list[str]) -> dict[str, type]:
+    """Returns name and type of a table's columns.
+
+    Raises:
+        FerVitError: A label is the name of another column.
+    """
+    columns = {"path": str, "status": str, "face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float)}
+    columns |= {"label": str, "confidence": float}
+    if taken := columns.keys() & set(labels):
+        raise FerVitError(
+            f"The model has a class `{min(taken)}`, which is the name of another column. Rename the class."
+        )
+    return columns | dict.fromkeys(labels, float)
+
+
+def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell]]:
+    """Yields the rows of a photo: one for each face, or one without a face."""
+    if not faces:
+        yield {"path": photo.path, "status": photo.status, "label": None}
+    for face in faces:
+        box = {} if face.box is None else dict(zip(BOX, face.box.tolist(), strict=True))
+        points = [number for point in (face.landmarks or {}).values() for number in point]
+        yield {
+            "path": photo.path,
+            "status": photo.status,
+            "face": face.face,
+            **box,
+            **dict(zip(POINTS, points, strict=False)),
+            "score": face.score,
+            "label": face.label,
+            "confidence": face.confidence,
+            **face.probabilities,
+        }

@@ -1,0 +1,165 @@
+"""Trained models as files: those that fer-vit ships, folders, the Hugging Face hub, and checkpoints of `fer-vit fit`.
+
+A folder holds model.safetensors and config.json: what to build, and what its use needs (labels, cropping, temperature).
+Nothing here runs code that lies in a file, or believes what a file says of its size.
+"""
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from fer_vit.errors import FerVitError, short
+from fer_vit.files import whole
+from fer_vit.labels import check_labels
+from fer_vit.model.attention import fused_is_faster, use_fused_attention
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.store.checkpoint import _all, load_checkpoint
+from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
+
+MAX_CONFIG = 1_000_000
+"""Bytes of a config.json, at most; ours have 2 kB."""
+USE = ("labels", "align", "template", "temperature")
+"""What a model's use needs beside the network."""
+CARD = """---
+library_name: fer-vit
+pipeline_tag: image-classification
+tags: [facial-expression-recognition]
+---
+
+# A facial expression model of fer-vit
+
+    from fer_vit import load
+
+    faces = load("path/to/this/folder").predict("photo.jpg")
+
+What it was trained on, how good it is, and what it must not be used for: not said yet.
+"""
+"""The card of a folder that has none."""
+
+
+def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
+    """Loads a trained network, ready to predict on the CPU; arguments and errors as for `read_model`."""
+    settings, state = read_model(name, **hub)
+    try:
+        with torch.device("meta"):  # takes no memory, whatever the settings ask for
+            wanted = RegionViT(**settings).state_dict()
+        check_weights(wanted, state, name or DEFAULT)
+        net = RegionViT(**settings)
+        net.load_state_dict(state)  # of any precision, into float32
+    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings may hold anything
+        reason = " ".join(str(error).split())[:200]
+        raise FerVitError(f"{name} is of another version of fer-vit, or damaged ({reason}).") from error
+    use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
+    return net.eval()
+
+
+def save_network(net: RegionViT, folder: Path) -> None:
+    """Writes a folder that `load_network` reads: weights in the precision that they have, settings and a model card.
+
+    Raises:
+        FerVitError: The folder cannot be written.
+    """
+    settings = {"config": asdict(net.config)} | {name: getattr(net, name) for name in USE}
+    weights = save({name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"})
+    card = folder / CARD_FILE
+    text = card.read_bytes() if card.is_file() else CARD.encode()
+    with whole(folder, (CARD_FILE, WEIGHTS, CONFIG)) as new:
+        new.mkdir()
+        (new / CARD_FILE).write_bytes(text)
+        (new / WEIGHTS).write_bytes(weights)
+        (new / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+
+
+def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Reads a model.
+
+    Args:
+        name: A model that fer-vit ships, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
+        **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
+
+    Returns:
+        The arguments of `RegionViT`, and its state dict.
+
+    Raises:
+        FerVitError: There is no such model, or its files are not whole or not fer-vit's.
+    """
+    name = DEFAULT if name is None else name
+    if Path(name).is_file() or Path(name).suffix == ".ckpt":
+        checkpoint = load_checkpoint(Path(name))
+        hyper = checkpoint["hyper_parameters"]
+        settings = {"config": hyper["network"], **{key: hyper[key] for key in USE if key in hyper}}
+        state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
+        return check_settings(settings, name), state
+    folder = find_folder(name, **hub)
+    if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
+        raise FerVitError(f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint.")
+    try:
+        if (folder / CONFIG).stat().st_size > MAX_CONFIG:
+            raise FerVitError(f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes, but that of {name} has more.")
+        settings = json.loads((folder / CONFIG).read_text("utf-8"))
+        state = load_file(folder / WEIGHTS)
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        raise FerVitError(f"The model {name} cannot be read ({error}). Get it again.") from error
+    return check_settings(settings, name), state
+
+
+def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
+    """Returns what a file says as the arguments of `RegionViT`.
+
+    Raises:
+        FerVitError: Something is missing or is not what it should be.
+    """
+    config = settings.get("config") if isinstance(settings, dict) else None
+    if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
+        raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
+    if unknown := config.keys() - {field.name for field in fields(RegionViTConfig)}:
+        raise FerVitError(
+            f"{name} does not fit this version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit."
+        )
+    known = {key: settings[key] for key in USE if key in settings}
+    labels, template, temperature = known["labels"], known.get("template", ()), known.get("temperature", 1.0)
+    if known.get("align", "landmarks") not in ("landmarks", "crop"):
+        raise FerVitError(f"{name}: expected align to be landmarks or crop, but got {known['align']}.")
+    check_labels(labels, name)
+    points = template if _all(template, list | tuple) else [[]]
+    numbers = [value for point in points for value in point if isinstance(value, int | float) and -9 <= value <= 9]
+    if template and ([len(point) for point in points] != [2] * 5 or len(numbers) != 10):
+        raise FerVitError(f"{name}: expected five points (x, y) as template, but got {short(template)}.")
+    if not isinstance(temperature, int | float) or not 1e-3 <= temperature <= 1e3:
+        raise FerVitError(f"{name}: expected a temperature from 0.001 to 1000, but got {short(temperature)}.")
+    # JSON knows lists only
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
+    return {**known, "config": RegionViTConfig(**{**values, "pretrained": False})}  # the weights are its own
+
+
+def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:
+    """Compares the weights of a file with those that its settings ask for.
+
+    Args:
+        wanted: The state dict of a model as the settings say, which may lie on the meta device.
+        state: That of the file, of any precision.
+        name: What to call the file in messages.
+
+    Raises:
+        FerVitError: They differ, or a weight is not a finite number.
+    """
+    for key in sorted(wanted.keys() | state.keys()):
+        here, there = (_kind(weights[key]) if key in weights else "missing" for weights in (wanted, state))
+        if here != there:
+            raise FerVitError(
+                f"{name} is of another version of fer-vit, or damaged (weights `{short(key)}`: {there}, but its "
+                f"settings ask for {here})."
+            )
+        if not state[key].float().isfinite().all():
+            raise FerVitError(f"{name} holds weights that are no numbers (`{key}`), as after a training that diverged.")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{'float' if tensor.is_floating_point() else 'int'} {tuple(tensor.shape)}"

@@ -1,0 +1,98 @@
+"""Where models are: in the package, in folders, on the Hugging Face hub."""
+
+import hashlib
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import DryRunError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from fer_vit.errors import FerVitError
+
+SHIPPED = Path(__file__).parents[1] / "weights"
+"""Where the package keeps its models, a folder each."""
+DEFAULT = "ferplus-small"
+"""The model that is taken when nobody names one."""
+CONFIG, WEIGHTS, CARD_FILE = "config.json", "model.safetensors", "README.md"
+FILES = [CONFIG, WEIGHTS, CARD_FILE]
+"""What is fetched from the hub."""
+MAX_BYTES = 10_000_000_000
+"""No more is fetched from the hub; the largest of timm's models have 8 GB."""
+
+
+def find_folder(name: str | Path, **hub: Any) -> Path:
+    """Returns the folder of a model, out of the package, the disk or the hub (downloaded and kept in its cache).
+
+    Raises:
+        FerVitError: There is none.
+    """
+    if name in (models := shipped_models()):  # a Path is a folder of that name
+        return models[str(name)]
+    if str(name) and Path(name).is_dir():
+        return Path(name)
+    known = f"Expected a model that is shipped ({', '.join(models)}), a checkpoint, a folder or user/name on the hub"
+    if str(name).count("/") != 1:
+        raise FerVitError(f"{known}, but there is no {name}.")
+    try:
+        return _download(str(name), **hub)
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise FerVitError(f"{known}, but cannot get {name} from the hub ({reason}).") from error
+
+
+def _download(name: str, **hub: Any) -> Path:
+    """Fetches a model from the hub, or takes it out of its cache; returns the folder.
+
+    Raises:
+        FerVitError: It would not come over https, is too large, or its weights are not those that the hub lists.
+    """
+    if not hub.get("local_files_only"):
+        if not constants.ENDPOINT.startswith("https://"):
+            raise FerVitError(f"Expected HF_ENDPOINT to begin with https://, but got {constants.ENDPOINT}. Change it.")
+        with suppress(DryRunError):  # the hub does not answer: its cache may know the model
+            files = snapshot_download(name, allow_patterns=FILES, dry_run=True, **hub)
+            if (size := sum(file.file_size or 0 for file in files)) > MAX_BYTES:
+                raise FerVitError(f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, but it has {size:,}.")
+    folder = Path(snapshot_download(name, allow_patterns=FILES, **hub))
+    blob = (folder / WEIGHTS).resolve()  # which the cache calls by the sha256 of large files
+    if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
+        with blob.open("rb") as file:
+            came = hashlib.file_digest(file, "sha256").hexdigest()
+        if came != blob.name:
+            raise FerVitError(f"Expected sha256 {blob.name} of {blob}, but got {came}. Remove it and get it again.")
+    return folder
+
+
+def shipped_models() -> dict[str, Path]:
+    """Returns the folders of the models in the package by name."""
+    return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{CONFIG}"))}
+
+
+def push(folder: Path, name: str, *, private: bool = False, token: str | None = None) -> str:
+    """Publishes a folder of `fer-vit export` on the Hugging Face hub.
+
+    Args:
+        folder: The folder.
+        name: "user/name" on the hub; the repository is made if there is none.
+        private: Whether a new repository is private.
+        token: Of the hub; None takes the one you logged in with.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        FerVitError: The folder is not a model, or the hub refuses it.
+    """
+    if not (folder / CONFIG).is_file():
+        raise FerVitError(f"Expected a folder that `fer-vit export` wrote, but {folder} has no {CONFIG}.")
+    api = HfApi(token=token)
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        return str(api.upload_folder(repo_id=name, folder_path=folder, allow_patterns=FILES))
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise FerVitError(
+            f"Cannot push {folder} to {name} on the hub ({reason}). Check the name and log in."
+        ) from error

@@ -1,0 +1,1 @@
+"""Training: everything that knows Lightning."""

@@ -1,0 +1,198 @@
+"""The LightningDataModule over a manifest."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Sampler
+
+from fer_vit.data.dataset import FaceDataset
+from fer_vit.data.manifest import Manifest, class_counts, no_label
+from fer_vit.data.sample import Batch, Draw, Sample, collate
+from fer_vit.data.samplers import EvalSampler, TrainSampler, check_position
+from fer_vit.data.schema import SPLITS, Split
+from fer_vit.data.shards import is_sharded
+from fer_vit.data.transforms import Augment, AugmentConfig
+from fer_vit.errors import FerVitError, check_number, short
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.regions import DEFAULT_REGIONS
+from fer_vit.geometry import TEMPLATE, Align
+from fer_vit.processes import one_thread, run_seed, start_worker
+
+OTHER = "Go on from another checkpoint."
+
+
+class FaceDataModule(L.LightningDataModule):
+    """Faces for training and evaluation.
+
+    Args:
+        manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix) of shards, made by
+            `fer-vit prepare --shards`, whose training images are streamed.
+        batch_size: Faces per batch and process.
+        num_workers: Processes that decode and augment; 0 does it in the training process.
+        augment: How training crops are changed.
+        balanced: Draw every class equally often in training.
+        size: Side of the crops in pixels (the command line takes it from model.network.img_size).
+        regions: Names of the regions (from model.network.regions).
+        align: How faces are cropped (from model.align).
+        template: Where the landmarks belong in the crop, as fractions of its side (from model.template).
+
+    Attributes:
+        labels: The manifest's labels in order.
+
+    Raises:
+        FerVitError: The manifest is missing or wrong, or a number is.
+    """
+
+    def __init__(
+        self,
+        manifest: str | Path,
+        batch_size: int = 64,
+        num_workers: int = 2,
+        augment: AugmentConfig = AugmentConfig(),  # noqa: B008 - frozen
+        balanced: bool = False,
+        size: int = 224,
+        regions: tuple[str, ...] = DEFAULT_REGIONS,
+        align: Align = "landmarks",
+        template: tuple[tuple[float, float], ...] = TEMPLATE,
+    ) -> None:
+        super().__init__()
+        check_number("data.batch_size", batch_size, 1)
+        check_number("data.num_workers", num_workers, 0)
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.augment = augment
+        self.balanced = balanced
+        self.spec = CropSpec(size, tuple(regions), align, template)
+        self.streamed = is_sharded(manifest)
+        if self.streamed and balanced:
+            raise FerVitError(
+                "A stream cannot be drawn from at will: use model.class_weight: balanced rather than data.balanced, "
+                "or a manifest in one file."
+            )
+        self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
+        self.labels = list(self.manifest.names)
+        self.loader: Any = None
+        self.position: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the run has come in its epoch, for checkpoints, and what the order of an epoch depends on.
+
+        Lightning counts the batches too, but asks for a loader before it has read how many there were.
+        """
+        if self.streamed:
+            return self.loader.state_dict() if self.loader else {}
+        if self.trainer is None:
+            return {}
+        loop: Any = self.trainer.fit_loop
+        epoch = max(0, loop.epoch_progress.current.started - 1)
+        batches = loop.epoch_loop.batch_progress.current.processed
+        if batches >= loop.max_batches:
+            epoch, batches = epoch + 1, 0
+        return {"epoch": epoch, "batches": batches, **self._order()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Notes where the run is to go on."""
+        self.position = state_dict if isinstance(state_dict, dict) else {}
+
+    def _order(self) -> dict[str, Any]:
+        mine = {"world_size": _processes(), "batch_size": self.batch_size, "balanced": self.balanced}
+        return {"seed_everything": run_seed(), **mine}
+
+    def dataset(self, split: Split) -> FaceDataset:
+        """Returns a split; only `train` is augmented.
+
+        Raises:
+            FerVitError: The manifest has no such rows, or some of them have no label.
+        """
+        manifest = self.manifest.split(split)
+        path = self.manifest.path
+        if not len(manifest):
+            raise FerVitError(f"{path} has no rows with split {split}. Prepare the data set with that split.")
+        dataset = FaceDataset(manifest, self.spec, Augment(self.augment) if split == "train" else None)
+        if dataset.targets is None:
+            raise no_label(path, split)
+        return dataset
+
+    def class_counts(self) -> torch.Tensor:
+        """Training images of every class (C,), votes counted by their share."""
+        if self.streamed:
+            return torch.from_numpy(class_counts(self.manifest.path, self.manifest.names)).float()
+        return torch.from_numpy(self.dataset("train").targets).sum(0).float()
+
+    def train_dataloader(self) -> DataLoader[Sample]:
+        """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one.
+
+        The first loader goes on where a checkpoint says, if there is one.
+        """
+        position, self.position = self.position, {}
+        if self.streamed:
+            return self._stream(position)
+        dataset, processes, weights = self.dataset("train"), _processes(), None
+        if self.balanced:
+            labels = dataset.targets.argmax(1)  # type: ignore[union-attr]  # checked by `dataset`
+            weights = 1 / np.bincount(labels)[labels]
+            weights /= weights.sum()
+        epoch, batches = position.get("epoch", 0), position.get("batches", 0)
+        if batches:
+            check_position(position, self._order())
+        whole = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
+        done = batches * self.batch_size * processes if whole else 0
+        if not whole or done > len(dataset):
+            raise FerVitError(f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. {OTHER}")
+        sampler = TrainSampler(dataset, weights, processes, dist.get_rank() if processes > 1 else 0, (epoch, done))
+        return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
+
+    def val_dataloader(self) -> DataLoader[Sample]:
+        """Batches of the val split."""
+        return self._eval_loader("val")
+
+    def test_dataloader(self) -> DataLoader[Sample]:
+        """Batches of the test split."""
+        return self._eval_loader("test")
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Turns the image bytes into numbers in [0, 1], on the device."""
+        return batch.ready(batch.image.device)
+
+    def _stream(self, position: dict[str, Any]) -> DataLoader[Sample]:
+        from fer_vit.data.stream import go_on, shard_loader
+
+        one_thread()
+        place, labels, augment = self.manifest.path, self.manifest.names, Augment(self.augment)
+        loader = shard_loader(place, labels, self.spec, augment, self.batch_size, self.num_workers)
+        loader.current_epoch = self.trainer.current_epoch if self.trainer else 0
+        if "dataset" in position:
+            try:
+                go_on(loader, position)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise FerVitError(f"The checkpoint's place in the shards cannot be read. {OTHER}") from error
+        self.loader = loader
+        return loader
+
+    def _eval_loader(self, split: Split) -> DataLoader[Sample]:
+        dataset = self.dataset(split)
+        return self._loader(dataset, EvalSampler(dataset) if _processes() > 1 else None)
+
+    def _loader(
+        self, dataset: FaceDataset, sampler: Sampler[Draw] | None, drop_last: bool = False
+    ) -> DataLoader[Sample]:
+        one_thread()
+        return DataLoader(
+            dataset,
+            self.batch_size,
+            sampler=sampler,
+            drop_last=drop_last,
+            num_workers=self.num_workers,
+            collate_fn=collate,
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=self.num_workers > 0,
+            worker_init_fn=start_worker,
+        )
+
+
+def _processes() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

@@ -1,0 +1,49 @@
+"""Averaged weights."""
+
+from functools import partial
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
+
+from fer_vit.errors import FerVitError
+
+
+class EMA(WeightAveraging):
+    """Lightning's averaging of weights, as an exponential moving average on the model's device.
+
+    The average keeps min(decay, (1 + n) / (10 + n)) of itself at step n, so that it soon forgets the first steps: with
+    a decay of 0.998 from the start, six epochs into a run on FERPlus it was 15 points behind the newest weights.
+
+    Args:
+        decay: Part of the average that stays at each step, at most.
+    """
+
+    def __init__(self, decay: float = 0.999) -> None:
+        super().__init__(avg_fn=partial(moving_average, decay=decay))
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Makes the average; Lightning would do it before the model moves, and average on the CPU.
+
+        Raises:
+            FerVitError: The weights are dealt out to processes, of which none could average them.
+        """
+        if pl_module.device_mesh is not None:
+            raise FerVitError("Expected whole weights to average, but they are sharded: leave out EMA or the strategy.")
+        self._device = trainer.strategy.root_device
+        super().setup(trainer, pl_module, stage)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Gives the newest weights back to a model that was being validated, so that it can be saved."""
+        if isinstance(exception, SIGTERMException) and trainer.validating:
+            self.on_validation_epoch_end(trainer, pl_module)
+
+
+def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float) -> Tensor:
+    """Moves an average towards the newest value, after `count` moves. Counters are not averaged."""
+    if not average.is_floating_point():
+        return newest
+    kept = ((1 + count) / (10 + count)).clamp(max=decay)  # stays on the device
+    return torch.lerp(newest, average, kept.to(average.dtype))

@@ -1,0 +1,66 @@
+"""What validation and test write: figures and pictures of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from fer_vit.evaluate.metrics import class_recall, metrics_table
+from fer_vit.report.confusion import draw_confusion
+
+
+class FigureWriter(Callback):
+    """Logs the confusion matrix as a picture, and writes the figures of `validate` and `test` beside the logs.
+
+    Files: val.json or test.json, the same as a Markdown table, and the confusion matrix as PNG.
+    """
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Logs the confusion matrix of the val split; outside `fit` it writes the files as well."""
+        if trainer.sanity_checking:
+            return
+        self._log_picture(trainer, pl_module, "val")
+        if trainer.state.fn == "validate":
+            write_figures(trainer, pl_module, "val")
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Logs the confusion matrix of the test split and writes the files."""
+        self._log_picture(trainer, pl_module, "test")
+        write_figures(trainer, pl_module, "test")
+
+    def _log_picture(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero:
+            picture = draw_confusion(pl_module.confusion.cpu().numpy(), pl_module.labels)
+            trainer.logger.experiment.add_image(f"{stage}/confusion", picture, trainer.global_step, dataformats="HWC")
+
+
+def write_figures(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+    """Writes the figures of a stage into the log folder as JSON, Markdown and a picture; the first process alone."""
+    log_dir = trainer.log_dir  # agreed on by all processes, so all of them must ask
+    if not trainer.is_global_zero or log_dir is None:
+        return
+    folder = Path(log_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    confusion = pl_module.confusion.cpu()
+    prefix = f"{stage}/"
+    scalars = {
+        name.removeprefix(prefix): float(value)
+        for name, value in trainer.callback_metrics.items()
+        if name.startswith(prefix)
+    }
+    recall = dict(zip(pl_module.labels, class_recall(confusion).tolist(), strict=True))
+    figures = {
+        **scalars,
+        "images": int(confusion.sum()),
+        # JSON has no NaN: a class without images has no recall.
+        "recall": {label: value if value == value else None for label, value in recall.items()},
+        "labels": pl_module.labels,
+        "confusion": confusion.tolist(),
+    }
+    (folder / f"{stage}.json").write_text(json.dumps(figures, indent=2) + "\n")
+    (folder / f"{stage}.md").write_text(metrics_table(scalars, confusion, pl_module.labels))
+    draw_confusion(confusion.numpy(), pl_module.labels, folder / f"{stage}_confusion.png")
+    print(f"Figures: {folder / stage}.md, {stage}.json and {stage}_confusion.png in the same folder.")

@@ -1,0 +1,262 @@
+"""Training and evaluation of a RegionViT: one shared step, loss, metrics, optimiser; nothing else.
+
+B images, R regions, C classes.
+"""
+
+import math
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from timm.optim import param_groups_layer_decay
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torchmetrics import MeanMetric
+
+from fer_vit.data.sample import Batch
+from fer_vit.errors import FerVitError, check_number
+from fer_vit.evaluate.metrics import class_recall, expression_metrics
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
+from fer_vit.geometry import TEMPLATE, Align
+from fer_vit.model.attention import fused_is_faster, use_fused_attention
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.mix import cutmix, drop_regions, mixup
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.processes import mixed_seed, run_seed
+from fer_vit.train.losses import balanced_weights, expression_loss
+
+
+class FERTask(L.LightningModule):
+    """Facial expression recognition with a RegionViT.
+
+    Args:
+        network: The model.
+        labels: Expressions in the order of the model's outputs (the command line takes them from the manifest).
+        align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
+        template: Where the five landmarks belong in the crop, as fractions of its side.
+        lr: Peak learning rate of AdamW.
+        weight_decay: Decay of weight matrices; biases, norms, positions and tokens have none.
+        layer_decay: Factor of the learning rate from block to block towards the input; 1 is off, 0.65 to 0.8 suits
+            pretrained backbones.
+        warmup: Part of all steps in which the learning rate rises from 0; then it falls along a cosine.
+        min_lr: Learning rate at the end as a part of `lr`.
+        label_smoothing: Part of the target that is spread evenly over the classes.
+        class_weight: "balanced" weighs the loss by inverse class frequency.
+        region_dropout: Probability that a training face loses regions, a share drawn evenly from none to all.
+        mixup: Beta parameter of mixup on tokens; 0 is off.
+        cutmix: Probability that CutMix on tokens takes the place of mixup for a batch; 0 is off.
+        compile: Compile the encoder with `torch.compile`.
+
+    Raises:
+        FerVitError: The configuration contradicts itself.
+    """
+
+    def __init__(
+        self,
+        network: RegionViTConfig = RegionViTConfig(regions=DEFAULT_REGIONS),  # noqa: B008 - frozen
+        labels: list[str] | None = None,
+        align: Align = "landmarks",
+        template: tuple[tuple[float, float], ...] = TEMPLATE,
+        lr: float = 1e-3,
+        weight_decay: float = 0.05,
+        layer_decay: float = 1.0,
+        warmup: float = 0.1,
+        min_lr: float = 0.01,
+        label_smoothing: float = 0.0,
+        class_weight: Literal["none", "balanced"] = "none",
+        region_dropout: float = 0.0,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        compile: bool = False,
+    ) -> None:
+        hyper = {name: value for name, value in locals().items() if name not in ("self", "__class__", "network")}
+        super().__init__()
+        if isinstance(network, dict):  # as it comes out of a checkpoint
+            network = RegionViTConfig(**network)
+        if not labels:
+            raise FerVitError("Expected the labels in order, but got none.")
+        check_regions(network.regions)
+        for name, number in (("lr", lr), ("weight_decay", weight_decay), ("mixup", mixup)):
+            check_number(f"model.{name}", number, 0)
+        shares = {"layer_decay": layer_decay, "warmup": warmup, "min_lr": min_lr, "label_smoothing": label_smoothing}
+        shares |= {"region_dropout": region_dropout, "cutmix": cutmix}
+        for name, number in shares.items():
+            check_number(f"model.{name}", number, 0, 1)
+        if cutmix and network.tokens == "region":
+            raise FerVitError("CutMix cuts out a rectangle of patches: use tokens: patch or both, or cutmix: 0.")
+        # Plain values only, so that a checkpoint can be loaded without unpickling; the weights will be its own.
+        self.save_hyperparameters({**hyper, "network": asdict(replace(network, pretrained=False))})
+        self.net = RegionViT(network, labels, align, template)
+        self.labels = labels
+        self.crop_spec = CropSpec(network.img_size, tuple(network.regions), align, tuple((x, y) for x, y in template))
+        self.metrics: Any = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
+        self.losses: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
+        self.class_weight: Tensor | None = None
+
+    def configure_model(self) -> None:
+        """Deals the weights out to the processes, block by block, where the strategy asks for it: configs/fsdp.yaml."""
+        if self.device_mesh is None or isinstance(self.net, FSDPModule):
+            return
+        mesh = self.device_mesh["data_parallel"]
+        for block in self.net.vit.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(self.net, mesh=mesh)
+        for method in ("tokenize", "forward_features", "forward_head"):  # what a training step calls
+            register_fsdp_forward_method(self.net, method)
+
+    def setup(self, stage: str) -> None:
+        """Chooses the attention kernel for the device; compiles the encoder if asked to."""
+        device, in_bf16 = self.trainer.strategy.root_device, str(self.trainer.precision).startswith("bf16")
+        use_fused_attention(self.net, fused_is_faster(device, self.net.layout.num_tokens, stage == "fit" and in_bf16))
+        if self.hparams["compile"] and stage == "fit":
+            self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
+
+    def on_fit_start(self) -> None:
+        """Computes the class weights from the training split."""
+        if self.hparams["class_weight"] == "balanced":
+            counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
+            self.class_weight = balanced_weights(counts).to(self.device)
+
+    def on_train_start(self) -> None:
+        """Lets the user's learning rate and decay win over those in the checkpoint that a run goes on from."""
+        wanted = self.configure_optimizers()["optimizer"].param_groups
+        schedule: Any = self.lr_schedulers()
+        for group, new, factor in zip(schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True):
+            group["weight_decay"], group["initial_lr"] = new["weight_decay"], new["initial_lr"]
+            group["lr"] = new["initial_lr"] * factor(schedule.last_epoch)
+        schedule.base_lrs = [new["initial_lr"] for new in wanted]
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Gives each step of each process random numbers of its own, those that it would have without a break."""
+        seed = mixed_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes milliseconds
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """One step: hide some regions, embed, mix, encode, compare with the votes."""
+        assert batch.target is not None  # the data module checks it
+        h, target = self.hparams, batch.target
+        tokens = self.net.tokenize(batch.image, batch.boxes, batch.valid)
+        if h["region_dropout"]:
+            tokens = drop_regions(tokens, self.net.layout, h["region_dropout"])
+        if h["cutmix"] and torch.rand(()) < h["cutmix"]:
+            tokens, target = cutmix(tokens, target, batch.boxes, self.net.layout, self.net.patch_size)
+        elif h["mixup"]:
+            tokens, target = mixup(tokens, target, h["mixup"])
+        logits = self.net.forward_head(self.net.forward_features(tokens))
+        loss = expression_loss(logits, target, h["label_smoothing"], self.class_weight)
+        if not loss.isfinite():
+            raise not_finite(loss, logits, batch.path, f"epoch {self.current_epoch}, step {self.global_step}")
+        self.log("train/loss", loss, prog_bar=True, sync_dist=True)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Adds a batch to the figures of the val split."""
+        self._evaluate(batch, "val")
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Adds a batch to the figures of the test split."""
+        self._evaluate(batch, "test")
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the figures of the val split."""
+        self._log_metrics("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Logs the figures of the test split."""
+        self._log_metrics("test")
+
+    def _evaluate(self, batch: Batch, stage: Literal["val", "test"]) -> None:
+        assert batch.target is not None  # the data module checks it
+        logits = self.net(batch.image, batch.boxes, batch.valid).float()
+        once = batch.row >= 0  # a repeat only evens out the processes
+        if once.any():
+            logits, target = logits[once], batch.target[once]
+            self.metrics[stage].update(logits.softmax(-1), target.argmax(-1))
+            self.losses[stage].update(expression_loss(logits, target), weight=len(target))
+
+    def _log_metrics(self, stage: Literal["val", "test"]) -> None:
+        metrics, loss = self.metrics[stage], self.losses[stage]
+        figures = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
+        if not figures[f"{stage}/loss"].isfinite():  # before a checkpoint is saved
+            raise FerVitError(
+                f"The loss on the {stage} split is {figures[f'{stage}/loss'].item()}: the weights are lost. Lower "
+                "model.lr or set trainer.gradient_clip_val; `--ckpt_path` goes on from a checkpoint."
+            )
+        self.confusion: Tensor = figures.pop(f"{stage}/confusion")
+        figures[f"{stage}/uar"] = class_recall(self.confusion).nanmean()
+        self.log(f"{stage}/accuracy", figures.pop(f"{stage}/accuracy"), prog_bar=True)
+        self.log_dict(figures)
+        metrics.reset()
+        loss.reset()
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW with a warm-up and a cosine over all steps."""
+        h = self.hparams
+        groups = param_groups_layer_decay(
+            self.net, h["weight_decay"], tuple(self.net.no_weight_decay()), layer_decay=h["layer_decay"]
+        )
+        for group in groups:  # timm only notes the factor; torch's optimisers do not read it
+            group["lr"] = h["lr"] * group["lr_scale"]
+        steps = self.trainer.estimated_stepping_batches
+        if math.isinf(steps):
+            raise FerVitError("The learning rate falls over all steps: give trainer.max_epochs or max_steps a number.")
+        schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"])
+        return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Compares a checkpoint with this model before it is loaded.
+
+        Raises:
+            FerVitError: Its labels or its architecture differ.
+        """
+        labels = checkpoint.get("hyper_parameters", {}).get("labels")
+        if labels is not None and labels != self.labels:
+            raise FerVitError(
+                f"The checkpoint's classes are {', '.join(labels)}, but the manifest's are {', '.join(self.labels)}. "
+                "Use the manifest it was trained on, or one with the same classes in the same order."
+            )
+        mine = self.state_dict()
+        theirs = checkpoint.get("state_dict", mine)  # a strategy that shards has loaded it, and taken it out
+        for name in sorted(mine.keys() | theirs.keys()):
+            here, there = (tuple(state[name].shape) if name in state else "nothing" for state in (mine, theirs))
+            if here != there:
+                raise FerVitError(
+                    f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
+                    "Leave out the config that changes the network, or choose another checkpoint."
+                )
+
+
+def not_finite(loss: Tensor, logits: Tensor, paths: list[str], place: str) -> FerVitError:
+    """Returns the error of a loss that is not a number.
+
+    Args:
+        loss: The loss.
+        logits: The model's output (B, C).
+        paths: What to call the images.
+        place: Where in the run it was.
+    """
+    bad = [path for path, fine in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not fine]
+    advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
+    return FerVitError(
+        f"The loss is {loss.item()} ({place}). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` goes on from "
+        f"a checkpoint. Images: {', '.join(bad or paths)}"
+    )
+
+
+def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
+    """Learning rate by step: linear to its peak, then half a cosine to `floor` of it (Loshchilov & Hutter 2017)."""
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
+        return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
+
+    return LambdaLR(optimizer, factor)

@@ -1,0 +1,3 @@
+"""The version of fer-vit."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, recall_score
+
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate.calibration import fit_temperature
+from fer_vit.evaluate.metrics import class_recall, expression_metrics, metrics_table
+
+
+def figures(classes: int = 4) -> tuple[np.ndarray, np.ndarray, dict[str, torch.Tensor]]:
+    rng = np.random.default_rng(0)
+    preds = rng.dirichlet(np.ones(classes), 200)
+    target = rng.integers(0, classes, 200)
+    metrics = expression_metrics(classes, "val/")
+    for part in np.array_split(np.arange(200), 7):
+        metrics.update(torch.from_numpy(preds[part]), torch.from_numpy(target[part]))
+    return preds, target, metrics.compute()
+
+
+def test_figures_are_scikit_learns() -> None:
+    preds, target, values = figures()
+    label = preds.argmax(1)
+    assert values["val/accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
+    assert values["val/f1"].item() == pytest.approx(f1_score(target, label, average="macro"), abs=1e-6)
+    assert (values["val/confusion"].numpy() == confusion_matrix(target, label)).all()
+    recall = class_recall(values["val/confusion"]).numpy()
+    assert recall == pytest.approx(recall_score(target, label, average=None), abs=1e-6)
+    assert recall.mean() == pytest.approx(recall_score(target, label, average="macro"), abs=1e-6)
+
+
+def test_calibration_error_against_its_definition() -> None:
+    preds, target, values = figures()
+    assert values["val/ece"].item() == pytest.approx(calibration_error(preds, target), abs=1e-6)
+
+
+def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
+    """Its definition, in 15 bins."""
+    confidence, right = preds.max(1), preds.argmax(1) == target
+    error = 0.0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            error += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
+    return error
+
+
+def test_a_class_without_samples_does_not_pull_the_mean_recall_down() -> None:
+    metrics = expression_metrics(3, "")
+    metrics.update(torch.eye(3)[[0, 2, 0]], torch.tensor([0, 1, 0]))  # the last class is predicted, but never true
+    recall = class_recall(metrics.compute()["confusion"])
+    assert recall[:2].tolist() == [1, 0]
+    assert torch.isnan(recall[2])
+    assert recall.nanmean().item() == 0.5
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("samples", [1, 2, 5, 100])
+@pytest.mark.parametrize("true", [(0,), (3,), (0, 2), (1, 2, 3)])
+def test_figures_without_some_classes_are_scikit_learns(samples: int, true: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(samples)
+    preds = rng.dirichlet(np.full(4, 0.3), samples).astype(np.float32)
+    target = rng.choice(true, samples)
+    metrics = expression_metrics(4, "")
+    metrics.update(torch.from_numpy(preds), torch.from_numpy(target))
+    values, label = metrics.compute(), preds.argmax(1)
+    assert values["accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
+    assert values["f1"].item() == pytest.approx(f1_score(target, label, average="macro"), abs=1e-6)
+    assert (values["confusion"].numpy() == confusion_matrix(target, label, labels=range(4))).all()
+    uar = class_recall(values["confusion"]).nanmean()
+    assert uar.item() == pytest.approx(balanced_accuracy_score(target, label), abs=1e-6)
+    assert values["ece"].item() == pytest.approx(calibration_error(preds, target), abs=1e-6)
+
+
+def test_one_class_has_no_figures() -> None:
+    with pytest.raises(FerVitError, match="two classes or more"):
+        expression_metrics(1, "")
+
+
+def test_table() -> None:
+    table = metrics_table({"accuracy": 0.75}, torch.tensor([[3, 1], [0, 0]]), ["anger", "fear"])
+    assert "| accuracy | 0.7500 |" in table
+    assert "| anger | 4 | 0.7500 |" in table
+    assert "| fear | 0 | nan |" in table
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_temperature_is_found_again(temperature: float) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(20_000, 4) * 2
+    target = torch.distributions.Categorical(logits=logits).sample()
+    found = fit_temperature(logits * temperature, target)
+    assert found == pytest.approx(temperature, rel=0.03)
+    # No temperature on a fine grid does better.
+    grid = torch.linspace(0.8, 1.2, 41) * found
+    losses = [torch.nn.functional.cross_entropy(logits * temperature / t, target).item() for t in grid]
+    assert int(np.argmin(losses)) == 20

@@ -1,0 +1,306 @@
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fer_vit.errors import FerVitError
+from fer_vit.explain.ablation import drops
+from fer_vit.explain.attention import raw, relevance
+from fer_vit.explain.methods import Method, explain, explain_each
+from fer_vit.explain.regions import coverage, members, units
+from fer_vit.explain.relations import relations
+from fer_vit.explain.trace import evaluating, record_attention, trace
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.tokens import TokenLayout
+
+METHODS = get_args(Method)
+NAMES = ("right_eye", "mouth")
+
+
+def build(**change: object) -> RegionViT:
+    torch.manual_seed(0)
+    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, regions=NAMES, **change)
+    net = RegionViT(config, "abcd").eval()
+    for parameter in net.vit.head.parameters():  # timm starts the classifier at 0
+        torch.nn.init.normal_(parameter)
+    return net
+
+
+def faces() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    boxes = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]]).expand(3, 2, 4).clone()
+    boxes[1, 1] = torch.nan
+    valid = torch.tensor([[True, True], [True, False], [False] * 2])
+    return torch.rand(3, 3, 32, 32, generator=generator), boxes, valid
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("head", ["token", "avg", "additive", "query"])
+@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
+def test_every_method_with_every_head_and_choice_of_tokens(tokens: str, head: str, method: Method) -> None:
+    net = build(tokens=tokens, head=head)
+    image, boxes, valid = faces()
+    result = explain(net, image, boxes, valid, method)
+    assert torch.allclose(result.probabilities, net(image, boxes, valid).softmax(-1), atol=1e-5)
+    assert result.heat.shape == ((3, 0, 0) if tokens == "region" else (3, 4, 4))
+    assert result.shares.shape == (3, 2)
+    assert torch.isfinite(result.scores).all()
+    total = result.scores.abs().sum(1)
+    assert torch.allclose(total, (total > 0.5).float(), atol=1e-5)
+    assert torch.equal(result.scores[:, net.layout.patches].view_as(result.heat), result.heat)
+    assert (result.shares[~valid] == 0).all()
+    assert (result.shares[valid] != 0).all()
+    shared = result.shares.abs().sum(1)
+    assert torch.allclose(shared, (shared > 0.5).float(), atol=1e-5)
+    if tokens == "region" and method != "ablation":
+        own = result.scores[:, net.layout.regions].view(3, 2, 4).sum(-1)
+        assert torch.allclose(result.shares * own.abs().sum(1, keepdim=True), own, atol=1e-6)
+
+
+def test_a_share_is_the_mean_score_of_what_lies_in_a_region() -> None:
+    net = build()
+    image, boxes, valid = faces()
+    result = explain(net, image[:1], boxes[:1], valid[:1], "relevance")
+    own = result.scores[0, 17:].view(2, 4)
+    means = []
+    for r, (left, top, right, bottom) in enumerate(boxes[0].int().tolist()):
+        covered = np.zeros((32, 32))
+        covered[top:bottom, left:right] = 1
+        parts = torch.from_numpy(covered.reshape(4, 8, 4, 8).mean((1, 3)))
+        means.append((own[r].sum() + (parts * result.heat[0]).sum()) / (4 + parts.sum()))
+    expected = torch.stack(means) / torch.stack(means).abs().sum()
+    assert torch.allclose(result.shares[0], expected.float(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attention": "additive"},
+        {"attention": "gaussian"},
+        {"block": "post_norm"},
+        {"keep_rate": (1, 0.5, 0.5)},
+        {"stem": "conv", "region_source": "stem"},
+        {"patch_downscale": 2, "reg_tokens": 2},
+    ],
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_mechanism(change: dict[str, object], method: Method) -> None:
+    image, boxes, valid = faces()
+    result = explain(build(**change), image, boxes, valid, method)
+    assert torch.isfinite(result.scores).all()
+    assert result.scores[0].abs().sum() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_model_is_left_as_it_was_found(method: Method) -> None:
+    net = build(stem="conv", dropout=0.5).train()
+    net.vit.blocks[1].eval()
+    for parameter in net.vit.blocks[0].parameters():
+        parameter.requires_grad_(False)
+    modes = [module.training for module in net.modules()]
+    expected = explain(build(stem="conv"), *faces(), method).scores
+    wanted = [parameter.requires_grad for parameter in net.parameters()]
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    found = explain(net, *faces(), method).scores
+    assert method == "random" or torch.allclose(found, expected, atol=1e-6)
+    assert [module.training for module in net.modules()] == modes
+    assert [parameter.requires_grad for parameter in net.parameters()] == wanted
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+@pytest.mark.parametrize("method", ["relevance", "ablation", "raw"])
+def test_several_scores_at_once_are_explained_as_one_by_one(method: Method) -> None:
+    net = build(head="query")
+    directions = torch.randn(3, 3, 4, generator=torch.Generator().manual_seed(2))
+    together = explain_each(net, trace(net, *faces()), method, directions)
+    for direction, found in zip(directions, together, strict=True):
+        assert torch.allclose(found.scores, explain(net, *faces(), method, direction).scores, atol=1e-6)
+
+
+def test_an_error_inside_leaves_it_too() -> None:
+    net = build().train()
+    with pytest.raises(ZeroDivisionError), evaluating(net):
+        _ = 1 / 0
+    assert all(module.training for module in net.modules())
+
+
+@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout", "raw"])
+def test_bfloat16_says_about_the_same(method: Method) -> None:
+    net = build()
+    image, boxes, valid = faces()
+    exact = explain(net, image, boxes, valid, method).scores
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = explain(net, image, boxes, valid, method).scores
+        assert relations(trace(net, image, boxes, valid)).dtype == torch.float32
+    assert rough.dtype == torch.float32
+    assert torch.allclose(rough[:2].abs().sum(1), torch.ones(2), atol=1e-5)
+    for a, b in zip(exact[:2], rough, strict=False):
+        assert torch.corrcoef(torch.stack([a, b.float()]))[0, 1] > 0.95
+
+
+def test_relevance_against_the_papers_matrices_in_float64() -> None:
+    generator = np.random.default_rng(0)
+    attention = [torch.from_numpy(generator.random((2, 3, 6, 6))).float() for _ in range(4)]
+    gradients = [torch.from_numpy(generator.normal(size=(2, 3, 6, 6))).float() for _ in range(4)]
+    pool = torch.from_numpy(generator.random((2, 2, 1, 6))).float()
+    pool_gradient = torch.from_numpy(generator.normal(size=(2, 2, 1, 6))).float()
+    for top in (None, pool_gradient):
+        found = relevance(attention, gradients, pool, top)
+        for face in range(2):
+            expected = np.zeros(6)
+            for sign in (1.0, -1.0):
+                r = np.eye(6)
+                for weights, gradient in zip(attention, gradients, strict=True):
+                    cam = np.maximum(sign * gradient[face].double().numpy() * weights[face].double().numpy(), 0)
+                    r = r + cam.mean(0) @ r
+                row = pool[face, :, 0].double().numpy()
+                if top is not None:
+                    row = np.maximum(sign * top[face, :, 0].double().numpy() * row, 0)
+                expected += sign * (row.mean(0) @ r)
+            assert np.allclose(found[face], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["token", "avg", "additive", "query"])
+def test_relevance_changes_its_sign_with_the_score(head: str) -> None:
+    net = build(head=head)
+    image, boxes, valid = faces()
+    for one, other in ((0, 1), (2, 3)):
+        why = (torch.eye(4)[one] - torch.eye(4)[other]).expand(3, 4)
+        there, back = (explain(net, image, boxes, valid, "relevance", d).scores for d in (why, -why))
+        assert torch.allclose(there, -back, atol=1e-6)
+
+
+def test_gradients_are_those_of_the_logit_with_respect_to_the_weights() -> None:
+    """By finite differences: a weight of the first block is changed where timm drops weights out."""
+    net = build(tokens="region", head="avg")
+    image, boxes, valid = (value[:1] for value in faces())
+    with record_attention(net) as attention:
+        logits = net(image, boxes, valid)
+    (gradient,) = torch.autograd.grad(logits[0, 2], attention[0])
+    attn = net.vit.blocks[0].attn
+    attn.fused_attn = False
+    for place in ((0, 1, 2, 3), (0, 0, 5, 8), (0, 1, 8, 0)):
+        changed = []
+        for step in (1e-2, -1e-2):
+
+            def shift(
+                _: object, __: object, weights: Tensor, step: float = step, place: tuple[int, ...] = place
+            ) -> Tensor:
+                weights = weights.clone()
+                weights[place] += step
+                return weights
+
+            hook = attn.attn_drop.register_forward_hook(shift)
+            changed.append(net(image, boxes, valid)[0, 2].item())
+            hook.remove()
+        assert (changed[0] - changed[1]) / 2e-2 == pytest.approx(gradient[place].item(), rel=0.02, abs=1e-4)
+
+
+def test_ablation_is_the_fall_of_the_logit_when_a_region_is_not_there() -> None:
+    net = build(tokens="region", head="avg")
+    image, boxes, valid = faces()
+    result = explain(net, image, boxes, valid, "ablation")
+    whole = net(image, boxes, valid)
+    label, falls = whole.argmax(-1), []
+    for r in range(2):
+        without = valid.clone()
+        without[:, r] = False
+        fall = (whole - net(image, boxes, without))[torch.arange(3), label]
+        falls.append(fall)
+    expected = torch.stack(falls, 1)
+    expected = expected / expected.abs().sum(1, keepdim=True).clamp(min=1e-12)
+    assert torch.allclose(result.shares, expected, atol=1e-4)
+
+
+def test_ablation_of_a_region_takes_the_patches_under_it_along() -> None:
+    net = build()
+    image, boxes, valid = faces()
+    boxes = boxes.masked_fill(~valid[..., None], 0.0)
+    tokens = net.tokenize(image, boxes, valid)
+    under = torch.zeros(3, 25, dtype=torch.bool)
+    under[:, [1, 2, 5, 6]] = True  # 12 of 16 px in both directions: 64, 32, 32 and 36 of 64 pixels
+    under[:, 17:21] = True
+    hidden = tokens._replace(valid=tokens.valid & ~under)
+    fall = net.forward_head(net.forward_features(tokens)) - net.forward_head(net.forward_features(hidden))
+    parts = members(net.layout, 8, boxes, valid)
+    assert torch.allclose(drops(net, tokens, units(net.layout, parts))[0, 0], fall[0], atol=1e-5)
+
+
+def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> None:
+    net = build()
+    image, boxes, valid = (value[:1] for value in faces())
+    boxes[0, 1] = torch.tensor([10.0, 8.0, 26.0, 30.0])  # both regions lie over patch (1, 1)
+    seen = trace(net, image, boxes, valid)
+    result = explain(net, image, boxes, valid, "ablation")
+    together = units(net.layout, seen.parts)[0]
+    label = int(result.probabilities.argmax())
+    falls = drops(net, seen.tokens, together[None])[0, :, label]
+    expected = torch.zeros(25)
+    for token in range(25):
+        mine = [falls[r] for r in range(2) if together[r, token]]
+        expected[token] = sum(mine) / max(len(mine), 1)
+    assert together[:, 1 + 5].all()
+    assert torch.allclose(result.scores[0], expected / expected.abs().sum(), atol=1e-5)
+
+
+def test_coverage_counts_pixels() -> None:
+    layout = TokenLayout(1, (4, 4), 2, 1)
+    boxes = torch.tensor([[[3.0, 5.0, 17.0, 19.0], [-6.0, 20.0, 10.0, 40.0]]])
+    found = coverage(layout, 8, boxes)[0].view(2, 4, 4)
+    for box, parts in zip(boxes[0].int().tolist(), found, strict=True):
+        picture = np.zeros((32, 32))
+        picture[max(box[1], 0) : box[3], max(box[0], 0) : box[2]] = 1
+        expected = picture.reshape(4, 8, 4, 8).mean((1, 3))
+        assert np.allclose(parts, expected)
+
+
+def test_with_a_query_for_each_expression_that_of_the_score_is_followed() -> None:
+    net = build(head="query")
+    image, boxes, valid = faces()
+    for label in range(4):
+        with torch.no_grad():
+            net.vit.head.bias.copy_(100 * torch.eye(4)[label])
+        result = explain(net, image, boxes, valid, "raw")
+        tokens = net.tokenize(image, boxes, valid)
+        with record_attention(net) as attention:
+            encoded = net.forward_features(tokens)
+        scores = raw(attention, net.pool(encoded).weights.mean(1)[:, label])[:, 1:]
+        expected = scores / scores.sum(1, keepdim=True)
+        assert torch.allclose(result.scores[:, 1:], expected, atol=1e-6)
+
+
+def test_controls_are_what_they_say() -> None:
+    net = build()
+    batch = faces()
+    centre = explain(net, *batch, "centre").heat[0]
+    assert centre[1, 1] == centre.max() and centre[0, 0] == centre.min()
+    first = explain(net, *batch, "random").scores
+    assert torch.equal(first, explain(net, *batch, "random").scores)
+    assert not torch.equal(first, explain(net, batch[0].flip(0), *batch[1:], "random").scores)
+
+
+def test_what_cannot_be_explained_is_said() -> None:
+    with pytest.raises(FerVitError, match="Expected method to be one of relevance"):
+        explain(build(), *faces(), "Relevance")
+    with torch.inference_mode(), pytest.raises(FerVitError, match="outside of"):
+        explain(build(), *faces())
+
+
+def test_a_region_smaller_than_a_patch_is_the_patch_that_it_lies_in() -> None:
+    layout = TokenLayout(1, (2, 2), 0, 1)
+    boxes = torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])
+    found = units(layout, members(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
+    assert found[0].tolist() == [[False, True, False, False, False], [False] * 5]
+
+
+def test_probabilities_are_those_of_predict() -> None:
+    net = build()
+    net.temperature = 3.0
+    image, boxes, valid = faces()
+    expected = (net(image, boxes, valid) / 3).softmax(-1)
+    assert torch.allclose(explain(net, image, boxes, valid, "raw").probabilities, expected, atol=1e-6)

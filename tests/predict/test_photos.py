@@ -1,0 +1,179 @@
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image as Pil
+from skimage.data import astronaut
+
+import fer_vit.predict.photos as photos_module
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec, crop_face
+from fer_vit.face.detect import Face, YuNet
+from fer_vit.face.image import encode_png, read_image, reduction_to
+from fer_vit.geometry import TEMPLATE, Image, apply
+from fer_vit.predict.inputs import find_images
+from fer_vit.predict.photos import NO_FACE, OK, PhotoDataset, photo_loader
+
+SPEC = CropSpec(size=48)
+
+
+class Bright:
+    """A detector that takes every bright square of 32 pixels for a face."""
+
+    def __call__(self, image: Image) -> list[Face]:
+        corners = np.argwhere(image[::32, ::32, 0] > 200)[:, ::-1] * 32.0
+        return [Face(np.hstack([c, c + 32]), c + np.array(TEMPLATE) * 32, 0.9) for c in corners]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    image = np.zeros((96, 128, 3), np.uint8)
+    (tmp_path / "none.png").write_bytes(encode_png(image))
+    image[32:64, 64:96] = 255
+    (tmp_path / "one.png").write_bytes(encode_png(image))
+    image[64:96, :32] = 255
+    (tmp_path / "two.png").write_bytes(encode_png(image))
+    (tmp_path / "text.jpg").write_text("this is not an image")
+    (tmp_path / "empty.png").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("batch_size, workers", [(1, 0), (2, 0), (5, 2)])
+def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
+    loader = photo_loader(PhotoDataset(find_images([photos]), SPEC, "detect", Bright()), batch_size, workers)
+    batches = list(loader)
+    seen = [(Path(p.path).name, p.status, len(p.faces)) for batch in batches for p in batch.photos]
+    assert seen == [
+        ("empty.png", "the file is empty", 0),
+        ("none.png", NO_FACE, 0),
+        ("one.png", OK, 1),
+        ("text.jpg", "not an image that can be decoded", 0),
+        ("two.png", OK, 2),
+    ]
+    faces = [batch.batch for batch in batches if batch.batch is not None]
+    assert [Path(path).name for batch in faces for path in batch.path] == ["one.png", "two.png", "two.png"]
+    assert [row for batch in faces for row in batch.row.tolist()] == [0, 0, 1]
+    for batch in faces:
+        assert batch.image.float().mean() > 200  # the bright square fills the crop
+        assert batch.valid.all()
+
+
+def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
+    photo, (sample,) = PhotoDataset([astronaut()], SPEC, "detect", YuNet(yunet))[0]
+    (face,) = photo.faces
+    assert face is not None
+    assert np.abs(apply(sample.to_crop, face.landmarks) / 48 - TEMPLATE).max() < 0.08
+    assert sample.valid.all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("shape", [(1983, 2643), (1984, 2640)], ids=["odd", "even"])
+def test_a_turned_photo_is_where_it_would_be_whole(
+    shape: tuple[int, int], orientation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The detector finds the middle of a bright square, wherever EXIF turns it to."""
+    image = np.zeros((*shape, 3), np.uint8)
+    image[300:700, 1500:1900] = 255
+    exif = Pil.Exif()
+    exif[0x0112] = orientation
+    Pil.fromarray(image).save(tmp_path / "photo.jpg", exif=exif, quality=95)
+    seen: list[tuple[int, ...]] = []
+
+    def detector(image: Image) -> list[Face]:
+        seen.append(image.shape)
+        weight = image[..., 0] / image[..., 0].sum(dtype=float)
+        y, x = np.indices(weight.shape) + 0.5
+        middle, side = np.array([(weight * x).sum(), (weight * y).sum()]), 400 * max(image.shape) / max(shape)
+        return [Face(np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9)]
+
+    dataset = PhotoDataset([tmp_path / "photo.jpg"], SPEC, "detect", detector)
+    _, _, (face,) = dataset._look(tmp_path / "photo.jpg")
+    monkeypatch.setattr(photos_module, "reduction_to", lambda *_: 1)
+    _, _, (whole,) = dataset._look(tmp_path / "photo.jpg")
+    assert max(seen[0]) == (2643 if shape[0] % 2 and orientation > 1 else (max(shape) + 1) // 2)
+    assert np.abs(face.landmarks - whole.landmarks).max() < 0.1
+
+
+def test_other_formats_and_sizes_are_decoded_whole() -> None:
+    image = np.zeros((2000, 6000, 3), np.uint8)
+    for suffix, side, expected in ((".jpg", 6000, 4), (".jpg", 2560, 2), (".jpg", 2559, 1), (".png", 6000, 1)):
+        data = cv2.imencode(suffix, image[:, :side])[1].tobytes()
+        assert reduction_to(data, 1280) == expected
+    assert reduction_to(b"\xff\xd8\xff\xe0", 1280) == reduction_to(b"", 1280) == reduction_to(b"text", 1280) == 1
+
+
+@pytest.mark.parametrize(("size", "whole"), [(48, False), (250, False), (350, True), (500, True)])
+def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_path: Path) -> None:
+    smooth = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8), (0, 0), 3)
+    image = cv2.resize(smooth, (2643, 1983), interpolation=cv2.INTER_CUBIC)  # odd: half of it is no whole number
+    (tmp_path / "photo.jpg").write_bytes(cv2.imencode(".jpg", image[..., ::-1])[1].tobytes())
+    spec = CropSpec(size)
+    face = Face(np.array([1200.0, 900.0, 1800.0, 1500.0]), np.array([1200, 900]) + np.array(TEMPLATE) * 600, 0.9)
+    seen: list[tuple[int, ...]] = []
+
+    def detector(image: Image) -> list[Face]:
+        seen.append(image.shape)
+        part = image.shape[1] / 2643
+        return [Face(face.box * part, face.landmarks * part, face.score)]
+
+    photo, (sample,) = PhotoDataset([tmp_path / "photo.jpg"], spec, "detect", detector)[0]
+    assert seen == [(992, 1322, 3)]  # half, rounded up
+    (found,) = photo.faces
+    assert found is not None
+    assert np.allclose(found.box, face.box, rtol=1e-3)
+    crop, _, to_crop = crop_face(read_image(tmp_path / "photo.jpg"), found.landmarks, spec, framed=False)
+    assert np.allclose(sample.to_crop, to_crop)
+    difference = np.abs(sample.image.astype(int) - crop)
+    assert difference.max() <= 2
+    assert (difference == 0).all() == whole
+
+
+class Corner:
+    """A detector that takes the lower right quarter of a bright image for its face."""
+
+    def __call__(self, image: Image) -> list[Face]:
+        corner, side = np.array(image.shape[1::-1]) / 2, image.shape[0] / 2
+        face = Face(np.hstack([corner, corner + side]), corner + np.array(TEMPLATE) * side, 0.9)
+        return [face] if image.max() > 0 else []
+
+
+def test_crops(photos: Path) -> None:
+    image = np.zeros((96, 96, 3), np.uint8)
+    image[48:, 48:] = 255
+    (photos / "one.png").write_bytes(encode_png(image))
+    paths = [photos / "one.png", photos / "none.png"]
+    found = PhotoDataset(paths, SPEC, "crop", Corner())
+    (photo, (sample,)), (empty, (whole,)) = found[0], found[1]
+    assert photo.status == empty.status == OK
+    assert sample.image.mean() > 240
+    assert empty.faces == [None]
+    # Where no face is found, and without a detector, the crop is taken to be framed like the template.
+    framed = PhotoDataset(paths, SPEC, "crop", None)[0][1][0]
+    assert whole.valid.all()
+    assert (whole.boxes == framed.boxes).all()
+    assert framed.image.mean() < 100
+    # A model of crops as they are framed gets the whole image and the regions of the face that is found.
+    kept = PhotoDataset(paths, CropSpec(48, align="crop"), "crop", Corner())[0][1][0]
+    assert (kept.image == framed.image).all()
+    assert not np.allclose(kept.boxes, framed.boxes)
+
+
+def test_find_images(tmp_path: Path) -> None:
+    for name in ("b.png", "a.JPG", "deep/er/c.webp", "notes.txt", ".hidden.png", ".cache/d.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "empty").mkdir()
+    os.symlink(tmp_path, tmp_path / "deep" / "loop")
+
+    def names(*inputs: str) -> list[str]:
+        return [str(path.relative_to(tmp_path)) for path in find_images([tmp_path / item for item in inputs])]
+
+    assert names(".") == ["a.JPG", "b.png", "deep/er/c.webp"]
+    assert names("b.png", ".") == ["b.png", "a.JPG", "deep/er/c.webp"]
+    assert names("*.png", "notes.txt") == ["b.png", "notes.txt"]
+    assert names("**/*.webp") == ["deep/er/c.webp"]
+    for missing, words in (("gone.png", "there is no"), ("*.gif", "there is no"), ("empty", "found none")):
+        with pytest.raises(FerVitError, match=words):
+            names(missing)

@@ -1,0 +1,197 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import cbook
+from PIL import Image as Pil
+from skimage.data import astronaut
+
+from fer_vit import load
+from fer_vit.data.manifest import Manifest
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import crop_face, place_regions
+from fer_vit.face.image import decode_image, encode_png
+from fer_vit.geometry import LANDMARKS
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.predict.recognizer import Recognizer
+
+
+@pytest.fixture
+def model(checkpoint: Path, yunet_named: None) -> Recognizer:
+    return load(checkpoint)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    path = tmp_path / "photos" / "woman.png"
+    path.parent.mkdir()
+    path.write_bytes(encode_png(astronaut()))
+    return path
+
+
+def test_a_photo_in_any_form_gives_the_same_face(model: Recognizer, photo: Path) -> None:
+    pixels = astronaut()
+    forms = [photo, str(photo), photo.parent, f"{photo.parent}/*.png", pixels, Pil.fromarray(pixels), [photo]]
+    forms += [np.dstack([pixels, pixels[..., :1]]), Pil.fromarray(pixels).convert("RGBA")]
+    expected, *others = (model.predict(form) for form in forms)
+    (face,) = expected
+    assert sum(face.probabilities.values()) == pytest.approx(1, abs=1e-6)
+    assert face.confidence == max(face.probabilities.values()) == face.probabilities[face.label]
+    assert list(face.probabilities) == model.labels
+    assert tuple(face.landmarks) == LANDMARKS
+    assert abs(face.landmarks["right_eye"][0] - 203) < 8  # read off the picture
+    assert face.box[0] < face.landmarks["nose"][0] < face.box[2]
+    assert 0.6 < face.score <= 1
+    assert (face.path, face.face) == (str(photo), 0)
+    for found in others:
+        assert [one.probabilities for one in found] == [face.probabilities]
+
+
+def test_every_face_of_many_photos_in_order(model: Recognizer, photo: Path) -> None:
+    man = Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
+    both = np.zeros((700, 1100, 3), np.uint8)
+    both[:512, :512] = astronaut()
+    both[:600, 550:1062] = np.asarray(Pil.open(man))[:600, :512]
+    nobody = np.full((64, 64, 3), 128, np.uint8)
+    faces = model.predict([both, nobody, photo, man], batch_size=3, workers=1)
+    assert [(face.path, face.face) for face in faces] == [
+        ("image 0", 0),
+        ("image 0", 1),
+        (str(photo), 0),
+        (str(man), 0),
+    ]
+    alone = {name: model.predict(name)[0].probabilities for name in (photo, man)}
+    assert faces[2].probabilities == pytest.approx(alone[photo], abs=1e-5)
+    assert faces[3].probabilities == pytest.approx(alone[man], abs=1e-5)
+    assert model.predict(nobody) == []
+
+
+def test_crops_may_have_no_landmarks(model: Recognizer) -> None:
+    crop = np.full((48, 48), 128, np.uint8)  # grey
+    (face,) = model.predict(crop, face="crop")
+    assert (face.box, face.landmarks, face.score) == (None, None, None)
+    assert set(face.regions) == set(model.crop_spec.regions)  # where an average face has them
+    (framed,) = model.predict(crop, face="crop", detector="none")
+    assert framed.probabilities == face.probabilities
+
+
+def test_the_temperature_makes_it_less_sure(model: Recognizer, photo: Path) -> None:
+    cold = model.predict(photo)[0].probabilities
+    model.net.temperature = 2.0
+    warm = np.sqrt(list(cold.values()))
+    assert list(model.predict(photo)[0].probabilities.values()) == pytest.approx(warm / warm.sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_plot_shows_the_face(model: Recognizer, photo: Path, memory: bool) -> None:
+    (face,) = model.predict(astronaut() if memory else photo)
+    figure = face.plot()
+    assert figure.mode == "RGB"
+    left, top, right, bottom = 18, 56, 338, 376
+    shown = np.asarray(figure.crop((left, top, right, bottom)), float)
+    x, y = face.box.reshape(2, 2).mean(0).astype(int)
+    # The middle of the panel is the middle of the face.
+    assert (
+        np.abs(shown[140:180, 140:180].mean((0, 1)) - astronaut()[y - 10 : y + 10, x - 10 : x + 10].mean((0, 1))).max()
+        < 30
+    )
+    assert (np.asarray(figure)[:, right:] != 255).any()  # the bars
+
+
+def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
+    broken = photo.parent / "broken.jpg"
+    broken.write_bytes(b"text")
+    with pytest.raises(FerVitError, match=r"broken.jpg: not an image"):
+        model.predict(broken)
+    with pytest.warns(UserWarning, match=r"1 of 2 images cannot be read, the first .*broken.jpg"):
+        assert len(model.predict(photo.parent)) == 1
+    with pytest.raises(FerVitError, match="there is no"):
+        model.predict(photo.parent / "gone.png")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((8, 8, 3), np.float32),
+        np.zeros((8, 8, 2), np.uint8),
+        np.zeros((0, 8, 3), np.uint8),
+        np.zeros(8, np.uint8),
+    ],
+)
+def test_arrays_that_are_no_images_are_said(model: Recognizer, array: np.ndarray) -> None:
+    with pytest.raises(FerVitError, match="Expected an image as uint8"):
+        model.predict(array)
+
+
+@pytest.mark.parametrize("thing", [None, 3, b"photo.jpg", [None], torch.zeros(8, 8, 3, dtype=torch.uint8)])
+def test_what_is_no_image_is_said(model: Recognizer, thing: object) -> None:
+    with pytest.raises(FerVitError, match="Expected a path, an image of numpy or PIL"):
+        model.predict(thing)
+
+
+@pytest.mark.parametrize("options", [{"face": "crops"}, {"detector": "nothing"}])
+def test_options_that_are_not_are_said(model: Recognizer, options: dict[str, str]) -> None:
+    with pytest.raises(FerVitError, match=r"Expected face detect or crop, and detector yunet or none"):
+        model.predict(astronaut(), **options)
+
+
+def test_pil_images_are_read_as_files_are(model: Recognizer, tmp_path: Path) -> None:
+    sideways = Pil.fromarray(astronaut()).rotate(90, expand=True)
+    exif = Pil.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    sideways.save(tmp_path / "turned.png", exif=exif)
+    deep = (np.asarray(Pil.fromarray(astronaut()).convert("L"), np.uint16) << 8) + 7
+    Pil.fromarray(deep).save(tmp_path / "deep.png")
+    for name in ("turned.png", "deep.png"):
+        (by_path,), (by_image,) = model.predict(tmp_path / name), model.predict(Pil.open(tmp_path / name))
+        assert by_image.probabilities == pytest.approx(by_path.probabilities, abs=1e-5)
+    with pytest.raises(FerVitError, match="PIL's mode F"):
+        model.predict(Pil.new("F", (8, 8)))
+
+
+def test_patches_alone_show_no_regions() -> None:
+    config = RegionViTConfig(
+        img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, tokens="patch", regions=("mouth",)
+    )
+    (face,) = Recognizer(RegionViT(config, "abc")).predict(np.zeros((32, 32), np.uint8), face="crop", detector="none")
+    assert face.regions == {}
+
+
+def test_devices_that_are_not_there_are_said(checkpoint: Path) -> None:
+    with pytest.raises(FerVitError, match="Expected a device that is here"):
+        load(checkpoint, "toaster")
+
+
+def test_a_photo_that_is_gone_is_said(model: Recognizer, photo: Path) -> None:
+    (face,) = model.predict(photo)
+    assert face == face  # arrays inside would not compare
+    photo.unlink()
+    with pytest.raises(FerVitError, match=r"woman.png: No such file"):
+        face.plot()
+
+
+def test_nothing_gives_nothing(model: Recognizer) -> None:
+    assert model.predict([]) == []
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_logits_of_a_manifest_are_those_of_its_images(model: Recognizer, drawn: Path, mirrored: bool) -> None:
+    logits, target = model.judge(drawn / "faces.parquet", "test", mirrored)
+    manifest = Manifest.read(drawn / "faces.parquet").split("test")
+    assert logits.shape == target.shape == (len(manifest), 8)
+    assert torch.equal(target, torch.from_numpy(manifest.targets()).float())
+    image, landmarks = decode_image(manifest.image_bytes(3)), manifest.landmarks()[3]
+    crop, points, _ = crop_face(image, landmarks, model.crop_spec, framed=True)
+    if mirrored:
+        crop, points = crop[:, ::-1], (points * [-1, 1] + [32, 0])[[1, 0, 2, 4, 3]]
+    boxes, valid = place_regions(points, model.crop_spec)
+    pixels = torch.from_numpy(crop.copy()).permute(2, 0, 1)[None] / 255
+    expected = model.net(pixels, torch.from_numpy(boxes)[None], torch.from_numpy(valid)[None])
+    assert torch.allclose(logits[3], expected[0], atol=1e-5)
+
+
+def test_other_labels_are_said(model: Recognizer, seven: Path, drawn: Path) -> None:
+    with pytest.raises(FerVitError, match=r"Expected labels neutral, happiness.* but got surprise, fear"):
+        model.judge(seven)

@@ -1,0 +1,248 @@
+import copy
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import DryRunError
+from safetensors.torch import load_file, save_file
+
+from fer_vit import RegionViT
+from fer_vit.errors import FerVitError
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.folder import load_network, read_model, save_network
+from fer_vit.store.hub import DEFAULT, push
+
+NETWORK = RegionViTConfig(
+    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), keep_rate=(1.0, 0.5)
+)
+TEMPLATE = ((0.3, 0.4), (0.7, 0.4), (0.5, 0.6), (0.35, 0.8), (0.65, 0.8))
+
+
+@pytest.fixture
+def net() -> RegionViT:
+    torch.manual_seed(0)
+    net = RegionViT(NETWORK, ["sadness", "fear", "anger"], "crop", TEMPLATE, temperature=1.5).eval()
+    use_fused_attention(net, fused=False)
+    return net
+
+
+def logits(net: RegionViT) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return net(torch.rand(2, 3, 32, 32, generator=generator), torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 2, 4))
+
+
+def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) -> None:
+    save_network(net, tmp_path / "model")
+    again = load_network(tmp_path / "model")
+    assert not again.training
+    assert (again.config, again.labels, again.align, again.template) == (NETWORK, net.labels, "crop", TEMPLATE)
+    assert again.temperature == 1.5
+    assert torch.equal(logits(again), logits(net))
+    assert ModelCard.load(tmp_path / "model" / "README.md").data.library_name == "fer-vit"
+
+
+def test_half_precision_is_read_into_float32(net: RegionViT, tmp_path: Path) -> None:
+    save_network(copy.deepcopy(net).half(), tmp_path)
+    assert {str(value.dtype) for value in load_file(tmp_path / "model.safetensors").values()} == {"torch.float16"}
+    again = load_network(tmp_path)
+    assert {value.dtype for value in again.state_dict().values()} == {torch.float32}
+    assert torch.allclose(logits(again), logits(net), atol=5e-3)
+
+
+def test_pushes_a_whole_folder(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed: dict[str, bytes] = {}
+
+    class Api:
+        def __init__(self, **_: object) -> None: ...
+
+        def create_repo(self, repo_id: str, **_: object) -> object:
+            return type("Url", (), {"repo_id": repo_id})
+
+        def upload_folder(self, folder_path: Path, allow_patterns: list[str], **_: object) -> str:
+            pushed.update({name: (folder_path / name).read_bytes() for name in allow_patterns})
+            return "done"
+
+    monkeypatch.setattr("fer_vit.store.hub.HfApi", Api)
+    save_network(net, tmp_path / "model")
+    (tmp_path / "model" / "notes.txt").write_text("mine")
+    assert push(tmp_path / "model", "somebody/model") == "done"
+    assert pushed.keys() == {"config.json", "model.safetensors", "README.md"}
+    assert json.loads(pushed["config.json"])["labels"] == ["sadness", "fear", "anger"]
+    with pytest.raises(FerVitError, match=r"Expected a folder that `fer-vit export` wrote, but .* has no config.json"):
+        push(tmp_path, "somebody/model")
+
+
+def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def snapshot(repo: str, dry_run: bool = False, **options: object) -> str | list[SimpleNamespace]:
+        if dry_run:
+            raise DryRunError("the hub does not answer")
+        asked.update(options, repo=repo)
+        return str(tmp_path)
+
+    save_network(net, tmp_path)
+    monkeypatch.setattr("fer_vit.store.hub.snapshot_download", snapshot)
+    again = load_network("somebody/model", revision="v1")
+    assert torch.equal(logits(again), logits(net))
+    assert (asked["repo"], asked["revision"]) == ("somebody/model", "v1")
+    assert asked["allow_patterns"] == ["config.json", "model.safetensors", "README.md"]
+
+
+def test_a_model_of_the_hub_is_not_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot(repo: str, dry_run: bool = False, **options: object) -> list[SimpleNamespace]:
+        assert dry_run, "it is fetched"
+        return [SimpleNamespace(file_size=size) for size in (6_000_000_000, None, 6_000_000_000)]
+
+    monkeypatch.setattr("fer_vit.store.hub.snapshot_download", snapshot)
+    with pytest.raises(FerVitError, match=r"at most 10,000,000,000 bytes of somebody/model .* it has 12,000,000,000"):
+        read_model("somebody/model")
+
+
+def test_the_hub_is_asked_over_https_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://mirror.example")
+    with pytest.raises(FerVitError, match=r"HF_ENDPOINT to begin with https://, but got http://mirror.example"):
+        read_model("somebody/model")
+    with pytest.raises(FerVitError, match="cannot get somebody/model"):  # nobody is asked
+        read_model("somebody/model", local_files_only=True, cache_dir=tmp_path)
+
+
+def test_weights_of_the_hub_are_those_that_it_lists(
+    net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the hub's cache lays them out: a link to a file that has the sha256 as its name."""
+    save_network(net, tmp_path / "snapshot")
+    weights = tmp_path / "snapshot" / "model.safetensors"
+    blob = tmp_path / hashlib.sha256(weights.read_bytes()).hexdigest()
+    weights.replace(blob)
+    weights.symlink_to(blob)
+    monkeypatch.setattr("fer_vit.store.hub.snapshot_download", lambda *_, **__: tmp_path / "snapshot")
+    read_model("somebody/model", local_files_only=True)
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    with pytest.raises(FerVitError, match=f"Expected sha256 {blob.name} of .*Remove it and get it again"):
+        read_model("somebody/model", local_files_only=True)
+
+
+@pytest.mark.parametrize("name", ["", "no-such-model", "a/b/c", "nobody/nothing", "bad name!/x"])
+def test_models_that_are_not_there_are_said(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=r"Expected a model that is shipped \(.*on the hub"):
+        load_network(name, local_files_only=True, cache_dir=tmp_path)
+
+
+def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
+    saved = load_checkpoint(checkpoint)
+    net = load_network(checkpoint)
+    assert not net.training
+    assert asdict(net.config) == saved["hyper_parameters"]["network"]
+    assert net.labels == saved["hyper_parameters"]["labels"]
+    assert net.template == saved["hyper_parameters"]["template"]
+    assert all(torch.equal(saved["state_dict"][f"net.{name}"], value) for name, value in net.state_dict().items())
+
+
+def test_checkpoints_that_are_not_are_said(tmp_path: Path, checkpoint: Path) -> None:
+    with pytest.raises(FerVitError, match="No checkpoint at"):
+        load_network(tmp_path / "gone.ckpt")
+    (tmp_path / "text.ckpt").write_text("text")
+    with pytest.raises(FerVitError, match="not a checkpoint that can be read safely"):
+        load_network(tmp_path / "text.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(FerVitError, match="not a checkpoint of fer-vit"):
+        load_network(tmp_path / "other.ckpt")
+    saved = load_checkpoint(checkpoint)
+    saved["hyper_parameters"]["network"]["unheard_of"] = 1
+    torch.save(saved, tmp_path / "newer.ckpt")
+    with pytest.raises(FerVitError, match="`unheard_of` is unknown"):
+        load_network(tmp_path / "newer.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"labels": []}, "1 to 1,000 labels"),
+        ({"labels": ["a", "a", "b"]}, "labels that differ"),
+        ({"labels": "abc"}, "no `config` or no `labels`"),
+        ({"labels": [1, 2, 3]}, "printable characters"),
+        ({"labels": ["a", "b"]}, r"`vit.head.bias`: float \(3,\), but its settings ask for float \(2,\)"),
+        ({"config": None}, "no `config` or no `labels`"),
+        ({"config": {"unheard_of": 1}}, "`unheard_of` is unknown"),
+        ({"config": {"depth": "two"}}, r"depth to be int \| None, but got two"),
+        ({"config": {"backbone": "vit_nothing"}}, "Expected a timm model"),
+        ({"temperature": 0}, "temperature from 0.001"),
+        ({"temperature": "hot"}, "temperature from 0.001"),
+        ({"temperature": 10**400}, "temperature from 0.001"),
+        ({"template": [[1, 2, 3]] * 5}, "five points"),
+        ({"template": [[1, 2]] * 2}, "five points"),
+        ({"template": [[1, float("nan")]] * 5}, "five points"),
+        ({"template": [[1, "x"]] * 5}, "five points"),
+        ({"config": {"backbone": 5}}, "backbone to be str, but got 5"),
+        ({"config": {"backbone": None}}, "backbone to be str, but got None"),
+        ({"config": {"regions": ["a.b"], "tokens": "both"}}, "of another version"),
+        ({"template": 7}, "five points"),
+        ({"align": "eyes"}, "landmarks or crop"),
+    ],
+)
+def test_settings_that_are_wrong_are_said(
+    change: dict[str, object], words: str, net: RegionViT, tmp_path: Path
+) -> None:
+    save_network(net, tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | change))
+    with pytest.raises(FerVitError, match=words):
+        load_network(tmp_path)
+
+
+def test_files_that_are_broken_are_said(net: RegionViT, tmp_path: Path) -> None:
+    save_network(net, tmp_path)
+    weights, settings = tmp_path / "model.safetensors", tmp_path / "config.json"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000])
+    with pytest.raises(FerVitError, match="cannot be read"):
+        read_model(tmp_path)
+    state = load_file_from(whole, tmp_path)
+    save_file({name: value for name, value in state.items() if "head" not in name}, weights)
+    with pytest.raises(FerVitError, match=r"`vit.head.bias`: missing, but"):
+        load_network(tmp_path)
+    settings.write_text("{")
+    with pytest.raises(FerVitError, match="cannot be read"):
+        read_model(tmp_path)
+    settings.write_text(f'{{"labels": ["{"a" * 1_000_000}"]}}')
+    with pytest.raises(FerVitError, match=r"config.json of at most 1,000,000 bytes"):
+        read_model(tmp_path)
+    settings.write_text("[" * 100_000)
+    with pytest.raises(FerVitError, match="cannot be read"):
+        read_model(tmp_path)
+    weights.unlink()
+    with pytest.raises(FerVitError, match=r"has no model.safetensors"):
+        read_model(tmp_path)
+    settings.unlink()
+    with pytest.raises(FerVitError, match=r"has no config.json"):
+        read_model(tmp_path)
+
+
+def test_a_folder_cannot_ask_for_other_weights(net: RegionViT, tmp_path: Path) -> None:
+    save_network(net, tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    settings["config"]["pretrained"] = str(tmp_path / "elsewhere.pth")
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert load_network(tmp_path).config.pretrained is False
+
+
+def test_a_path_is_a_folder_even_with_the_name_of_a_model(
+    net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_network(net, DEFAULT)
+    assert load_network(Path(DEFAULT)).labels == net.labels
+    assert len(load_network(DEFAULT).labels) == 8
+
+
+def load_file_from(data: bytes, folder: Path) -> dict[str, torch.Tensor]:
+    (folder / "whole.safetensors").write_bytes(data)
+    return load_file(folder / "whole.safetensors")

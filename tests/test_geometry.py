@@ -1,0 +1,166 @@
+"""Matrices against least squares and against pixels that are drawn where they should be."""
+
+import cv2
+import numpy as np
+import pytest
+
+from fer_vit.face.crop import warp
+from fer_vit.geometry import (
+    MIRRORED,
+    TEMPLATE,
+    Array,
+    Image,
+    apply,
+    compose,
+    crop_matrix,
+    fit_matrix,
+    invert,
+    similarity,
+)
+
+FACE = np.array([[60.0, 80.0], [120.0, 70.0], [95.0, 110.0], [75.0, 140.0], [125.0, 130.0]])
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def turned(angle: float, scale: float, shift: tuple[float, float]) -> Array:
+    cos, sin = scale * np.cos(angle), scale * np.sin(angle)
+    return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
+
+
+def dot(height: int, width: int, x: float, y: float, radius: float) -> Image:
+    """A soft white dot on black around (x, y), whose pixel centres lie at +0.5."""
+    rows, columns = np.mgrid[0:height, 0:width] + 0.5
+    bright = np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / (2 * radius**2))
+    return np.repeat(np.round(255 * bright)[..., None], 3, 2).astype(np.uint8)
+
+
+def centre(image: Image) -> Array:
+    """Centre of brightness (x, y); pixel centres lie at +0.5."""
+    weight = image[..., 0].astype(float)
+    rows, columns = np.mgrid[0 : image.shape[0], 0 : image.shape[1]] + 0.5
+    return np.array([(columns * weight).sum() / weight.sum(), (rows * weight).sum() / weight.sum()])
+
+
+def test_similarity_solves_the_least_squares_problem(rng: np.random.Generator) -> None:
+    for _ in range(20):
+        source, target = rng.normal(size=(5, 2)) * 20, rng.normal(size=(5, 2)) * 30
+        # x' = a x - b y + c, y' = b x + a y + d
+        left = np.zeros((10, 4))
+        left[0::2] = np.stack([source[:, 0], -source[:, 1], np.ones(5), np.zeros(5)], 1)
+        left[1::2] = np.stack([source[:, 1], source[:, 0], np.zeros(5), np.ones(5)], 1)
+        a, b, c, d = np.linalg.lstsq(left, target.ravel(), rcond=None)[0]
+        np.testing.assert_allclose(similarity(source, target), [[a, -b, c], [b, a, d]], atol=1e-9)
+
+
+@pytest.mark.parametrize("degrees", [0, 30, 90, 180])
+def test_similarity_without_rotation_keeps_a_tilted_face_upright_and_its_size(degrees: float) -> None:
+    target = np.array([[10.0, 10], [30, 10], [20, 20], [12, 30], [28, 30]])
+    source = apply(turned(np.radians(degrees), 2.5, (-7.0, 11.0)), target)
+    matrix = similarity(source, target, rotate=False)
+    np.testing.assert_allclose(matrix[:, :2], np.eye(2) / 2.5, atol=1e-9)
+    np.testing.assert_allclose(apply(matrix, source).mean(0), target.mean(0), atol=1e-9)
+
+
+def test_similarity_finds_a_known_transform_and_never_reflects(rng: np.random.Generator) -> None:
+    for angle in np.linspace(-3, 3, 7):
+        matrix = turned(angle, 2.5, (-7.0, 11.0))
+        np.testing.assert_allclose(similarity(FACE, apply(matrix, FACE)), matrix, atol=1e-9)
+    assert np.linalg.det(similarity(FACE, FACE * (-1, 1))[:, :2]) >= 0
+
+
+def test_similarity_of_equal_points_is_finite() -> None:
+    assert np.isfinite(similarity(np.full((5, 2), 10.0), TEMPLATE)).all()
+
+
+def test_compose_invert_apply_agree_with_homogeneous_matrices(rng: np.random.Generator) -> None:
+    first, second, points = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), rng.normal(size=(4, 5, 2))
+    full_first, full_second = (np.vstack([m, [0, 0, 1]]) for m in (first, second))
+    np.testing.assert_allclose(compose(second, first), (full_second @ full_first)[:2])
+    np.testing.assert_allclose(invert(first), np.linalg.inv(full_first)[:2])
+    expected = np.einsum("ij,...j->...i", full_first, np.concatenate([points, np.ones((4, 5, 1))], -1))[..., :2]
+    np.testing.assert_allclose(apply(first, points), expected)
+    np.testing.assert_allclose(apply(invert(first), apply(first, points)), points)
+
+
+@pytest.mark.parametrize(("height", "width"), [(30, 60), (60, 30), (7, 7)])
+def test_fit_matrix_centres_the_whole_image(height: int, width: int) -> None:
+    matrix = fit_matrix(np.zeros((height, width, 3), np.uint8), 100)
+    corners = apply(matrix, [[0, 0], [width, height]])
+    np.testing.assert_allclose(corners.mean(0), [50, 50])
+    assert (corners[1] - corners[0]).max() == pytest.approx(100)
+    assert matrix[0, 0] == matrix[1, 1]
+
+
+def test_crop_matrix_puts_landmarks_on_the_template() -> None:
+    face = apply(turned(0.6, 1.7, (30.0, -10.0)), np.asarray(TEMPLATE) * 50)
+    np.testing.assert_allclose(apply(crop_matrix(face, 112), face), np.asarray(TEMPLATE) * 112, atol=1e-9)
+
+
+def test_crop_matrix_of_an_upright_crop_does_not_turn() -> None:
+    matrix = crop_matrix(FACE, 112, align="crop")
+    assert matrix[0, 1] == matrix[1, 0] == 0
+    np.testing.assert_allclose(apply(matrix, FACE).mean(0), np.mean(TEMPLATE, 0) * 112)
+
+
+def test_template_is_its_own_mirror_image() -> None:
+    np.testing.assert_allclose(np.asarray(TEMPLATE)[list(MIRRORED)] * (-1, 1) + (1, 0), TEMPLATE)
+
+
+def test_warp_by_the_identity_changes_nothing(rng: np.random.Generator) -> None:
+    image = rng.integers(0, 256, (32, 32, 3), np.uint8)
+    np.testing.assert_array_equal(warp(image, np.eye(2, 3), 32), image)
+
+
+@pytest.mark.parametrize("scale", [3.0, 1.3, 0.7, 0.5, 0.45, 0.21, 0.1, 0.063])
+@pytest.mark.parametrize("angle", [0.0, 0.4])
+def test_a_drawn_dot_lands_where_its_point_does(scale: float, angle: float) -> None:
+    """Sub-pixel, on both sides of the border between one step and two."""
+    x, y = 311.3, 222.8
+    image = dot(401, 603, x, y, radius=3 + 1.5 / scale)
+    matrix = turned(angle, scale, (0.0, 0.0))
+    matrix[:, 2] = np.array([49.6, 50.7]) - matrix[:, :2] @ (x, y)
+    np.testing.assert_allclose(centre(warp(image, matrix, 100)), [49.6, 50.7], atol=0.05)
+
+
+@pytest.mark.parametrize("reduction", [4, 7.3, 16])
+def test_large_reductions_do_not_alias(reduction: float) -> None:
+    """A chequerboard finer than the target's pixels becomes even grey; a bare warp would draw stripes."""
+    board = np.repeat((np.indices((640, 640)).sum(0) % 2 * 255)[..., None], 3, 2).astype(np.uint8)
+    matrix = turned(0.0, 1 / reduction, (0.3, 0.7))
+    size = int(640 / reduction) - 2
+    reduced = warp(board, matrix, size)[2:-2, 2:-2]
+    bare = cv2.warpAffine(board, matrix, (size, size))[2:-2, 2:-2]
+    assert np.abs(reduced.astype(int) - 127).max() <= 12
+    assert np.abs(bare.astype(int) - 127).max() > 12
+
+
+def test_outside_of_the_image_its_border_goes_on() -> None:
+    image = dot(20, 20, 10.0, 3.0, radius=5)
+    crop = warp(image, turned(0.0, 1.0, (20.0, 20.0)), 60)
+    np.testing.assert_array_equal(crop, np.pad(image, ((20, 20), (20, 20), (0, 0)), "edge"))
+
+
+def test_a_crop_and_its_way_back_meet() -> None:
+    """A point of the crop, carried back by the inverse, lies on the same spot of the photo."""
+    image = dot(200, 200, 95.0, 110.0, radius=4)
+    matrix = crop_matrix(FACE, 112)
+    np.testing.assert_allclose(apply(invert(matrix), centre(warp(image, matrix, 112))), [95.0, 110.0], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "centre", [(0, 0), (500, 380), (999, 799), (-400, 300)], ids=["corner", "inside", "end", "outside"]
+)
+def test_a_strong_reduction_reads_the_right_place(centre: tuple[float, float]) -> None:
+    """An image whose colour says where a pixel lies; past the border it is the border's."""
+    x, y = np.meshgrid(np.arange(1000) + 0.5, np.arange(800) + 0.5)
+    image = np.stack([x / 4, y / 4, (x + y) / 8], axis=2).round().astype(np.uint8)
+    back = similarity([(0, 0), (20, 20)], np.array([(-90, -40), (50, 100)]) + centre)
+    crop = warp(image, invert(back), 20)
+    there = apply(back, np.stack(np.meshgrid(np.arange(20) + 0.5, np.arange(20) + 0.5), axis=-1))
+    x, y = there[..., 0].clip(0, 1000), there[..., 1].clip(0, 800)
+    # Within the two pixels at the border that a reduced pixel covers.
+    assert np.abs(crop - np.stack([x / 4, y / 4, (x + y) / 8], axis=2)).max() <= 2.5

@@ -1,0 +1,166 @@
+"""Every shipped config runs, on drawn faces and for a few steps."""
+
+import re
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import yaml
+from conftest import TINY
+
+from fer_vit.cli import main
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.cost import describe
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.store.folder import load_network
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+QUICK = [
+    "--data.num_workers=0",
+    "--data.batch_size=8",
+    "--trainer.accelerator=cpu",
+    "--trainer.max_epochs=1",
+    "--trainer.limit_train_batches=2",
+    "--trainer.limit_val_batches=1",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+]
+
+
+def run(configs: list[Path], manifest: Path, folder: Path, *more: str) -> Path:
+    words = [word for path in configs for word in ("--config", str(path))]
+    logs = f"--trainer.logger.init_args.save_dir={folder}"
+    main(["fit", *words, *QUICK, f"--data.manifest={manifest}", logs, *more])
+    (best,) = folder.rglob("best.ckpt")
+    return best
+
+
+@pytest.mark.parametrize("name", ["drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "ablation"])
+def test_from_scratch(name: str, drawn: Path, tmp_path: Path) -> None:
+    best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path)
+    assert best.parents[2].name == name
+    assert all(v.isfinite().all() for v in torch.load(best, weights_only=True)["state_dict"].values())
+
+
+@pytest.mark.parametrize("name", ["rafdb", "affectnet"])
+def test_pretrained(name: str, drawn: Path, tmp_path: Path) -> None:
+    backbone = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())["model"]["network"]["backbone"]
+    own = timm.create_model(backbone, depth=1)
+    torch.save(own.state_dict(), tmp_path / "weights.pth")
+    small = ["--model.network.depth=1", f"--model.network.pretrained={tmp_path / 'weights.pth'}", "--model.lr=0"]
+    best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path / "runs", *small)
+    (tmp_path / "weights.pth").unlink()
+    state = load_network(best).state_dict()  # needs nothing but the checkpoint
+    # Without a learning rate what is saved is what was loaded.
+    assert torch.equal(state["vit.blocks.0.attn.qkv.weight"], own.blocks[0].attn.qkv.weight)
+
+
+def test_overlay_for_several_processes(drawn: Path, tmp_path: Path) -> None:
+    overlay = [CONFIGS / "drawn.yaml", CONFIGS / "ddp.yaml"]
+    # Batch norms synchronise on GPUs only; the processes themselves are tested in test_distributed.
+    run(overlay, drawn / "faces.parquet", tmp_path, "--trainer.devices=1", "--trainer.sync_batchnorm=false")
+
+
+def test_overlay_that_deals_weights_out(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # In one process; in two, see test_distributed
+    overlay = [CONFIGS / "drawn.yaml", CONFIGS / "fsdp.yaml"]
+    alone = ["--trainer.devices=1", "--trainer.strategy.data_parallel_size=1"]
+    last = run(overlay, drawn / "faces.parquet", tmp_path / "a", *alone).with_name("last.ckpt")
+    more = [f"--ckpt_path={last}", "--trainer.max_epochs=2"]
+    last = run(overlay, drawn / "faces.parquet", tmp_path / "b", *alone, *more).with_name("last.ckpt")
+    saved = torch.load(last, weights_only=True)
+    assert (saved["epoch"], saved["global_step"]) == (1, 4)
+    logs = f"--trainer.logger.init_args.save_dir={tmp_path}"
+    main(["validate", f"--ckpt_path={last}", f"--data.manifest={drawn / 'faces.parquet'}", *QUICK[:1], logs])
+    with pytest.raises(SystemExit):
+        run(overlay, drawn / "faces.parquet", tmp_path, *alone, "--trainer.callbacks+=fer_vit.train.ema.EMA")
+    assert "leave out EMA or the strategy" in capsys.readouterr().err
+
+
+def test_the_paper_overlay(drawn: Path, tmp_path: Path) -> None:
+    overlay = [CONFIGS / "drawn.yaml", CONFIGS / "model" / "attention_is_all_you_need.yaml"]
+    net = load_network(run(overlay, drawn / "faces.parquet", tmp_path, "--model.network.stem=patch"))
+    block = net.vit.blocks[5]
+    assert (len(net.vit.blocks), block.attn.num_heads, block.mlp.fc1.weight.shape) == (6, 8, (2048, 512))
+    assert type(block.mlp.act) is torch.nn.ReLU
+
+
+MECHANISMS = {
+    "additive": ["attention=additive"],
+    "gaussian": ["attention=gaussian", "tokens=region"],
+    "keep": ["keep_rate=[1,0.5]", "tokens=patch"],
+    "query": ["head=query"],
+    "causal": ["head=query", "causal=true", "attention=additive"],
+    "additive head": ["head=additive", "pos_embed=sincos_1d"],
+    "post-norm": ["block=post_norm", "dropout=0.1", "pos_embed=none"],
+    "head dropping": ["head_drop_rate=0.5", "keep_rate=[0.9,0.6]"],
+    "stem regions": ["region_source=stem", "stem=conv", "tokens=region"],
+    "foveated": ["patch_downscale=2", "stem=conv", "in_chans=1"],
+    "all": [
+        *("attention=gaussian", "keep_rate=[0.9,0.6]", "head=query", "causal=true", "pos_embed=sincos_1d"),
+        *("block=post_norm", "head_drop_rate=0.5", "patch_downscale=2", "reg_tokens=2"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_trains_and_its_weights_load_back(
+    name: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"--model.network.{word}" for word in MECHANISMS[name]]
+    manifest, logs = drawn / "faces.parquet", f"--trainer.logger.init_args.save_dir={tmp_path}"
+    main(["fit", *TINY, *words, "--model.mixup=0.2", "--model.region_dropout=0.5", f"--data.manifest={manifest}", logs])
+    net = load_network(next(tmp_path.rglob("best.ckpt")))
+    assert f"RegionViT: {describe(net)}." in capsys.readouterr().out
+    torch.save(net.state_dict(), tmp_path / "weights.pth")
+    torch.manual_seed(1)
+    again = RegionViT(net.config, net.labels).eval()
+    image, boxes = torch.rand(2, 3, 32, 32), torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 8, 4)
+    before = net(image, boxes)
+    use_fused_attention(again, fused=False)
+    assert not torch.equal(again(image, boxes), before)
+    again.load_state_dict(torch.load(tmp_path / "weights.pth", weights_only=True))
+    assert torch.equal(again(image, boxes), before)
+    main(
+        [
+            "validate",
+            f"--ckpt_path={next(tmp_path.rglob('best.ckpt'))}",
+            f"--data.manifest={manifest}",
+            *QUICK[:1],
+            logs,
+        ]
+    )
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/attention.md", "docs/ablation.md", "docs/explaining.md"])
+def test_options_in_the_documentation_exist(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (CONFIGS.parent / page).read_text()
+    words = sorted(set(re.findall(r"--model\.network\.(\w+)(?:=| )(\S+)", text)))
+    words += sorted(set(re.findall(r"`(\w+): (\w+)`", text)))
+    for option, value in words:
+        with pytest.raises(SystemExit):
+            main(["fit", f"--model.network.{option}={value}", "--print_config"])
+        network = yaml.safe_load(capsys.readouterr().out)["model"]["network"]
+        assert network[option] == yaml.safe_load(value), f"{option}: {value}"
+
+
+def test_every_config_is_run_here() -> None:
+    tested = {"drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "rafdb", "affectnet", "ablation"}
+    tested |= {"ddp", "fsdp"}
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == tested
+    assert [path.stem for path in CONFIGS.glob("*/*.yaml")] == ["attention_is_all_you_need"]
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_header_says_the_command(path: Path) -> None:
+    header = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert any("fer-vit fit --config configs/" in line and path.stem in line for line in header)
+
+
+def test_two_runs_with_one_seed_end_in_the_same_weights(drawn: Path, tmp_path: Path) -> None:
+    states = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        best = run([CONFIGS / "drawn.yaml"], drawn / "faces.parquet", folder, "--data.num_workers=1")
+        states.append(torch.load(best, weights_only=True)["state_dict"])
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

@@ -1,0 +1,277 @@
+"""Several processes, on one machine or on two, train and count as one process does, and end together."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import TINY, assert_same
+from lightning.pytorch.callbacks import Callback
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from fer_vit.cli import main
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest, write_shards
+from fer_vit.face.image import encode_png
+from fer_vit.sources.drawn import draw_face, read
+from fer_vit.store.checkpoint import load_checkpoint
+
+SCRIPT = Path(__file__).parents[2] / "cli.py"
+FOUND = os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent), os.environ["PYTHONPATH"]])
+TWO = ["--trainer.devices=2", "--trainer.strategy=ddp"]
+OVERLAY = Path(__file__).parents[2] / "configs" / "fsdp.yaml"
+SHARDED = [f"--config={OVERLAY}", "--trainer.devices=2", "--trainer.accelerator=cpu"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+BOUND = 120
+"""Seconds that a run may last, its start on a slow machine included; gloo by itself would wait for 30 minutes."""
+
+
+def options(manifest: Path, folder: Path, *more: str) -> list[str]:
+    return [*TINY, f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}", *more]
+
+
+def run(*words: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
+    """Runs a verb in processes that find this file's callbacks; returns exit status, stdout and stderr.
+
+    It returns when the last of the processes has closed its output, so that one that lives on is an error, too.
+    """
+    environment = os.environ | {"PYTHONPATH": FOUND}
+    command = [sys.executable, *(launcher or []), str(SCRIPT), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+class KillOne(Callback):
+    """Kills the second process in the middle of the second epoch, as the kernel does when memory is short."""
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if (trainer.current_epoch, batch_idx, trainer.global_rank) == (1, 1, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
+    recipe = ["--model.class_weight=balanced", "--model.layer_decay=0.8", "--trainer.gradient_clip_val=0.5"]
+    whole = ["--trainer.limit_train_batches=1.0", "--trainer.limit_val_batches=1.0", "--trainer.max_epochs=2"]
+    ema = "--trainer.callbacks+=fer_vit.train.ema.EMA"
+    faces = read(tmp_path / "faces", count=167, size=48)
+    assert sum(row.split == "val" for row in faces.rows) == 25  # an odd number: one process has a repeat
+    write_manifest(tmp_path / "faces.parquet", faces, "drawn")
+    curves, states, weights = {}, {}, {}
+    for name, processes, more in (("one", 1, [ema]), ("ddp", 2, [*TWO, ema]), ("fsdp", 2, SHARDED)):
+        words = [*recipe, *whole, *more, "--trainer.log_every_n_steps=1"]
+        verb = ["fit", *options(tmp_path / "faces.parquet", tmp_path / name, *words)]
+        verb += [f"--data.batch_size={16 // processes}"]
+        if processes == 1:
+            main(verb)
+        else:
+            status, out, err = run(*verb)
+            assert status == 0, err
+            assert out.count("RegionViT: ") == 1
+            assert "sync_dist" not in err
+            assert "WeightAveraging" not in err
+        version = tmp_path / name / "default" / "version_0"
+        assert (version / "config.yaml").is_file()
+        events = EventAccumulator(str(version)).Reload()
+        curves[name] = {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        saved = load_checkpoint(version / "checkpoints" / "last.ckpt")
+        states[name] = saved["state_dict"]
+        weights[name] = saved.get("current_model_state", saved["state_dict"])
+    assert len(curves["one"]["train/loss"]) == 14
+    # Sums of float32 in another order; AdamW makes of an entry whose gradient is but rounding (the bias of the keys)
+    # a larger part of its step, which is 1e-3.
+    for name in ("ddp", "fsdp"):
+        assert curves[name]["train/loss"] == pytest.approx(curves["one"]["train/loss"], abs=1e-5)
+        for key, value in weights["one"].items():
+            torch.testing.assert_close(weights[name][key], value, atol=1e-4, rtol=0)
+    for tag in ("val/accuracy", "val/f1", "val/uar", "val/ece", "val/loss"):
+        assert curves["ddp"][tag] == pytest.approx(curves["one"][tag], abs=1e-5)
+    for key, value in states["one"].items():
+        torch.testing.assert_close(states["ddp"][key], value, atol=1e-4, rtol=0)
+
+
+@pytest.fixture
+def one_to_judge(tmp_path: Path) -> Path:
+    """A manifest with one face in `val`: the second process has but a repeat of it."""
+    face = encode_png(draw_face("happiness", 0, 48)[0])
+    rows = [Row(face, str(place), "train" if place else "val", "happiness") for place in range(100)]
+    write_manifest(tmp_path / "faces.parquet", Reading(("happiness", "anger"), rows), "drawn")
+    return tmp_path / "faces.parquet"
+
+
+@pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["lightning", "torchrun"])
+def test_a_process_that_is_killed_ends_the_run_which_can_go_on(
+    launcher: list[str], one_to_judge: Path, tmp_path: Path
+) -> None:
+    words = options(one_to_judge, tmp_path, *TWO, "--trainer.max_epochs=3", "--trainer.limit_train_batches=3")
+    status, _, err = run("fit", *words, "--trainer.callbacks+=test_distributed.KillOne", launcher=launcher)
+    assert status > 0
+    (line,) = [line for line in err.splitlines() if line.startswith("fer-vit: error: ")]
+    last = Path(re.findall(r"Another process of this run died .* `--ckpt_path (\S+)`\.$", line)[0])
+    assert load_checkpoint(last)["global_step"] == 3
+    (accuracy,) = EventAccumulator(str(last.parents[1])).Reload().Scalars("val/accuracy")
+    assert accuracy.value in (0, 1)
+    if not launcher:
+        assert "Traceback" not in err
+        status, _, err = run("fit", *words, f"--ckpt_path={last}")
+        assert status == 0, err
+        saved = load_checkpoint(tmp_path / "default" / "version_1" / "checkpoints" / "last.ckpt")
+        assert (saved["epoch"], saved["global_step"]) == (2, 9)
+
+
+def test_sigterm_to_one_process_ends_all_at_the_same_step(one_to_judge: Path, tmp_path: Path) -> None:
+    words = options(one_to_judge, tmp_path, *TWO, "--trainer.limit_train_batches=3")
+    asks = ["--trainer.callbacks+=test_resume.Terminate", "--trainer.callbacks.epoch=0", "--trainer.callbacks.batch=1"]
+    status, out, err = run("fit", *words, *asks)
+    assert status == 128 + signal.SIGTERM, err
+    last = tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt"
+    assert out.count(f"Ended by SIGTERM. Go on with the same options and `--ckpt_path {last}`.") == 1
+    assert load_checkpoint(last)["global_step"] == 2
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[list[list[str]]]:
+    """The words that run a command on each of two machines: network namespaces, joined by a cable.
+
+    The first has the address 10.77.0.1 on its interface `net0`, the second 10.77.0.2.
+    """
+    if shutil.which("ip") is None:
+        pytest.skip("`ip` is not here: install iproute2")
+    names = [f"fer-vit-{os.getpid()}-{node}" for node in (1, 2)]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("-n", names[0], "link", "add", "net0", "type", "veth", "peer", "name", "net0", "netns", names[1])
+        for node, name in enumerate(names, 1):
+            ip("-n", name, "address", "add", f"10.77.0.{node}/24", "dev", "net0")
+            ip("-n", name, "link", "set", "net0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield [["ip", "netns", "exec", name] for name in names]
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"network namespaces are not permitted here: {error.stderr.strip()}")
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+def test_two_machines(two_nodes: list[list[str]], drawn: Path, tmp_path: Path) -> None:
+    words = options(drawn / "faces.parquet", tmp_path, "--trainer.num_nodes=2", "--trainer.strategy=ddp")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
+    torchrun += ["--master_addr=10.77.0.1", "--master_port=29500"]
+    # The host's name may be that of the machine's own, inner address
+    environment = os.environ | {"PYTHONPATH": FOUND, "GLOO_SOCKET_IFNAME": "net0"}
+    nodes = [
+        subprocess.Popen(
+            [*node, *torchrun, f"--node_rank={rank}", str(SCRIPT), "fit", *words],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, node in enumerate(two_nodes)
+    ]
+    try:
+        first, second = (node.communicate(timeout=BOUND)[0] for node in nodes)
+    finally:
+        for node in nodes:
+            node.kill()
+    assert [node.returncode for node in nodes] == [0, 0], first + second
+    assert "Starting with 2 processes" in first
+    assert "RegionViT: " in first
+    assert "RegionViT: " not in second
+    (last,) = tmp_path.rglob("last.ckpt")
+    assert load_checkpoint(last)["global_step"] == 2
+
+
+def test_two_processes_count_every_sample_once(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    figures = []
+    for devices in (1, 2):
+        folder = tmp_path / str(devices)
+        words = ["test", f"--ckpt_path={checkpoint}", f"--data.manifest={drawn / 'faces.parquet'}", *TINY[5:8]]
+        words += ["--data.batch_size=5", "--trainer.enable_progress_bar=false"]
+        words += [f"--trainer.logger.init_args.save_dir={folder}"]
+        if devices == 1:
+            main(words)
+        else:
+            status, out, err = run(*words, *TWO)
+            assert status == 0, err
+            assert out.count("Figures: ") == 1
+        figures.append(json.loads((folder / "default" / "version_0" / "test.json").read_text()))
+    assert figures[0]["images"] % 2 == 1  # an even number could be dealt out without repeats
+    assert figures[0]["confusion"] == figures[1]["confusion"]
+    for name in ("loss", "accuracy", "f1", "uar", "ece"):
+        assert figures[0][name] == pytest.approx(figures[1][name], abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 60 drawn faces."""
+    folder = tmp_path_factory.mktemp("photos") / "faces"
+    read(folder, count=60, size=48)
+    return folder
+
+
+def prediction(faces: Path, output: Path, *more: str) -> list[str]:
+    return ["predict", str(faces), "--output", str(output), "--face=crop", "--detector=none", "--part_size=7", *more]
+
+
+def table(folder: Path) -> list[dict[str, Any]]:
+    return pq.read_table(folder).to_pylist()  # type: ignore[no-any-return]
+
+
+def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path) -> None:
+    main(prediction(faces, tmp_path / "one"))
+    status, out, err = run(*prediction(faces, tmp_path / "two"), launcher=TORCHRUN)
+    assert status == 0, err
+    assert "all 9 tables, all 60 images of the plan exactly once (60 ok), 60 faces" in out
+    rows = table(tmp_path / "two")
+    assert [row["path"] for row in rows] == sorted(map(str, faces.rglob("*.png")))
+    assert_same(rows, table(tmp_path / "one"))
+
+
+def test_a_prediction_that_is_killed_goes_on(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "faces"
+    words = prediction(faces, output, "--batch_size=1", "--workers=1")
+    killed = subprocess.Popen([sys.executable, str(SCRIPT), *words], start_new_session=True, stdout=subprocess.DEVNULL)
+    first = output / "part-00000.parquet"
+    while not first.exists():
+        assert killed.poll() is None
+        time.sleep(0.001)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    left = 9 - len(list(output.glob("part-*.parquet")))
+    assert left > 0
+    before = first.stat().st_mtime_ns
+    main(words)
+    out = capsys.readouterr().out
+    assert f"{7 * (left - 1) + 4} images: " in out
+    assert "all 9 tables, all 60 images of the plan exactly once (60 ok), 60 faces" in out
+    assert first.stat().st_mtime_ns == before
+    main(prediction(faces, tmp_path / "whole", "--batch_size=1"))
+    assert_same(table(output), table(tmp_path / "whole"))
+
+
+def test_two_processes_share_a_stream(tmp_path: Path) -> None:
+    reading = read(tmp_path / "faces", count=96, size=32)
+    write_shards(tmp_path / "shards", reading, "drawn", 3)
+    words = [word for word in TINY if "limit" not in word]
+    words += [f"--data.manifest={tmp_path / 'shards'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    words += ["--data.batch_size=4", "--data.num_workers=1", "--trainer.devices=2", "--trainer.strategy=ddp"]
+    subprocess.run([sys.executable, SCRIPT, "fit", *words], check=True, capture_output=True, timeout=300)
+    state = torch.load(tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
+    trained = sum(row.split == "train" for row in reading.rows)
+    assert state["global_step"] == trained // 8
+    assert state["FaceDataModule"]["dataset"]["world_size"] == 2

@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.utils.class_weight import compute_class_weight
+
+from fer_vit.train.losses import balanced_weights, expression_loss
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_against_loops_in_float64(smoothing: float) -> None:
+    torch.manual_seed(0)
+    logits, target = torch.randn(6, 4), torch.rand(6, 4)
+    target /= target.sum(1, keepdim=True)
+    total = 0.0
+    for z, t in zip(logits.double().numpy(), target.double().numpy(), strict=True):
+        log_p = z - np.log(np.exp(z).sum())
+        total -= ((1 - smoothing) * t + smoothing / 4) @ log_p
+    assert expression_loss(logits, target, smoothing).item() == pytest.approx(total / 6, abs=1e-6)
+    assert expression_loss(logits.bfloat16(), target).dtype == torch.float32
+
+
+def test_hard_labels_are_plain_cross_entropy() -> None:
+    logits, label = torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 2])
+    loss = expression_loss(logits, torch.eye(3)[label])
+    assert torch.allclose(loss, torch.nn.functional.cross_entropy(logits, label))
+
+
+def test_class_weights() -> None:
+    labels = np.array([0, 0, 0, 0, 1, 1, 2])
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
+    counts = torch.from_numpy(np.bincount(labels)).float()
+    assert torch.allclose(balanced_weights(counts), torch.from_numpy(expected).float())
+    assert balanced_weights(torch.tensor([4.0, 0.0])).tolist() == [0.5, 0.0]
+    logits = torch.randn(7, 3)
+    weight = torch.tensor([1.0, 0.0, 0.0])  # only the first class counts
+    target = torch.eye(3)[labels]
+    first = torch.from_numpy(labels == 0)
+    plain = torch.nn.functional.cross_entropy(logits[first], torch.zeros(4, dtype=torch.long))
+    assert expression_loss(logits, target, weight=weight).item() == pytest.approx(plain.item() * 4 / 7, rel=1e-5)

@@ -1,0 +1,210 @@
+"""A run that was broken off goes on as if nothing had happened: the same weights, bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY
+from lightning.pytorch.callbacks import Callback
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
+
+from fer_vit.cli import main
+from fer_vit.data.writing import write_manifest, write_shards
+from fer_vit.sources.drawn import read
+from fer_vit.store.checkpoint import load_checkpoint
+
+RECIPE = [
+    "--model.network.drop_path_rate=0.1",
+    "--model.network.dropout=0.1",
+    "--model.network.head_drop_rate=0.1",
+    "--model.network.stem=conv",
+    "--model.mixup=0.4",
+    "--model.cutmix=0.5",
+    "--model.region_dropout=0.5",
+    "--model.class_weight=balanced",
+    "--trainer.gradient_clip_val=0.5",
+    "--trainer.callbacks+=fer_vit.train.ema.EMA",
+    "--trainer.max_epochs=3",
+    "--trainer.limit_train_batches=1.0",
+]
+"""Everything in a run that is random or has a memory."""
+
+
+def keep(name: str, every: str) -> list[str]:
+    """Options that keep what is otherwise replaced."""
+    options = {"filename": name, every.partition("=")[0]: every.partition("=")[2], "save_top_k": "-1"}
+    options |= {"save_on_train_epoch_end": "false", "auto_insert_metric_name": "false"}
+    callback = "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"
+    return [callback, *(f"--trainer.callbacks.{option}={value}" for option, value in options.items())]
+
+
+class Terminate(Callback):
+    """Sends SIGTERM to this process, or to the second of two, as a machine does that is about to go."""
+
+    def __init__(self, epoch: int, batch: int, validating: bool = False) -> None:
+        self.moment = epoch, batch, validating
+
+    def _at(self, trainer: Any, batch: int) -> None:
+        here = trainer.current_epoch, batch, trainer.validating
+        if here == self.moment and trainer.global_rank == trainer.world_size - 1:
+            self.terminate()
+
+    def terminate(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        self._at(trainer, batch_idx)
+
+    def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int, *_: int) -> None:
+        self._at(trainer, batch_idx)
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A manifest of 77 training faces and some to validate on, and the same as shards."""
+    folder = tmp_path_factory.mktemp("faces")
+    reading = read(folder / "faces", count=110, size=32)
+    write_manifest(folder / "faces.parquet", reading, "drawn")
+    write_shards(folder / "shards", reading, "drawn", 3)
+    return folder
+
+
+def fit(manifest: Path, folder: Path, *more: str) -> dict[str, Any]:
+    """Trains; returns the last checkpoint."""
+    words = [word for word in TINY if "limit_train" not in word and "max_epochs" not in word]
+    words += [*RECIPE, f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}", *more]
+    main(["fit", *words])
+    return load_checkpoint(newest(folder))
+
+
+def newest(folder: Path) -> Path:
+    return max(folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def differences(first: Any, second: Any, place: str = "") -> list[str]:
+    """Lists where two trees of plain values and tensors differ."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        pairs = [(f"{place}/{key}", first.get(key), second.get(key)) for key in first.keys() | second.keys()]
+    elif isinstance(first, list | tuple) and isinstance(second, list | tuple) and len(first) == len(second):
+        pairs = [(f"{place}/{key}", *pair) for key, pair in enumerate(zip(first, second, strict=True))]
+    elif isinstance(first, Tensor) and isinstance(second, Tensor):
+        return [] if torch.equal(first, second) else [place]
+    else:
+        return [] if first == second else [f"{place}: {first} {second}"]
+    return [line for key, one, other in pairs for line in differences(one, other, key)]
+
+
+class TerminateAll(Terminate):
+    """Another process sends it to all processes of the run, those that load data as well, as SLURM does."""
+
+    def terminate(self) -> None:
+        subprocess.run(["kill", "-TERM", "--", f"-{os.getpgid(0)}"], start_new_session=True, check=True)
+
+
+def curves(folder: Path, first: int = 0) -> dict[str, list[tuple[int, float]]]:
+    """Figures of a run by step, from a step on."""
+    events = EventAccumulator(str(folder / "default" / "version_0")).Reload()
+    every = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {tag: [point for point in points if point[0] >= first] for tag, points in every.items()}
+
+
+def assert_goes_on(path: Path, manifest: Path, whole: Path, folder: Path, *more: str) -> None:
+    """Goes on from a checkpoint, and compares the end with that of a run that was not broken off."""
+    step = load_checkpoint(path)["global_step"]
+    again, last = fit(manifest, folder, *more, f"--ckpt_path={path}"), load_checkpoint(newest(whole))
+    assert again["global_step"] == last["global_step"] > step
+    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "lr_schedulers"):
+        assert part in last
+        assert differences(again[part], last[part]) == []
+    assert curves(folder, step) == curves(whole, step)
+
+
+@pytest.mark.parametrize(
+    "data, middle, more",
+    [
+        ("faces.parquet", 6, ["--data.num_workers=0"]),
+        ("faces.parquet", 6, ["--data.num_workers=2", "--data.balanced=true"]),
+        ("faces.parquet", 3, ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=0.5"]),
+        ("shards", 6, ["--data.num_workers=0"]),
+        ("shards", 6, ["--data.num_workers=2", "--data.batch_size=9"]),
+    ],
+    ids=["plain", "workers", "often", "stream", "stream workers"],
+)
+def test_a_run_goes_on_bit_for_bit(data: str, middle: int, more: list[str], faces: Path, tmp_path: Path) -> None:
+    more = [*more, "--trainer.log_every_n_steps=1"]
+    kept = [*keep("step{step}", f"every_n_train_steps={middle}"), *keep("epoch{epoch}", "every_n_epochs=1")]
+    fit(faces / data, tmp_path / "whole", *more, *kept)
+    for name in (f"step{middle}", "epoch0", "epoch1"):
+        (path,) = (tmp_path / "whole").rglob(f"{name}.ckpt")
+        assert_goes_on(path, faces / data, tmp_path / "whole", tmp_path / name, *more)
+
+
+@pytest.mark.parametrize(
+    "moment, step, more",
+    [
+        ("epoch=1,batch=1", 6, []),
+        ("epoch=1,batch=3", 8, []),
+        ("epoch=1,batch=3", 8, ["--trainer.check_val_every_n_epoch=3"]),
+        ("epoch=1,batch=0,validating=true", 8, []),
+        ("epoch=1,batch=1,validating=true", 8, []),
+        ("epoch=0,batch=0", 1, ["--trainer.accumulate_grad_batches=8", "--trainer.limit_val_batches=0"]),
+    ],
+)
+def test_sigterm_saves_the_step_that_it_came_at(
+    moment: str, step: int, more: list[str], faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--trainer.log_every_n_steps=1", *more]
+    fit(faces / "faces.parquet", tmp_path / "whole", *more)
+    handler = signal.getsignal(signal.SIGTERM)
+    ends = ["--trainer.callbacks+=test_resume.Terminate"]
+    ends += [f"--trainer.callbacks.{option}" for option in moment.split(",")]
+    with pytest.raises(SystemExit) as ended:
+        fit(faces / "faces.parquet", tmp_path / "ended", *more, *ends)
+    assert ended.value.code == 128 + signal.SIGTERM
+    path = newest(tmp_path / "ended")
+    assert f"Ended by SIGTERM. Go on with the same options and `--ckpt_path {path}`." in capsys.readouterr().out
+    assert load_checkpoint(path)["global_step"] == step
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert_goes_on(path, faces / "faces.parquet", tmp_path / "whole", tmp_path / "again", *more)
+    before, after, all_of_it = (curves(tmp_path / name) for name in ("ended", "again", "whole"))
+    for tag, points in all_of_it.items():
+        assert {*before.get(tag, []), *after[tag]} == {*points}, tag
+
+
+def test_sigterm_to_all_processes_of_a_run(faces: Path, tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    words = [word for word in TINY if "limit_train" not in word and "num_workers" not in word]
+    words += [f"--data.manifest={faces / 'faces.parquet'}", "--data.num_workers=2", "--trainer.max_epochs=2"]
+    words += [f"--trainer.logger.init_args.save_dir={tmp_path}", "--trainer.callbacks+=test_resume.TerminateAll"]
+    words += ["--trainer.callbacks.epoch=1", "--trainer.callbacks.batch=1"]
+    found = os.pathsep.join([str(here.parent), str(here), os.environ["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, here.parent / "cli.py", "fit", *words],
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": found},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert load_checkpoint(newest(tmp_path))["global_step"] == 6
+
+
+@pytest.mark.parametrize(
+    "more, step",
+    [
+        (["--trainer.max_epochs=2", "--trainer.limit_val_batches=0"], 8),
+        (["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12),
+        (["--trainer.max_steps=6"], 6),
+    ],
+)
+def test_the_last_checkpoint_is_the_last_step(more: list[str], step: int, faces: Path, tmp_path: Path) -> None:
+    saved = fit(faces / "faces.parquet", tmp_path, *more)
+    assert saved["global_step"] == step
