@@ -14,7 +14,7 @@ from pathlib import Path
 import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from fer_vit.errors import READER_DIED, FerVitError
+from fer_vit.errors import WORKER_DIED, FerVitError
 from fer_vit.version import __version__
 
 LIGHTNING_VERBS = {
@@ -69,7 +69,7 @@ def main(args: list[str] | None = None) -> None:
         # torch tells of a worker's death by a signal, and so wherever this process happens to be.
         if debug or "DataLoader worker" not in str(error):
             raise
-        print(f"fer-vit: error: {READER_DIED}", file=sys.stderr)
+        print(f"fer-vit: error: {WORKER_DIED}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         if debug:

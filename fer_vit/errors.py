@@ -2,7 +2,7 @@
 
 import math
 
-READER_DIED = "A process that reads photos died, perhaps for lack of memory. Try fewer `--workers`."
+WORKER_DIED = "A process that reads photos died, perhaps for lack of memory. Try fewer `--workers`."
 
 
 class FerVitError(Exception):

@@ -1,7 +1,7 @@
 """Files and folders that are whole or not there, whatever ends the process that writes them.
 
 They are written beside their place in a hidden folder, `.NAME.XXXXXXXX.part`, flushed to the disk and renamed. After an
-error that folder is removed; what a killed process leaves of it is read by nobody, see `remove_left`.
+error that folder is removed; what a killed process leaves of it is read by nobody, see `remove_stale`.
 """
 
 import os
@@ -20,7 +20,7 @@ ADVICE = "Choose a folder that you may write and that has room."
 
 
 @contextmanager
-def whole(path: Path, names: Sequence[str] | None = None, advice: str = ADVICE) -> Iterator[Path]:
+def atomic_write(path: Path, names: Sequence[str] | None = None, advice: str = ADVICE) -> Iterator[Path]:
     """Yields where to write a file or folder, which takes the place of `path` when the block ends without an error.
 
     Args:
@@ -35,7 +35,7 @@ def whole(path: Path, names: Sequence[str] | None = None, advice: str = ADVICE) 
     """
     names = names if path.is_dir() else None
     place = path.parent if names is None else path  # which may be a disk of its own
-    with hidden(path, place, advice) as part:
+    with scratch_folder(path, place, advice) as part:
         (part / "new").mkdir()
         new = part / "new" / _name(path)
         try:
@@ -53,7 +53,7 @@ def whole(path: Path, names: Sequence[str] | None = None, advice: str = ADVICE) 
 
 
 @contextmanager
-def hidden(path: Path, place: Path | None = None, advice: str = ADVICE) -> Iterator[Path]:
+def scratch_folder(path: Path, place: Path | None = None, advice: str = ADVICE) -> Iterator[Path]:
     """Yields a new hidden folder that is gone when the block ends.
 
     Args:
@@ -86,7 +86,7 @@ def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
     return FerVitError(f"Cannot write {path} ({reason}). {advice}")
 
 
-def remove_left(path: Path) -> None:
+def remove_stale(path: Path) -> None:
     """Removes what killed processes left when they wrote `path`, and nothing that a living one writes."""
     pattern = f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"
     for left in [*path.parent.glob(pattern), *path.glob(pattern)]:

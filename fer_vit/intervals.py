@@ -9,7 +9,7 @@ Array = NDArray[np.float64]
 RESAMPLES = 2000
 
 
-class Figures(TypedDict):
+class Interval(TypedDict):
     """A mean over faces with its 95 % bootstrap interval; null where no face has a value, or a single one."""
 
     mean: float | None
@@ -18,7 +18,7 @@ class Figures(TypedDict):
     faces: int
 
 
-def figures(values: Array) -> list[Figures]:
+def mean_intervals(values: Array) -> list[Interval]:
     """Returns the mean of each of M values over N faces (N, M) and its interval; values that are NaN do not count.
 
     The percentile bootstrap of Efron & Tibshirani (1993). All values are drawn together, each time by how often every
@@ -33,7 +33,7 @@ def figures(values: Array) -> list[Figures]:
         times = random.multinomial(len(values), np.full(len(values), 1 / len(values)), 100).astype(float)  # (100, N)
         count = times @ there
         means.append(np.divide(times @ filled, count, out=np.full(count.shape, np.nan), where=count > 0))
-    found: list[Figures] = []
+    found: list[Interval] = []
     for column, number in enumerate(faces):
         mean = low = high = None
         if number:
@@ -41,5 +41,5 @@ def figures(values: Array) -> list[Figures]:
         if number > 1:
             drawn = np.concatenate([one[:, column] for one in means])
             low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist()
-        found.append(Figures(mean=mean, low=low, high=high, faces=int(number)))
+        found.append(Interval(mean=mean, low=low, high=high, faces=int(number)))
     return found

@@ -14,7 +14,7 @@ def run_seed() -> int:
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
-def mixed_seed(*numbers: int) -> int:
+def derived_seed(*numbers: int) -> int:
     """Returns a seed that, but for one case in billions, differs where numbers do (`numpy.random.SeedSequence`)."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 

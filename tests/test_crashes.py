@@ -30,12 +30,12 @@ from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
-from fer_vit.files import hidden, remove_left, whole
+from fer_vit.files import atomic_write, remove_stale, scratch_folder
 from fer_vit.predict.plan import NAME, begin
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.checkpoints import WholeCheckpoints
+from fer_vit.train.checkpoints import AtomicCheckpointIO
 
 # Killed at any call
 
@@ -46,19 +46,19 @@ def reading(face: int, rows: int = 3) -> Reading:
 
 
 def a_file(path: Path, version: int) -> None:
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text(str(version) * 1000)
 
 
 def a_folder(path: Path, version: int) -> None:
-    with whole(path) as part:
+    with atomic_write(path) as part:
         for name in ("a", "b"):
             (part / name).mkdir(parents=True)
             (part / name / "text").write_text(str(version) * 1000)
 
 
 def some_entries(path: Path, version: int) -> None:
-    with whole(path, ("a", "b", "page")) as part:
+    with atomic_write(path, ("a", "b", "page")) as part:
         part.mkdir()
         for name in ("a", "b", "page"):
             (part / name).write_text(str(version) * 1000)
@@ -75,7 +75,7 @@ def a_plan(path: Path, version: int) -> None:
 
 
 def a_checkpoint(path: Path, version: int) -> None:
-    WholeCheckpoints().save_checkpoint({"version": torch.full((1000,), version)}, path)
+    AtomicCheckpointIO().save_checkpoint({"version": torch.full((1000,), version)}, path)
 
 
 def content(path: Path) -> object:
@@ -117,7 +117,7 @@ def test_a_writer_that_is_killed_at_any_call(writer: str, tmp_path: Path) -> Non
         write(place / name, 1)
         if killed := killed_at(number, lambda place=place: write(place / name, 2)):
             seen.append(content(place / name))
-            remove_left(place / name)
+            remove_stale(place / name)
             assert content(place / name) in states or writer == "plan"  # nothing is lost, though it was aside
         write(place / name, 2)  # again, which nothing that was left disturbs
         assert content(place / name) == states[1]
@@ -191,10 +191,10 @@ def test_what_is_left_is_removed_and_what_is_written_is_not(tmp_path: Path) -> N
     others = [".out.parquet.keep", ".out.parquet.0123abcd.parquet", ".other.parquet.0123abcd.part"]
     for name in others:
         (tmp_path / name).mkdir()
-    with hidden(out) as writing:
-        remove_left(out)
+    with scratch_folder(out) as writing:
+        remove_stale(out)
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, writing.name])
-    remove_left(out)
+    remove_stale(out)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
@@ -233,10 +233,10 @@ def test_a_folder_by_any_name(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_errors_of_other_files_are_their_own(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), whole(tmp_path / "t.csv"):
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "t.csv"):
         (tmp_path / "gone").read_bytes()
     refused = pytest.raises(FerVitError, match=r"Cannot write .*t.csv \(Is a directory\)")
-    with refused, whole(tmp_path / "t.csv") as part:
+    with refused, atomic_write(tmp_path / "t.csv") as part:
         (tmp_path / "t.csv").mkdir()
         part.touch()
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
@@ -443,7 +443,7 @@ def test_a_checkpoint_io_of_the_users_own_is_taken(drawn: Path, tmp_path: Path) 
     assert saved["marked"] is True
 
 
-class Marked(WholeCheckpoints):
+class Marked(AtomicCheckpointIO):
     """A user's own."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from fer_vit.intervals import figures
+from fer_vit.intervals import mean_intervals
 
 
 def test_means_and_intervals_are_those_of_scipy() -> None:
     values = np.random.default_rng(1).gamma(1.0, size=(60, 3))
-    for column, found in zip(values.T, figures(values), strict=True):
+    for column, found in zip(values.T, mean_intervals(values), strict=True):
         expected = bootstrap((column,), np.mean, n_resamples=20_000, method="percentile", rng=0).confidence_interval
         error = column.std() / 60**0.5
         assert found["faces"] == 60
@@ -18,7 +18,7 @@ def test_means_and_intervals_are_those_of_scipy() -> None:
 
 def test_an_interval_is_what_theory_expects() -> None:
     values = np.random.default_rng(0).normal(3.0, 2.0, 400)
-    found = figures(values[:, None])[0]
+    found = mean_intervals(values[:, None])[0]
     half = 1.96 * values.std() / 20
     assert found["low"] == pytest.approx(values.mean() - half, abs=0.02)
     assert found["high"] == pytest.approx(values.mean() + half, abs=0.02)
@@ -26,9 +26,9 @@ def test_an_interval_is_what_theory_expects() -> None:
 
 def test_faces_without_a_value_do_not_count() -> None:
     values = np.random.default_rng(1).normal(size=(80, 2))
-    whole = figures(values[:40, :1])[0]
+    whole = mean_intervals(values[:40, :1])[0]
     values[40:, 0] = np.nan
-    found = figures(values)[0]
+    found = mean_intervals(values)[0]
     assert (found["faces"], found["mean"]) == (40, pytest.approx(whole["mean"]))
     error = values[:40, 0].std() / 40**0.5
     assert found["low"] == pytest.approx(whole["low"], abs=0.15 * error)  # their number differs from draw to draw
@@ -36,8 +36,8 @@ def test_faces_without_a_value_do_not_count() -> None:
 
 
 def test_one_face_has_no_interval_and_none_no_mean() -> None:
-    one, none = figures(np.array([[0.25, np.nan]]))
+    one, none = mean_intervals(np.array([[0.25, np.nan]]))
     assert one == {"mean": 0.25, "low": None, "high": None, "faces": 1}
     assert none == {"mean": None, "low": None, "high": None, "faces": 0}
-    assert figures(np.full((5, 1), 0.5))[0] == {"mean": 0.5, "low": 0.5, "high": 0.5, "faces": 5}
-    assert figures(np.empty((0, 1)))[0]["mean"] is None
+    assert mean_intervals(np.full((5, 1), 0.5))[0] == {"mean": 0.5, "low": 0.5, "high": 0.5, "faces": 5}
+    assert mean_intervals(np.empty((0, 1)))[0]["mean"] is None

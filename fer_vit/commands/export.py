@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.calibration import fit_temperature
-from fer_vit.files import hidden, remove_left, whole
+from fer_vit.files import atomic_write, remove_stale, scratch_folder
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
@@ -71,7 +71,7 @@ def export(
         logits, target = model.judge(calibrate)
         model.net.temperature = fit_temperature(logits, target.argmax(-1))
         print(f"Temperature: {model.net.temperature:.3f}")
-    with whole(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
+    with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
         if kind == ".onnx":
             write_onnx(model, new)
             if quantize is not None:
@@ -98,13 +98,13 @@ def check_output(output: Path, half: bool, quantize: bool, overwrite: bool) -> s
         raise FerVitError("`--quantize` is for ONNX: name a file that ends in .onnx, or leave it out.")
     if kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise FerVitError('Writing ONNX needs more packages: pip install "fer-vit[onnx]".')
-    remove_left(output)
+    remove_stale(output)
     filled = any(output.iterdir()) if output.is_dir() else output.exists()
     if filled and not overwrite:
         raise FerVitError(f"{output} exists already. Choose another name or add `--overwrite`.")
     if filled and kind == "folder" and not (output / CONFIG).is_file():
         raise FerVitError(f"{output} holds something else than a model. Choose another folder.")
-    with hidden(output):
+    with scratch_folder(output):
         return kind
 
 

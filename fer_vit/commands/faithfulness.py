@@ -13,14 +13,14 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.explain.faithfulness import BETTER, randomised
 from fer_vit.explain.faithfulness import faithfulness as measure
 from fer_vit.explain.methods import Method
-from fer_vit.intervals import Figures, figures
+from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import FaceMode
 from fer_vit.predict.recognizer import DetectorName, Recognizer, load
 from fer_vit.report.faithfulness import draw, markdown
 from fer_vit.store.hub import DEFAULT
 
-Table: TypeAlias = dict[str, dict[str, Figures]]
+Table: TypeAlias = dict[str, dict[str, Interval]]
 Values: TypeAlias = dict[str, dict[str, list[Tensor]]]
 CONTROLS = ("random", "centre")
 FILES = ("faithfulness.json", "faithfulness.md", "faithfulness.png")
@@ -103,7 +103,7 @@ def scored(model: Recognizer, batches: Iterator[Batch]) -> tuple[Table, Table]:
     """Measures all methods on all faces.
 
     Returns:
-        Figures by method and measure; and the rank correlation with the explanation of the whole model, by method and
+        Interval by method and measure; and the rank correlation with the explanation of the whole model, by method and
         what was shuffled last, over the first faces.
     """
     methods = get_args(Method)
@@ -125,8 +125,8 @@ def scored(model: Recognizer, batches: Iterator[Batch]) -> tuple[Table, Table]:
 def summary(values: Values) -> Table:
     """Turns the values of batches of faces, by method and measure, into figures."""
 
-    def over_faces(rows: list[Tensor]) -> Figures:
-        return figures(torch.cat([torch.empty(0), *(row.double().cpu() for row in rows)]).numpy()[:, None])[0]
+    def over_faces(rows: list[Tensor]) -> Interval:
+        return mean_intervals(torch.cat([torch.empty(0), *(row.double().cpu() for row in rows)]).numpy()[:, None])[0]
 
     return {method: {name: over_faces(rows) for name, rows in found.items()} for method, found in values.items()}
 

@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.files import remove_left
+from fer_vit.files import remove_stale
 from fer_vit.predict.inputs import find_images, iter_images
 from fer_vit.predict.photos import FaceMode, Photo
 from fer_vit.predict.plan import LARGEST, Plan, begin, place
@@ -166,6 +166,6 @@ def check_table(path: Path, overwrite: bool) -> None:
         raise FerVitError(
             f"Expected a table that ends in {', '.join(SUFFIXES)}, or a folder without a dot, but got {path}."
         )
-    remove_left(path)
+    remove_stale(path)
     if path.exists() and not overwrite:
         raise FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")

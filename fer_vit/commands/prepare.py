@@ -13,7 +13,7 @@ from fer_vit.data.shards import INDEX, NAME
 from fer_vit.data.writing import check_images, check_shards, write_manifest, write_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, YuNet
-from fer_vit.files import hidden, remove_left
+from fer_vit.files import remove_stale, scratch_folder
 from fer_vit.labels import check_labels
 from fer_vit.sources.archive import _unpacked
 from fer_vit.sources.landmarks import add_landmarks
@@ -154,8 +154,8 @@ def _check_out(out: Path, overwrite: bool, folder: bool = False) -> None:
         raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
     if out.exists() and not overwrite:
         raise FerVitError(f"{out} exists already. Choose another name or add `--overwrite`.")
-    remove_left(out)
-    with hidden(out):
+    remove_stale(out)
+    with scratch_folder(out):
         return
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import Method
-from fer_vit.files import remove_left, whole
+from fer_vit.files import atomic_write, remove_stale
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import FaceMode
 from fer_vit.predict.recognizer import DetectorName, load
@@ -89,7 +89,7 @@ def visualize(
     status: Counter[str] = Counter()
     records: list[FaceRecord] = []
     columns = {"path": str, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
-    with whole(output, REPORT) as folder:
+    with atomic_write(output, REPORT) as folder:
         folder.mkdir()
         related = RelationWriter(folder, model.labels, regions)
         roles = HeadWriter(folder, model) if heads else None
@@ -120,7 +120,7 @@ def visualize(
 
 def check_output(output: Path, images: Sequence[Path], overwrite: bool) -> None:
     """Raises FerVitError when a report could not be written there, or would replace what is not one."""
-    remove_left(output)
+    remove_stale(output)
     if output.exists() and not output.is_dir():
         raise FerVitError(f"Expected a folder, but {output} is a file. Name another place.")
     if output.exists() and any(output.iterdir()) and not overwrite:

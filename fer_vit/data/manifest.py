@@ -35,7 +35,7 @@ from fer_vit.data.shards import find_shards
 from fer_vit.data.writing import PART
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import read_bytes
-from fer_vit.files import whole
+from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array
 
 
@@ -142,7 +142,7 @@ class Manifest:
             FerVitError: The folder cannot be written, or the place does not fit.
         """
         self.check_place(path)
-        with whole(path) as part:
+        with atomic_write(path) as part:
             pq.write_table(self.table, part, compression="zstd", row_group_size=PART)
 
 

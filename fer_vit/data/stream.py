@@ -14,7 +14,7 @@ from fer_vit.data.samplers import check_position
 from fer_vit.data.shards import check_index, place_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
-from fer_vit.processes import mixed_seed, run_seed, start_worker
+from fer_vit.processes import derived_seed, run_seed, start_worker
 
 os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # it asks the network for a newer version
 try:
@@ -73,7 +73,7 @@ class ShardReader(BaseItemLoader):
             self.faces, self.shard = FaceDataset(manifest, self.spec, self.augment), chunk_index
             if self.faces.targets is None:
                 raise no_label(chunk_filepath, "train")
-        draw = Draw(index - begin, mixed_seed(run_seed(), self.epoch, index))
+        draw = Draw(index - begin, derived_seed(run_seed(), self.epoch, index))
         return self.faces[draw]._replace(row=index)
 
     def close(self, chunk_index: int) -> None:

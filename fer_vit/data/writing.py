@@ -18,7 +18,7 @@ from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
 from fer_vit.data.shards import INDEX, shard_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, read_bytes
-from fer_vit.files import whole
+from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS
 from fer_vit.version import __version__
 
@@ -45,7 +45,7 @@ def write_manifest(
     """
     meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
     schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
-    with whole(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+    with atomic_write(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), PART):
             rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + PART]]
             writer.write_table(pa.Table.from_pylist(rows, schema))
@@ -79,7 +79,7 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
     counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
     names = [(split, k, shard_name(split, k, count)) for split, count in counts.items() for k in range(count)]
     index = []
-    with whole(folder) as part:
+    with atomic_write(folder) as part:
         for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
             dealt = rows[split][number :: counts[split]]
             write_manifest(part / name, replace(reading, rows=dealt), source, "always")

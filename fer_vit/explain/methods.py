@@ -17,7 +17,7 @@ from fer_vit.explain.regions import region_means, units
 from fer_vit.explain.trace import Trace, evaluating, trace
 from fer_vit.model.region_vit import RegionViT
 
-KNOWING = ("relevance", "ablation")
+CLASS_SPECIFIC = ("relevance", "ablation")
 """Methods that know which class they explain."""
 Method = Literal["relevance", "ablation", "rollout", "raw", "random", "centre"]
 

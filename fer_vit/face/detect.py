@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import whole
+from fer_vit.files import atomic_write
 from fer_vit.geometry import Array, Image
 
 YUNET_URL = (
@@ -199,7 +199,7 @@ def _download(path: Path) -> None:
         raise FerVitError(f"Cannot download the face detector ({error}). {way_out}") from error
     if (came := _sha256(data)) != YUNET_SHA256:
         raise FerVitError(f"Expected sha256 {YUNET_SHA256} of the face detector, but got {came}. {way_out}")
-    with whole(path, advice="Set FER_VIT_CACHE to a folder that you may write.") as part:
+    with atomic_write(path, advice="Set FER_VIT_CACHE to a folder that you may write.") as part:
         part.write_bytes(data)
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import remove_left, whole
+from fer_vit.files import atomic_write, remove_stale
 from fer_vit.report.table import as_text
 
 NAME = "_plan.parquet"
@@ -237,7 +237,7 @@ def _write(path: Path, images: Iterable[Path], part_size: int, settings: dict[st
     listed = iter(images)
     if folder.is_dir() and any(not other.name.startswith(".") for other in folder.iterdir()):
         raise FerVitError(f"Expected a new folder or one that `predict` began, but {folder} holds other things.")
-    remove_left(path)
-    with whole(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+    remove_stale(path)
+    with atomic_write(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
         while names := [os.fsencode(image) for image in islice(listed, part_size)]:
             writer.write_table(pa.table([names], schema=schema), row_group_size=part_size)

@@ -25,7 +25,7 @@ from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Batch, collate
 from fer_vit.data.schema import Split
-from fer_vit.errors import READER_DIED, FerVitError
+from fer_vit.errors import WORKER_DIED, FerVitError
 from fer_vit.face.crop import CropSpec, mirror
 from fer_vit.face.detect import CROP_SCORE, Face, YuNet
 from fer_vit.face.regions import check_regions
@@ -280,4 +280,4 @@ def _readable_errors() -> Iterator[None]:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        raise FerVitError(READER_DIED) from error
+        raise FerVitError(WORKER_DIED) from error

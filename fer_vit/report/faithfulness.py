@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from fer_vit.intervals import Figures
+from fer_vit.intervals import Interval
 
 
-def markdown(found: Mapping[str, Mapping[str, Figures]], better: Mapping[str, int]) -> str:
+def markdown(found: Mapping[str, Mapping[str, Interval]], better: Mapping[str, int]) -> str:
     """Returns a table with a row for each method and a column for each measure; arrows say which way is better."""
     arrows = {1: "↑", -1: "↓"}
     lines = ["| method | " + " | ".join(f"{name} {arrows[sign]}" for name, sign in better.items()) + " |"]
@@ -20,22 +20,22 @@ def markdown(found: Mapping[str, Mapping[str, Figures]], better: Mapping[str, in
     return "\n".join(lines) + "\n"
 
 
-def _cell(one: Figures) -> str:
+def _cell(one: Interval) -> str:
     if one["mean"] is None:
         return "-"
     return f"{one['mean']:.3f}" + ("" if one["low"] is None else f" ({one['low']:.3f} to {one['high']:.3f})")
 
 
 def draw(
-    found: Mapping[str, Mapping[str, Figures]],
+    found: Mapping[str, Mapping[str, Interval]],
     better: Mapping[str, int],
-    forgotten: Mapping[str, Mapping[str, Figures]],
+    forgotten: Mapping[str, Mapping[str, Interval]],
     controls: Sequence[str],
 ) -> Figure:
     """Draws a panel for each measure, a line for each method, and what is left when the weights are shuffled.
 
     Args:
-        found: Figures by method and measure.
+        found: Interval by method and measure.
         better: 1 for measures of which more is better, -1 for the others.
         forgotten: Rank correlation with the explanation of the whole model, by method and what was shuffled last.
         controls: Methods that know nothing of the model.

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
-from fer_vit.intervals import Figures, figures
+from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.report import draw
 
 Array = NDArray[np.float64]
-Means: TypeAlias = dict[str, dict[str, Figures]]
+Means: TypeAlias = dict[str, dict[str, Interval]]
 """Mean share by predicted label and region."""
 
 SECTIONS = {
@@ -145,7 +145,7 @@ def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
     for record in records:
         shares = [record.shares.get(region, np.nan) for region in regions]
         found.setdefault(record.label, []).append(shares)
-    means = {label: zip(regions, figures(np.array(shares)), strict=True) for label, shares in found.items()}
+    means = {label: zip(regions, mean_intervals(np.array(shares)), strict=True) for label, shares in found.items()}
     return {label: {region: one for region, one in each if one["faces"]} for label, each in means.items()}
 
 
@@ -302,7 +302,7 @@ def _dot(region: str) -> str:
     return f'<i class="dot" style="--c:{draw.REGION_COLOURS.get(region, draw.OTHER_COLOUR)}"></i>'
 
 
-def _cell(one: Figures | None, largest: float) -> str:
+def _cell(one: Interval | None, largest: float) -> str:
     if one is None or one["mean"] is None:
         return "<td>&ndash;</td>"
     tint = f"--v:{max(one['mean'], 0) / max(largest, 1e-12):.3f}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import whole
+from fer_vit.files import atomic_write
 
 SUFFIXES = (".csv", ".parquet", ".jsonl")
 Cell = str | int | float | None
@@ -69,7 +69,7 @@ class TableWriter:
 
     def __enter__(self) -> "TableWriter":
         with ExitStack() as stack:
-            part = stack.enter_context(whole(self.path))
+            part = stack.enter_context(atomic_write(self.path))
             if self.path.suffix == ".parquet":
                 types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
                 schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])

@@ -9,7 +9,7 @@ from errno import EINVAL
 from pathlib import Path
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import hidden
+from fer_vit.files import scratch_folder
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def _unpacked(archive: Path, out: Path) -> Iterator[Path]:
     zipfile leaves roots, drives and `..` out of names, writes links as files, and reads no more of an entry than its
     header says, so that the sizes that a zip claims are the most that it can fill.
     """
-    with hidden(out) as part:
+    with scratch_folder(out) as part:
         folder = part / "zip"  # away from what `files` itself keeps there
         folder.mkdir()
         try:

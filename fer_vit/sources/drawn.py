@@ -21,7 +21,7 @@ from tqdm import tqdm
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
-from fer_vit.files import remove_left, whole
+from fer_vit.files import atomic_write, remove_stale
 from fer_vit.geometry import TEMPLATE, Array, Image, apply
 from fer_vit.labels import EXPRESSIONS
 
@@ -195,9 +195,9 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
         came = f"count {count}, seed {seed}, size {size}"
         raise FerVitError(f"Expected count and size from 1, seed from 0, but got {came}. Choose larger numbers.")
     rows = []
-    remove_left(root)
+    remove_stale(root)
     drawn = root.is_file() or (root.exists() and any(root.iterdir()))  # perhaps by a run that was killed afterwards
-    with nullcontext(root) if drawn else whole(root, SPLITS) as folder:
+    with nullcontext(root) if drawn else atomic_write(root, SPLITS) as folder:
         for number in tqdm(range(count), desc="draw", unit="face", disable=None, leave=False, delay=1):
             split: Split = "train" if number < 0.7 * count else "val" if number < 0.85 * count else "test"
             label = EXPRESSIONS[number % len(EXPRESSIONS)]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fer_vit.errors import FerVitError, short
-from fer_vit.files import whole
+from fer_vit.files import atomic_write
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
@@ -70,7 +70,7 @@ def save_network(net: RegionViT, folder: Path) -> None:
     weights = save({name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"})
     card = folder / CARD_FILE
     text = card.read_bytes() if card.is_file() else CARD.encode()
-    with whole(folder, (CARD_FILE, WEIGHTS, CONFIG)) as new:
+    with atomic_write(folder, (CARD_FILE, WEIGHTS, CONFIG)) as new:
         new.mkdir()
         (new / CARD_FILE).write_bytes(text)
         (new / WEIGHTS).write_bytes(weights)

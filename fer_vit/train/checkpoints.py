@@ -13,10 +13,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fer_vit.files import remove_left, whole
+from fer_vit.files import atomic_write, remove_stale
 
 
-class WholeCheckpoints(TorchCheckpointIO):
+class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint beside its place, flushes it to the disk and renames it.
 
     Lightning's own way goes through a file in $TMPDIR that is moved, which from one disk to another copies onto the
@@ -36,8 +36,8 @@ class WholeCheckpoints(TorchCheckpointIO):
         go_on = f"The one before is kept: go on with `--ckpt_path {kept}`" if kept else "Start again"
         data = io.BytesIO()
         torch.save(checkpoint, data)
-        remove_left(Path(path))
-        with whole(Path(path), advice=f"{go_on} when there is room.") as part:
+        remove_stale(Path(path))
+        with atomic_write(Path(path), advice=f"{go_on} when there is room.") as part:
             part.write_bytes(data.getbuffer())
 
 

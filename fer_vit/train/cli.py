@@ -24,9 +24,9 @@ from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.folder import load_network
-from fer_vit.train.checkpoints import LastCheckpoint, WholeCheckpoints, newest_checkpoint
+from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint, newest_checkpoint
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.results import FigureWriter
+from fer_vit.train.results import ResultWriter
 from fer_vit.train.task import FERTask
 
 
@@ -63,7 +63,9 @@ class TrainCLI(LightningCLI):
         """Computes in float32 where bfloat16 would be emulated, which is many times slower."""
         trainer = self.config[self.subcommand].trainer
         if trainer.precision == "bf16-mixed" and not has_bf16(trainer.accelerator):
-            say("This machine does not compute in bfloat16: training in float32 (`--trainer.precision` says which).")
+            print_once(
+                "This machine does not compute in bfloat16: training in float32 (`--trainer.precision` says which)."
+            )
             trainer.precision = "32-true"
 
     def instantiate_classes(self) -> None:
@@ -76,13 +78,13 @@ class TrainCLI(LightningCLI):
             raise FerVitError(f"The configuration does not fit what it configures ({reason}).") from error
         strategy = self.trainer.strategy
         if type(strategy.checkpoint_io) is TorchCheckpointIO:  # and none of the user's
-            strategy.checkpoint_io = WholeCheckpoints()
+            strategy.checkpoint_io = AtomicCheckpointIO()
         if path := self.config[self.subcommand].ckpt_path:
             self.model.on_load_checkpoint(load_checkpoint(Path(path)))
 
     def before_fit(self) -> None:
         """Says what the model costs."""
-        say(f"RegionViT: {describe(self.model.net)}.")
+        print_once(f"RegionViT: {describe(self.model.net)}.")
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Runs the verb; when this process fails, none that it started stays behind, waiting for it.
@@ -98,7 +100,9 @@ class TrainCLI(LightningCLI):
                 processes.pop().kill()
             if isinstance(error, SIGTERMException):
                 path = self._newest_checkpoint() if subcommand == "fit" else None
-                say("Ended by SIGTERM." + (f" Go on with the same options and `--ckpt_path {path}`." if path else ""))
+                print_once(
+                    "Ended by SIGTERM." + (f" Go on with the same options and `--ckpt_path {path}`." if path else "")
+                )
                 sys.exit(128 + signal.SIGTERM)
             if isinstance(error, OSError) and error.errno == ENOSPC:  # of the logs; a checkpoint says it by itself
                 path = self._newest_checkpoint()
@@ -163,7 +167,7 @@ def train(args: list[str]) -> None:
                 auto_configure_optimizers=False,
                 save_config_kwargs={"overwrite": False},
                 trainer_defaults={
-                    "callbacks": [FigureWriter(), LearningRateMonitor("step"), LastCheckpoint()],
+                    "callbacks": [ResultWriter(), LearningRateMonitor("step"), LastCheckpoint()],
                     "logger": {
                         "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
                         "init_args": {"save_dir": "runs", "name": "default"},
@@ -179,7 +183,7 @@ def train(args: list[str]) -> None:
 
 
 @rank_zero_only
-def say(line: str) -> None:
+def print_once(line: str) -> None:
     """Prints a line, in the first process of a run alone."""
     print(line)
 

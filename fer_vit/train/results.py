@@ -12,7 +12,7 @@ from fer_vit.evaluate.metrics import class_recall, metrics_table
 from fer_vit.report.confusion import draw_confusion
 
 
-class FigureWriter(Callback):
+class ResultWriter(Callback):
     """Logs the confusion matrix as a picture, and writes the figures of `validate` and `test` beside the logs.
 
     Files: val.json or test.json, the same as a Markdown table, and the confusion matrix as PNG.
@@ -24,12 +24,12 @@ class FigureWriter(Callback):
             return
         self._log_picture(trainer, pl_module, "val")
         if trainer.state.fn == "validate":
-            write_figures(trainer, pl_module, "val")
+            write_results(trainer, pl_module, "val")
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Logs the confusion matrix of the test split and writes the files."""
         self._log_picture(trainer, pl_module, "test")
-        write_figures(trainer, pl_module, "test")
+        write_results(trainer, pl_module, "test")
 
     def _log_picture(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero:
@@ -37,7 +37,7 @@ class FigureWriter(Callback):
             trainer.logger.experiment.add_image(f"{stage}/confusion", picture, trainer.global_step, dataformats="HWC")
 
 
-def write_figures(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+def write_results(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
     """Writes the figures of a stage into the log folder as JSON, Markdown and a picture; the first process alone."""
     log_dir = trainer.log_dir  # agreed on by all processes, so all of them must ask
     if not trainer.is_global_zero or log_dir is None:

@@ -27,7 +27,7 @@ from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.processes import mixed_seed, run_seed
+from fer_vit.processes import derived_seed, run_seed
 from fer_vit.train.losses import balanced_weights, expression_loss
 
 
@@ -133,7 +133,7 @@ class FERTask(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Gives each step of each process random numbers of its own, those that it would have without a break."""
-        seed = mixed_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank)
+        seed = derived_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank)
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes milliseconds
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)

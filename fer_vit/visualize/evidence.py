@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.data.sample import Batch
-from fer_vit.explain.methods import KNOWING, Method, explain_each
+from fer_vit.explain.methods import CLASS_SPECIFIC, Method, explain_each
 from fer_vit.explain.relations import relations
 from fer_vit.explain.trace import Trace, trace
 from fer_vit.face.image import ImageError, read_image
@@ -60,13 +60,13 @@ def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidenc
     first, second = order[:, 0], order[:, :2][:, -1]
     classes = torch.eye(seen.logits.shape[1], device=first.device)
     directions = classes[first][None]
-    if method in KNOWING:  # every label, and the first rather than the second
+    if method in CLASS_SPECIFIC:  # every label, and the first rather than the second
         directions = torch.cat([classes[:, None].expand(-1, len(first), -1), directions - classes[second]])
     found, flow = explain_each(net, seen, method, directions), relations(seen)
     for row, ranking in enumerate(order.tolist()):
         each = [(_array(one.shares[row]), _array(one.heat[row])) for one in found]
-        labels = dict(enumerate(each[:-1])) if method in KNOWING else {ranking[0]: each[0]}
-        yield Evidence(ranking, labels, each[-1] if method in KNOWING else None, _array(flow[row]))
+        labels = dict(enumerate(each[:-1])) if method in CLASS_SPECIFIC else {ranking[0]: each[0]}
+        yield Evidence(ranking, labels, each[-1] if method in CLASS_SPECIFIC else None, _array(flow[row]))
 
 
 def _array(values: Tensor) -> Array:

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.geometry import Array
-from fer_vit.intervals import figures
+from fer_vit.intervals import mean_intervals
 from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.html import Evidence
 from fer_vit.report.relations import relations_figure
@@ -47,7 +47,7 @@ class RelationWriter:
         with TableWriter(self.folder / "relations.csv", COLUMNS) as table:
             for label in labels:
                 faces = self.found[label]
-                means = figures(np.stack(faces).reshape(len(faces), -1).astype(float))
+                means = mean_intervals(np.stack(faces).reshape(len(faces), -1).astype(float))
                 for (region, other), one in zip(pairs, means, strict=True):
                     table.write([{"predicted": label, "region": region, "takes_from": other, **one}])
                 title = f"{label}, {len(faces):,} face{'s' * (len(faces) != 1)}"

@@ -24,7 +24,7 @@ from skimage.data import astronaut
 import fer_vit.sources.folder
 from benchmarks.hostile import add_odd, write_hostile
 from fer_vit.cli import main
-from fer_vit.errors import READER_DIED
+from fer_vit.errors import WORKER_DIED
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import TEMPLATE, Image
@@ -250,7 +250,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_line(
         main([*words, "--workers=2", "--batch_size=2"])
     assert end.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fer-vit: ")]
-    assert line == f"fer-vit: error: {READER_DIED}"
+    assert line == f"fer-vit: error: {WORKER_DIED}"
     assert not output.exists()
 
 

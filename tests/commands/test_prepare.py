@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fer_vit.commands import prepare as module
 from fer_vit.commands.prepare import prepare, summary
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
@@ -19,6 +18,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import TEMPLATE, Array, Image
+from fer_vit.sources import landmarks as module
 from fer_vit.sources.landmarks import add_landmarks
 
 POINTS = np.asarray(TEMPLATE)

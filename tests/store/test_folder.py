@@ -238,7 +238,7 @@ def test_a_path_is_a_folder_even_with_the_name_of_a_model(
     net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    save_network(net, DEFAULT)
+    save_network(net, Path(DEFAULT))
     assert load_network(Path(DEFAULT)).labels == net.labels
     assert len(load_network(DEFAULT).labels) == 8
 
