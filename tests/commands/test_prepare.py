@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fer_vit.commands import prepare as module
 from fer_vit.commands.prepare import prepare, summary
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
@@ -18,7 +19,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import TEMPLATE, Array, Image
-from fer_vit.sources import landmarks as module
+from fer_vit.sources import landmarks
 from fer_vit.sources.landmarks import add_landmarks
 
 POINTS = np.asarray(TEMPLATE)
@@ -280,7 +281,7 @@ def test_an_interrupt_leaves_no_file(photos: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_worker_processes_keep_the_order_and_count_what_they_drop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK", 4)
+    monkeypatch.setattr(landmarks, "CHUNK", 4)
     rows = [Row(b"broken" if i % 5 == 0 else picture(i), f"{i}.png", "train", "fear") for i in range(22)]
     reading = add_landmarks(Reading(("fear",), rows, Counter({"earlier": 1})), None, workers=2)
     assert [row.name for row in reading.rows] == [f"{i}.png" for i in range(22) if i % 5]
@@ -296,7 +297,7 @@ def test_landmarks_that_are_there_stay() -> None:
 def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One photo as a crop and in full, found by two processes of their own."""
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
-    monkeypatch.setattr(module, "CHUNK", 1)
+    monkeypatch.setattr(landmarks, "CHUNK", 1)
     photo = np.asarray(pytest.importorskip("skimage.data").astronaut())
     images = {"train/happy/crop.png": photo[50:180, 160:290], "val/happy/full.png": photo}
     for name, image in images.items():
