@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.calibration import fit_temperature
-from fer_vit.files import atomic_write, remove_stale, scratch_folder
+from fer_vit.evaluate.labelled import evaluate_logits, labelled_batches
+from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
@@ -65,10 +66,10 @@ def export(
     Raises:
         FerVitError: The model is not there, or OUTPUT cannot be written.
     """
-    kind = check_output(output, half, quantize is not None, overwrite)
+    kind = check_kind(output, half, quantize is not None, overwrite)
     model = load(checkpoint, "cpu")
     if calibrate is not None:
-        logits, target = model.judge(calibrate)
+        logits, target = evaluate_logits(model, calibrate)
         model.net.temperature = fit_temperature(logits, target.argmax(-1))
         print(f"Temperature: {model.net.temperature:.3f}")
     with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
@@ -86,7 +87,7 @@ def export(
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
 
 
-def check_output(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:
+def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:
     """Says what to write: ".onnx", ".pt2" or "folder". Raises FerVitError when it cannot be, before any work."""
     suffix = "" if output.is_dir() else output.suffix.lower()
     if suffix in OTHER:
@@ -98,14 +99,10 @@ def check_output(output: Path, half: bool, quantize: bool, overwrite: bool) -> s
         raise FerVitError("`--quantize` is for ONNX: name a file that ends in .onnx, or leave it out.")
     if kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise FerVitError('Writing ONNX needs more packages: pip install "fer-vit[onnx]".')
-    remove_stale(output)
-    filled = any(output.iterdir()) if output.is_dir() else output.exists()
-    if filled and not overwrite:
-        raise FerVitError(f"{output} exists already. Choose another name or add `--overwrite`.")
-    if filled and kind == "folder" and not (output / CONFIG).is_file():
-        raise FerVitError(f"{output} holds something else than a model. Choose another folder.")
-    with scratch_folder(output):
-        return kind
+    check_output(output, overwrite)
+    if kind == "folder" and output.is_dir() and any(output.iterdir()) and not (output / CONFIG).is_file():
+        raise FerVitError(f"{output} holds something other than a model. Choose another folder.")
+    return kind
 
 
 def cards(output: Path, checkpoint: str | None) -> list[Path]:
@@ -149,7 +146,7 @@ def quantize_onnx(model: Recognizer, path: Path, manifest: Path) -> None:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     names = [entry.name for entry in InferenceSession(path).get_inputs()]
-    faces, _ = model.labelled(manifest, "train", most=CALIBRATION)
+    faces, _ = labelled_batches(model, manifest, "train", max_faces=CALIBRATION)
 
     class Faces(CalibrationDataReader):
         def get_next(self) -> dict[str, NDArray[Any]] | None:

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
+from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.explain.faithfulness import BETTER, randomised
 from fer_vit.explain.faithfulness import faithfulness as measure
 from fer_vit.explain.methods import Method
 from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.predict.inputs import find_images
-from fer_vit.predict.photos import FaceMode
-from fer_vit.predict.recognizer import DetectorName, Recognizer, load
+from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
+from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.faithfulness import draw, markdown
 from fer_vit.store.hub import DEFAULT
 
@@ -78,9 +79,9 @@ def faithfulness(
         raise FerVitError(f"Cannot write to {output}: {error.strerror}. Choose a folder you may write.") from error
     model = load(checkpoint)
     if [path.suffix for path in images] == [".parquet"]:
-        batches, _ = model.labelled(images[0], most=most)
+        batches, _ = labelled_batches(model, images[0], max_faces=most)
     else:
-        found = model.batches(find_images(images), face, detector, batch_size, workers)
+        found = model.batches(find_images(images), PhotoOptions(face, detector, batch_size, workers))
         batches = first((part for _, parts in found for part in parts), most)
     table, shuffled = scored(model, batches)
     if not table["random"]["deletion"]["faces"]:

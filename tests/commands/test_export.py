@@ -9,6 +9,7 @@ import torch
 from fer_vit import load
 from fer_vit.cli import main
 from fer_vit.commands.export import example, write_onnx
+from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
@@ -144,7 +145,7 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
     main(["export", str(tmp_path / "whole.onnx"), *words[:2]])
     assert (tmp_path / "small.onnx").stat().st_size < (tmp_path / "whole.onnx").stat().st_size
     model = load(checkpoint, "cpu")
-    part = next(model.labelled(drawn / "faces.parquet", "train")[0])
+    part = next(labelled_batches(model, drawn / "faces.parquet", "train")[0])
     small, whole = (
         run_onnx(tmp_path / f"{name}.onnx", (part.image, part.boxes, part.valid)) for name in ("small", "whole")
     )
