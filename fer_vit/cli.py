@@ -42,6 +42,10 @@ EXAMPLES = """\
 """
 
 
+RENAMED = {"--most": "--max_faces"}
+"""Options that had another name, which still works."""
+
+
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
     """jsonargparse's help, with a description that keeps its lines."""
 
@@ -129,6 +133,7 @@ def run_plain(verb: str, args: list[str]) -> None:
     for word, following in zip(args, [*args, ""][1:], strict=True):
         name, equals, value = word.partition("=")
         name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name  # as people type them
+        name = RENAMED.get(name, name)
         alone = name in flags and not equals and following.lower() not in ("true", "false")
         words.append(f"{name}=true" if alone else name + equals + value)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleared away
