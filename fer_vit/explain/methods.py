@@ -19,7 +19,9 @@ from fer_vit.model.region_vit import RegionViT
 
 CLASS_SPECIFIC = ("relevance", "ablation")
 """Methods that know which class they explain."""
-Method = Literal["relevance", "ablation", "rollout", "raw", "random", "centre"]
+Method = Literal["relevance", "ablation", "rollout", "raw"]
+Control = Literal["random", "centre"]
+"""What methods are compared with: scores that know nothing of the model."""
 
 
 class Explanation(NamedTuple):
@@ -45,7 +47,7 @@ def explain(
     image: Tensor,
     boxes: Tensor,
     valid: Tensor,
-    method: Method = "relevance",
+    method: Method | Control = "relevance",
     direction: Tensor | None = None,
 ) -> Explanation:
     """Classifies faces and says which patches and regions speak for the prediction.
@@ -68,12 +70,15 @@ def explain(
 
 def check_method(method: str) -> None:
     """Raises FerVitError for a method that does not exist."""
-    if method not in get_args(Method):
-        raise FerVitError(f"Expected method to be one of {', '.join(get_args(Method))}, but got {method}.")
+    known = get_args(Method) + get_args(Control)
+    if method not in known:
+        raise FerVitError(f"Expected method to be one of {', '.join(known)}, but got {method}.")
 
 
 @torch.no_grad()
-def explain_each(net: RegionViT, seen: Trace, method: Method, directions: Tensor | None = None) -> list[Explanation]:
+def explain_each(
+    net: RegionViT, seen: Trace, method: Method | Control, directions: Tensor | None = None
+) -> list[Explanation]:
     """Explains several scores (E, B, C) of faces that the model has `seen`; other arguments as for `explain`."""
     check_method(method)
     if directions is None:
@@ -91,7 +96,9 @@ def _whole(values: Tensor) -> Tensor:
     return values / values.abs().sum(1, keepdim=True).clamp(min=1e-12)
 
 
-def attributed(net: RegionViT, seen: Trace, directions: Tensor, method: Method) -> Iterator[tuple[Tensor, Tensor]]:
+def attributed(
+    net: RegionViT, seen: Trace, directions: Tensor, method: Method | Control
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields scores of tokens (B, T) and shares of regions (B, R) by a method that has a score for every token."""
     for scores in token_scores(net, seen, directions, method):
         scores[:, : net.layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
@@ -100,7 +107,7 @@ def attributed(net: RegionViT, seen: Trace, directions: Tensor, method: Method) 
         yield scores, region_means(seen.parts, scores)  # a sum would let large regions win by the patches under them
 
 
-def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method) -> Iterator[Tensor]:
+def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method | Control) -> Iterator[Tensor]:
     """Yields scores of every token (B, T) for each direction (E, B, C)."""
     tokens, pool = seen.tokens, seen.pooled.weights
     if method == "random":
