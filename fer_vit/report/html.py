@@ -144,7 +144,7 @@ def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
 
 
 def is_report(page: Path) -> bool:
-    """Tells whether a file is a page of `write_page`."""
+    """Tells whether a file is a page that `write_page` made."""
     if not page.is_file():
         return False
     with page.open("rb") as file:
