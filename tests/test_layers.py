@@ -35,7 +35,10 @@ HOMES = {
         "sources/drawn.py",
         "sources/landmarks.py",
     },
-    "matplotlib": {f"report/{name}.py" for name in ("confusion", "heads", "faithfulness", "relations")},
+    "jinja2": {"report/html.py"},
+    "matplotlib": {
+        f"report/{name}.py" for name in ("colours", "confusion", "faithfulness", "heads", "rasterize", "relations")
+    },
 }
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {"face": HEAVY, "report": HEAVY | {"cv2"}, "geometry": HEAVY | {"cv2"}, "intervals": HEAVY}
