@@ -22,7 +22,6 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "albumentations": {"data/transforms.py"},
     "lightning": {f"train/{name}.py" for name in ("cli", "checkpoints", "datamodule", "ema", "results", "task")},
-    "litdata": {"data/stream.py"},
     "pyarrow": {
         *(f"data/{name}.py" for name in ("checks", "manifest", "schema", "shards", "writing")),
         "predict/plan.py",
