@@ -14,7 +14,7 @@ from timm.models.vision_transformer import Block, VisionTransformer, init_weight
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
-from fer_vit.model.attention import AdditiveAttention, DotAttention, GaussianAttention, HeadDrop
+from fer_vit.model.attention import AdditiveAttention, DotAttention, GaussianAttention
 from fer_vit.model.blocks import PostNormBlock, PreNormBlock
 from fer_vit.model.config import RegionViTConfig, check_config
 from fer_vit.model.pooling import AdditivePool, AveragePool, ExpressionLinear, QueryPool, TokenPool
@@ -55,7 +55,7 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
         vit = timm.create_model(
             config.backbone,
             pretrained=bool(config.pretrained),
-            img_size=config.img_size // config.patch_downscale,
+            img_size=config.img_size,
             in_chans=config.in_chans,
             num_classes=num_classes,
             global_pool="token" if config.head == "token" else "avg",
@@ -70,9 +70,6 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     _check_backbone(vit, config)
     if config.pos_embed.startswith("sincos"):
         _fix_positions(vit, config)
-    if config.head_drop_rate:
-        for block in vit.blocks:
-            block.attn.norm = nn.Sequential(HeadDrop(block.attn.num_heads, config.head_drop_rate), block.attn.norm)
     if config.head == "query":
         vit.head = ExpressionLinear(vit.embed_dim, num_classes)
         init_weights_vit_timm(vit.head)
@@ -86,11 +83,8 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
     if config.needs_own_blocks:
         _check_replaceable(config.backbone)
     size = vit.patch_embed.patch_size[0]
-    if config.img_size % (size * config.patch_downscale):
-        times = f" times patch_downscale {config.patch_downscale}" if config.patch_downscale > 1 else ""
-        raise FerVitError(
-            f"Expected img_size to be a multiple of the patch size {size}{times}, but got {config.img_size}."
-        )
+    if config.img_size % size:
+        raise FerVitError(f"Expected img_size to be a multiple of the patch size {size}, but got {config.img_size}.")
     if config.keep_rate and len(config.keep_rate) != len(vit.blocks):
         raise FerVitError(
             f"Expected network.keep_rate to have a number for each of the {len(vit.blocks)} blocks, "
@@ -101,8 +95,6 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
     if config.tokens == "region" and not vit.num_prefix_tokens:
         # A face without landmarks would have no token at all
         raise FerVitError(f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1.")
-    if config.head_drop_rate and vit.blocks[0].attn.num_heads < 2:
-        raise FerVitError("network.head_drop_rate drops one head of several: use num_heads: 2 or more.")
 
 
 def _check_replaceable(name: str) -> None:
@@ -111,8 +103,8 @@ def _check_replaceable(name: str) -> None:
         vit = timm.create_model(name, depth=1)
     if type(vit.blocks[0]) is not Block or type(vit.blocks[0].attn) is not Attention:
         raise FerVitError(
-            f"{name} has blocks of its own: use a plain one, for example vit_small_patch16_224, with attention, block, "
-            "keep_rate or head_drop_rate."
+            f"{name} has blocks of its own: use a plain one, for example vit_small_patch16_224, with attention, block "
+            "or keep_rate."
         )
 
 
@@ -159,7 +151,7 @@ def create_pool(vit: VisionTransformer, config: RegionViTConfig, num_classes: in
 
 def patch_side(vit: VisionTransformer, config: RegionViTConfig) -> int:
     """Returns the side of a patch in crop pixels."""
-    return int(vit.patch_embed.patch_size[0] * config.patch_downscale)
+    return int(vit.patch_embed.patch_size[0])
 
 
 def position_code(vit: VisionTransformer, config: RegionViTConfig) -> Position | None:

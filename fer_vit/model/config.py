@@ -38,7 +38,6 @@ class RegionViTConfig:
         region_grid: k: a region becomes k x k tokens.
         region_source: Regions are cut from the "image" and have an embedding of their own, or from the features that
             a convolutional "stem" has before its last halving: cheaper beside patches, and with what lies around.
-        patch_downscale: Foveated tokens: the patch grid sees the image at 1/2 or 1/4 of its size, the regions at full.
         pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order) or "none".
             Regions have the sinusoidal code of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
         attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or "gaussian" kernel of the
@@ -53,7 +52,6 @@ class RegionViTConfig:
         reg_tokens: Number of register tokens.
         dropout: Dropout in the encoder: of embeddings, attention weights, and around attention and feed-forward.
         drop_path_rate: Stochastic depth of the last block; rises linearly from 0.
-        head_drop_rate: Probability that a training face loses a random attention head in a block.
     """
 
     backbone: str = "vit_tiny_patch16_224"
@@ -69,7 +67,6 @@ class RegionViTConfig:
     regions: tuple[str, ...] = ()
     region_grid: int = 2
     region_source: Literal["image", "stem"] = "image"
-    patch_downscale: Literal[1, 2, 4] = 1
     pos_embed: Literal["learn", "sincos_2d", "sincos_1d", "none"] = "learn"
     attention: Literal["dot", "additive", "gaussian"] = "dot"
     block: Literal["pre_norm", "post_norm"] = "pre_norm"
@@ -79,13 +76,32 @@ class RegionViTConfig:
     reg_tokens: int | None = None
     dropout: float = 0.0
     drop_path_rate: float = 0.0
-    head_drop_rate: float = 0.0
 
     @property
     def needs_own_blocks(self) -> bool:
         """Whether a mechanism needs blocks of this project in the place of the backbone's own."""
         plain = (self.attention, self.block) == ("dot", "pre_norm")
-        return not plain or bool(self.keep_rate) or self.head_drop_rate > 0
+        return not plain or bool(self.keep_rate)
+
+
+RETIRED = {"patch_downscale": 1, "head_drop_rate": 0}
+"""Options that older versions had, and their values in a model that made no use of them."""
+
+
+def drop_retired(network: dict[str, Any]) -> dict[str, Any]:
+    """Returns the plain values of a configuration out of a file without the options that are no more.
+
+    Raises:
+        FerVitError: The model was made with one of them.
+    """
+    for name, unused in RETIRED.items():
+        value = network.get(name, unused)
+        if not isinstance(value, int | float) or value != unused:
+            raise FerVitError(
+                f"Expected network.{name} to be {unused}, because the option was removed, but got {short(value)}. "
+                "Use another model, or train again without it."
+            )
+    return {name: value for name, value in network.items() if name not in RETIRED}
 
 
 def check_config(config: RegionViTConfig) -> None:
@@ -103,7 +119,7 @@ def check_config(config: RegionViTConfig) -> None:
     for name, most in LARGEST.items():
         if (number := getattr(config, name)) is not None:
             check_number(f"network.{name}", number, 0 if name == "reg_tokens" else 1, most)
-    for name in ("dropout", "drop_path_rate", "head_drop_rate"):
+    for name in ("dropout", "drop_path_rate"):
         check_number(f"network.{name}", getattr(config, name), 0, 1)
     if config.embed_dim is not None and config.embed_dim % 4:
         raise FerVitError(f"Expected network.embed_dim to be a multiple of 4, but got {config.embed_dim}.")
@@ -111,8 +127,8 @@ def check_config(config: RegionViTConfig) -> None:
         raise FerVitError(f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {config.keep_rate}.")
     if config.tokens != "patch" and not config.regions:
         raise FerVitError(f"Expected at least one region with tokens: {config.tokens}, but got none (tokens: patch).")
-    if config.tokens == "region" and (config.keep_rate or config.patch_downscale > 1):
-        raise FerVitError("network.keep_rate and patch_downscale are about patches: use tokens: both or patch.")
+    if config.tokens == "region" and config.keep_rate:
+        raise FerVitError("network.keep_rate is about patches: use tokens: both or patch.")
     if config.region_source == "stem" and config.stem != "conv":
         raise FerVitError("network.region_source: stem cuts regions from the features of stem: conv. Set that too.")
     if config.stem == "conv":

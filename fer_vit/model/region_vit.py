@@ -71,7 +71,6 @@ class RegionViT(nn.Module):
         self.drop_by_mask = False
         self.vit = vit = create_backbone(config, len(self.labels))
         self.patch_size = patch_side(vit, config)
-        self.reduce = nn.AvgPool2d(config.patch_downscale) if config.patch_downscale > 1 else nn.Identity()
         self.region_embed: RegionEmbed | None = None
         if config.tokens != "patch" and config.regions:
             self.region_embed = create_region_embed(vit, config)
@@ -150,9 +149,9 @@ class RegionViT(nn.Module):
         """
         embed, patches = self.vit.patch_embed, image.new_zeros(image.shape[0], 0, self.vit.embed_dim)
         if self.config.region_source == "stem":
-            features = embed.early(self.reduce(image))
+            features = embed.early(image)
             return embed.patches(features) if self.layout.num_patches else patches, features
-        return embed(self.reduce(image)) if self.layout.num_patches else patches, image
+        return embed(image) if self.layout.num_patches else patches, image
 
     def forward_features(self, tokens: Tokens) -> Tokens:
         """Encodes tokens. Those of missing regions get no attention; with a keep rate fewer patches come out."""

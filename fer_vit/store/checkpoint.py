@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.errors import FerVitError, short
+from fer_vit.model.config import drop_retired
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -40,6 +41,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             raise FerVitError(f"{path}: its {part} are broken. Choose a checkpoint that `fer-vit fit` wrote.")
     for notes in checkpoint.get("callbacks", {}).values():
         _check_saved(notes, path)
+    hyper = checkpoint["hyper_parameters"]
+    if isinstance(hyper["network"], dict):
+        hyper["network"] = drop_retired(hyper["network"])
     return checkpoint
 
 

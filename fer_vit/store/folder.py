@@ -18,7 +18,7 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.files import atomic_write
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.config import RegionViTConfig, drop_retired
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.checkpoint import _all, load_checkpoint
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
@@ -119,6 +119,7 @@ def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
         raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
+    config = drop_retired(config)
     if unknown := config.keys() - {field.name for field in fields(RegionViTConfig)}:
         raise FerVitError(
             f"{name} does not fit this version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit."

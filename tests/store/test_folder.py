@@ -162,6 +162,31 @@ def test_checkpoints_that_are_not_are_said(tmp_path: Path, checkpoint: Path) -> 
         load_network(tmp_path / "newer.ckpt")
 
 
+RETIRED = {"patch_downscale": 1, "head_drop_rate": 0.0}
+"""As every file of a model had them that was written before they were removed."""
+
+
+def test_files_with_options_that_were_removed(checkpoint: Path, net: RegionViT, tmp_path: Path) -> None:
+    save_network(net, tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    saved = torch.load(checkpoint, weights_only=True)
+    saved["hyper_parameters"]["network"] |= RETIRED
+    torch.save(saved, tmp_path / "old.ckpt")
+    assert load_network(tmp_path / "old.ckpt").config == load_network(checkpoint).config
+    assert not RETIRED.keys() & load_checkpoint(tmp_path / "old.ckpt")["hyper_parameters"]["network"].keys()
+    (tmp_path / "config.json").write_text(json.dumps(said | {"config": said["config"] | RETIRED}))
+    assert torch.equal(logits(load_network(tmp_path)), logits(net))
+    for name, value in (("patch_downscale", 2), ("head_drop_rate", 0.3), ("head_drop_rate", None)):
+        words = rf"Expected network.{name} to be {RETIRED[name]:g}, because the option was removed, but got {value}"
+        (tmp_path / "config.json").write_text(json.dumps(said | {"config": said["config"] | {name: value}}))
+        with pytest.raises(FerVitError, match=words):
+            load_network(tmp_path)
+        saved["hyper_parameters"]["network"] |= RETIRED | {name: value}
+        torch.save(saved, tmp_path / "old.ckpt")
+        with pytest.raises(FerVitError, match=words):
+            load_checkpoint(tmp_path / "old.ckpt")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
