@@ -83,7 +83,7 @@ def test_a_share_is_the_mean_score_of_what_lies_in_a_region() -> None:
         {"block": "post_norm"},
         {"keep_rate": (1, 0.5, 0.5)},
         {"stem": "conv", "region_source": "stem"},
-        {"patch_downscale": 2, "reg_tokens": 2},
+        {"reg_tokens": 2},
     ],
 )
 @pytest.mark.parametrize("method", METHODS)
