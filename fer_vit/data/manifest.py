@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from fer_vit.data.checks import check_table, read_labels, read_votes
 from fer_vit.data.schema import SCHEMA, SPLITS, Split
 from fer_vit.data.shards import find_shards
-from fer_vit.data.writing import PART
+from fer_vit.data.writing import ROW_GROUP
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import read_bytes
 from fer_vit.files import atomic_write
@@ -121,8 +121,8 @@ class Manifest:
             FerVitError: The folder cannot be written, or the place does not fit.
         """
         self.check_place(path)
-        with atomic_write(path) as part:
-            pq.write_table(self.table, part, compression="zstd", row_group_size=PART)
+        with atomic_write(path) as file:
+            pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:

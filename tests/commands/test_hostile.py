@@ -26,13 +26,13 @@ from benchmarks.hostile import add_odd, write_hostile
 from fer_vit.cli import main
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
+from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import OK
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import WORKER_DIED
-from fer_vit.report.table import as_text
 
 COUNT = 250
 CROPS = ("--face=crop", "--detector=none")
@@ -266,7 +266,7 @@ def test_a_worker_of_prepare_that_is_killed_ends_it_with_a_line(
 ) -> None:
     prepare = import_module("fer_vit.commands.prepare")
     monkeypatch.setattr(prepare, "YuNet", lambda **_: Dead())
-    monkeypatch.setattr(prepare, "CHUNK", 5)
+    monkeypatch.setattr("fer_vit.sources.landmarks.CHUNK", 5)
     with pytest.raises(SystemExit) as end:
         main(["prepare", "folder", str(open_folder / "photos"), str(open_folder / "m.parquet"), "--workers=2"])
     assert end.value.code == 2
