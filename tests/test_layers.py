@@ -32,7 +32,7 @@ HOMES = {
         *(f"face/{name}.py" for name in ("crop", "detect", "image")),
         "predict/photos.py",
         "processes.py",
-        "sources/drawn.py",
+        "sources/drawing.py",
         "sources/landmarks.py",
     },
     "matplotlib": {f"report/{name}.py" for name in ("confusion", "heads", "faithfulness", "relations")},

@@ -15,7 +15,7 @@ from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import ConvStem, RegionEmbed
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.drawing import draw_face
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ("right_eye", "left_eye", "mouth")
