@@ -35,8 +35,8 @@ from skimage.data import astronaut
 from benchmarks.machine import machine
 from fer_vit.face import image as reader
 from fer_vit.face.detect import MAX_SIDE
+from fer_vit.files import as_text
 from fer_vit.predict.inputs import find_images
-from fer_vit.report.table import as_text
 
 FORMATS = {
     "JPEG": ("L", "RGB", "CMYK"),

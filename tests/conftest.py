@@ -12,7 +12,8 @@ from fer_vit.cli import main
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.face.image import encode_png
-from fer_vit.sources.drawn import draw_face, read
+from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import read
 
 TINY = [
     "--model.network.img_size=32",

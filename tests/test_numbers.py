@@ -18,7 +18,7 @@ from fer_vit.data.writing import write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.recognizer import CHUNK
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.drawing import draw_face
 
 ALL = EXPRESSIONS[:3]
 BLACK, WHITE = (encode_png(np.full((48, 48), value, np.uint8)) for value in (0, 255))

@@ -25,13 +25,13 @@ from benchmarks.hostile import add_odd, write_hostile
 from fer_vit.cli import main
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
+from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import OK
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import WORKER_DIED
-from fer_vit.report.table import as_text
 
 COUNT = 250
 CROPS = ("--face=crop", "--detector=none")

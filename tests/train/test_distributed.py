@@ -23,7 +23,8 @@ from fer_vit.cli import main
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.face.image import encode_png
-from fer_vit.sources.drawn import draw_face, read
+from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
 
 SCRIPT = Path(__file__).parents[2] / "cli.py"
