@@ -16,6 +16,7 @@ from fer_vit.cli import main
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
 
@@ -34,7 +35,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def module(place: str | Path, **options: object) -> FaceDataModule:
-    return FaceDataModule(place, **{"batch_size": 4, "num_workers": 0, "size": 32, **options})  # type: ignore[arg-type]
+    return FaceDataModule(place, **{"batch_size": 4, "num_workers": 0, "spec": CropSpec(32), **options})  # type: ignore[arg-type]
 
 
 def rows(loader: object) -> list[list[int]]:
