@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from fer_vit.data.sample import Batch
-from fer_vit.explain.heads import HeadRoles, head_roles
+from fer_vit.explain.heads import HeadRoles, head_roles, relations
 from fer_vit.explain.methods import CLASS_SPECIFIC, Method, explain_each
-from fer_vit.explain.relations import relations
 from fer_vit.explain.trace import Trace, trace
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image
