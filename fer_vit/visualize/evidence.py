@@ -44,15 +44,7 @@ class ExplainedFace(NamedTuple):
 def explained(
     model: Recognizer, photos: Sequence[Photo], chunks: Iterable[Batch], method: Method, heads: bool
 ) -> Iterator[ExplainedFace]:
-    """Explains every face of some photos.
-
-    Args:
-        model: The model.
-        photos: The photos.
-        chunks: Their faces in order, ready for the model.
-        method: How to explain.
-        heads: Whether to look at every attention head too.
-    """
+    """Explains every face of some photos; `chunks` are the faces in order, ready for the model."""
     faces = ((photo, index, face) for photo in photos for index, face in enumerate(photo.faces))
     # Read again rather than carried along: workers hand over crops alone, since photos can be large.
     read = lru_cache(maxsize=1)(_read_again)
