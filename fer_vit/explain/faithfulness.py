@@ -113,17 +113,9 @@ def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Ten
 
 
 def pixel_scores(layout: TokenLayout, patch_size: int, scores: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """Spreads every token's score evenly over the pixels that it was cut from; they add up where tokens overlap.
+    """Spreads every token's score (B, T) evenly over the pixels (B, S, S) that it was cut from.
 
-    Args:
-        layout: Which token is which.
-        patch_size: Side of a patch in crop pixels.
-        scores: (B, T).
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        size: S.
-
-    Returns:
-        (B, S, S).
+    Where tokens overlap, they add up. Boxes of regions (B, R, 4) are xyxy in crop pixels; `size` is S.
     """
     pixels = scores.new_zeros(len(scores), size, size)
     if layout.num_patches:

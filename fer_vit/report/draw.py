@@ -100,15 +100,9 @@ def prediction_figure(view: FaceView) -> Pil.Image:
 
 
 def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
-    """Crops the photo around a face and scales the result to a display size.
+    """Returns the same face in a cut of its photo, scaled to `size` pixels on the longer side.
 
-    Args:
-        view: The face.
-        size: Longer side of the cut afterwards, in pixels.
-        margin: Room on each side, as a fraction of what the face box and the crop span together.
-
-    Returns:
-        The same face with the cut as its photo; `box` and `to_crop` belong to the cut.
+    The room on each side is the fraction `margin` of what the face box and the crop span together.
     """
     corners = turned_back(view, np.array([0.0, 0.0, view.crop_size, view.crop_size]))
     if view.box is not None:
@@ -133,16 +127,10 @@ def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
 
 
 def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> Image:
-    """Lays the patches' scores over a photo.
+    """Lays the patches' scores (h, w) over a photo (H, W, 3), RGB uint8: grey under colour where the crop reaches.
 
-    Args:
-        photo: RGB uint8 (H, W, 3).
-        heat: Score of each patch (h, w). Colours run from 0, which stands for all below too, to its largest value.
-        to_crop: Matrix (2, 3) from photo to crop pixels.
-        crop_size: Side of the crop in pixels.
-
-    Returns:
-        RGB uint8 (H, W, 3): grey under colour where the crop reaches, smooth between patches; the photo elsewhere.
+    Colours run from 0, which stands for all below too, to the largest score, smoothly between patches. `to_crop` (2, 3)
+    goes from photo to crop pixels.
     """
     to_grid = np.diag(heat.shape[::-1]) / crop_size @ to_crop  # one unit is one patch
     grid = Pil.fromarray((heat.clip(0) / max(heat.max(), 1e-12)).astype(np.float32))

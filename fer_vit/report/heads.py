@@ -40,10 +40,7 @@ def heads_figure(view: FaceView, title: str, rows: Sequence[tuple[str, Sequence[
     """Draws where each head looks in colour, the region with the largest share outlined, and lines between regions that
     take `JOINED` or more from one another.
 
-    Args:
-        view: The face; its own heat and shares are not used.
-        title: Heading. Untrusted text.
-        rows: Name and maps of every row, from left to right.
+    The face's own heat and shares are not used; the title is untrusted text. Each row has a name and maps.
     """
     columns = max(len(maps) for _, maps in rows)
     step = TILE + 8

@@ -72,14 +72,10 @@ class FaceRecord:
 
 
 def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
-    """Writes pictures of a face and returns what the page needs.
+    """Writes pictures of the face with a number in the report and returns what the page needs.
 
-    Args:
-        folder: The report. `faces` gets a figure, `photos` the face as it is.
-        number: Number of the face in the report.
-        view: The face, explained for the predicted label.
-        evidence: The explanation for other labels.
-        regions: The regions of the model in their order.
+    In the report's folder, `faces` gets a figure and `photos` the face as it is. The view is explained for the predicted
+    label, and shows some of the model's `regions`.
 
     Raises:
         FerVitError: A file cannot be written.
@@ -177,17 +173,10 @@ def write_page(
     relations: Sequence[Pil.Image] = (),
     heads: Sequence[Pil.Image] = (),
 ) -> None:
-    """Writes the page.
+    """Writes the page beside the folder `photos` of `save_face`; an existing one is replaced.
 
-    Args:
-        path: The HTML file, beside the folder `photos` of `save_face`; an existing one is replaced.
-        title: Its heading.
-        facts: What was run, for example {"Method": ..., "Model": ..., "Photos": ...}; the page counts the faces.
-        records: The faces, all of one model, in the order in which the page shows them first.
-        means: Their `mean_shares`.
-        regions: The regions of the model in their order.
-        relations: Pictures of the relations between regions.
-        heads: Pictures of the attention heads.
+    Its faces, all of one model, are `records` with their `mean_shares`. `facts` say what was run, for example {"Method":
+    ..., "Model": ...}. Pictures of the relations between regions and of the attention heads are part of the page.
 
     Raises:
         FerVitError: The page cannot be written.

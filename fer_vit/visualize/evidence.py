@@ -26,18 +26,11 @@ from fer_vit.report.html import Evidence
 
 
 class ExplainedFace(NamedTuple):
-    """A face with what speaks for its expression.
-
-    Attributes:
-        view: The face, explained for its most probable expression.
-        evidence: The explanation for every expression.
-        crop: What the model saw (3, S, S), in [0, 1].
-        roles: What each attention head does, or None.
-    """
+    """A face with what speaks for its most probable expression (in `view`) and for every one (in `evidence`)."""
 
     view: FaceView
     evidence: Evidence
-    crop: Tensor
+    crop: Tensor  # what the model saw (3, S, S), in [0, 1]
     roles: HeadRoles | None
 
 

@@ -49,15 +49,9 @@ def write_report(
     heads: bool,
     name: str,
 ) -> int:
-    """Writes a report and returns how many faces it shows.
+    """Writes a report to a new folder and returns how many faces it shows.
 
-    Args:
-        folder: The folder to write, which is not there yet.
-        model: The model.
-        batches: Photos with all their faces, see `Recognizer.batches`.
-        method: How to explain.
-        heads: Whether to show every attention head too.
-        name: What to call the model.
+    `batches` are photos with all their faces, see `Recognizer.batches`; `name` is what to call the model.
     """
     folder.mkdir()
     regions = model.crop_spec.regions
