@@ -69,11 +69,7 @@ def visualize(
 
 
 def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
-    """Checks, before any work, that a report can be written, and that nothing but an older report would be replaced.
-
-    Raises:
-        FerVitError: It cannot, or something would.
-    """
+    """Raises FerVitError, before any work, if no report can be written or it would replace anything but an older one."""
     if output.exists() and not output.is_dir():
         raise FerVitError(f"Expected a folder, but {output} is a file. Choose another name.")
     check_output(output, overwrite)

@@ -24,9 +24,9 @@ def coverage(grid: tuple[int, int], patch_size: int, boxes: Tensor) -> Tensor:
 
 
 def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
-    """How much of every token, in [0, 1], belongs to each region: all of its own, patches as far as its box covers them.
+    """How much of every token belongs to each region: all of its own tokens, patches as far as its box covers them.
 
-    Class and register tokens lie nowhere in the face and have 0. Boxes (B, R, 4) are xyxy in crop pixels; those of
+    Class and register tokens, which lie nowhere in the face, have 0. Boxes (B, R, 4) are xyxy in crop pixels; those of
     regions that are not `valid` (B, R) may hold anything.
     """
     found = torch.zeros(*valid.shape, layout.num_tokens, device=boxes.device)

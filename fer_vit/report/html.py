@@ -74,8 +74,8 @@ class FaceRecord:
 def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
     """Writes pictures of the face with a number in the report and returns what the page needs.
 
-    In the report's folder, `faces` gets a figure and `photos` the face as it is. The view is explained for the predicted
-    label, and shows some of the model's `regions`.
+    In the report's folder, `faces` gets a figure and `photos` the face as it is. The view is explained for the label
+    predicted; `regions` are the model's, in its order.
 
     Raises:
         FerVitError: A file cannot be written.
@@ -175,8 +175,8 @@ def write_page(
 ) -> None:
     """Writes the page beside the folder `photos` of `save_face`; an existing one is replaced.
 
-    Its faces, all of one model, are `records` with their `mean_shares`. `facts` say what was run, for example {"Method":
-    ..., "Model": ...}. Pictures of the relations between regions and of the attention heads are part of the page.
+    It shows the faces of one model in the order of `records`, and their `mean_shares`. `facts` say what was run, for
+    example {"Method": ..., "Model": ...}. The pictures of `relations` and `heads` become part of the page.
 
     Raises:
         FerVitError: The page cannot be written.

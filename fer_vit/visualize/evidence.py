@@ -51,12 +51,9 @@ def explained(
             regions = model.region_boxes(chunk, row)
             shares, heat = evidence.labels[evidence.order[0]]
             by_name = dict(zip(model.crop_spec.regions, shares.tolist(), strict=True))
-            view = replace(
-                _in_photo(result, read(photo.path), chunk.image[row]),
-                regions=regions,
-                heat=heat,
-                shares={name: by_name[name] for name in regions},
-            )
+            shown = {name: by_name[name] for name in regions}
+            view = _in_photo(result, read(photo.path), chunk.image[row])
+            view = replace(view, regions=regions, heat=heat, shares=shown)
             yield ExplainedFace(view, evidence, chunk.image[row], role)
 
 

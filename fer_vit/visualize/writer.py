@@ -17,7 +17,7 @@ from fer_vit.predict.photos import Photo
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.charts import relations_figure
 from fer_vit.report.draw import FaceView, ranked
-from fer_vit.report.html import Evidence, FaceRecord, mean_shares, save_face, write_page
+from fer_vit.report.html import Evidence, FaceRecord, Means, mean_shares, save_face, write_page
 from fer_vit.report.table import TableWriter
 from fer_vit.visualize.evidence import explained
 from fer_vit.visualize.heads import HeadWriter
@@ -72,9 +72,7 @@ def write_report(
                 row = {"path": view.name, "face": view.face, "predicted": label, "confidence": confidence}
                 table.write([row | view.shares])
     means = mean_shares(records, regions)
-    with TableWriter(folder / "shares.csv", MEANS) as table:
-        for label, shares in means.items():
-            table.write([{"predicted": label, "region": region, **mean} for region, mean in shares.items()])
+    write_shares(folder, means)
     photos_by_status = ", ".join(f"{number:,} {reason}" for reason, number in status.most_common())
     write_page(
         folder / "index.html",
@@ -87,6 +85,13 @@ def write_report(
         heads=head_writer.write() if head_writer else (),
     )
     return len(records)
+
+
+def write_shares(folder: Path, means: Means) -> None:
+    """Writes `shares.csv`: the mean share of every region by predicted expression, with its interval."""
+    with TableWriter(folder / "shares.csv", MEANS) as table:
+        for label, regions in means.items():
+            table.write([{"predicted": label, "region": region, **mean} for region, mean in regions.items()])
 
 
 @dataclass
