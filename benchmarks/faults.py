@@ -9,7 +9,6 @@ to 1e-5. Runs are forked from a process that has imported everything, so that no
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -33,7 +32,6 @@ from tqdm import tqdm
 
 from benchmarks.machine import machine
 from fer_vit.cli import main as fer_vit
-from fer_vit.data.shards import INDEX
 from fer_vit.store.checkpoint import load_checkpoint
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -117,7 +115,7 @@ def visible(folder: Path) -> list[Path]:
 
 
 def tables(folder: Path) -> Content:
-    """Reads every table, picture and list whole.
+    """Reads every table and picture whole.
 
     Raises:
         Exception: One of them is not.
@@ -129,8 +127,6 @@ def tables(folder: Path) -> Content:
             found[name] = pq.read_table(path, partitioning=None)
         elif path.suffix == ".csv":
             found[name] = pyarrow.csv.read_csv(path)
-        elif path.name == INDEX:
-            found[name] = json.loads(path.read_bytes())["chunks"]
         else:
             found[name] = path.read_bytes()
     return found

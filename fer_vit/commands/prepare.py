@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from fer_vit.data.schema import Reading
-from fer_vit.data.shards import INDEX, NAME
+from fer_vit.data.shards import NAME
 from fer_vit.data.writing import Embed, check_images, check_shards, write_manifest, write_shards
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.detect import CROP_SCORE, YuNet
@@ -153,4 +153,5 @@ def _with_landmarks(reading: Reading, root: Path, detector: str, workers: int | 
 
 def _holds_shards(folder: Path) -> bool:
     """Tells whether nothing but shards would be lost with a folder."""
-    return folder.is_dir() and all(path.name == INDEX or NAME.fullmatch(path.name) for path in folder.iterdir())
+    # index.json: earlier versions wrote one
+    return folder.is_dir() and all(path.name == "index.json" or NAME.fullmatch(path.name) for path in folder.iterdir())

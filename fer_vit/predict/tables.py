@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fer_vit.predict.inputs import iter_images
+from fer_vit.predict.inputs import find_images, iter_images
 from fer_vit.predict.photos import Photo, PhotoOptions
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer
@@ -42,7 +42,7 @@ def predict_table(model: Recognizer, images: Sequence[Path], output: Path, optio
         options: How the images are read.
     """
     summary = Summary()
-    write_table(output, model, model.stream(list(iter_images(images)), options), summary)
+    write_table(output, model, model.stream(find_images(images), options), summary)
     return f"{summary}\nTable: {output}"
 
 

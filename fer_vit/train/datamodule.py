@@ -7,19 +7,18 @@ import lightning as L
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.manifest import Manifest, class_counts, no_label
 from fer_vit.data.sample import Batch, Draw, Sample, collate
-from fer_vit.data.samplers import EvalSampler, TrainSampler, check_position
+from fer_vit.data.samplers import EvalSampler, TrainSampler, check_position, from_litdata
 from fer_vit.data.schema import SPLITS, Split
 from fer_vit.data.shards import is_sharded
+from fer_vit.data.stream import ShardDataset, ShardSampler
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.regions import DEFAULT_REGIONS
-from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.processes import one_thread, run_seed, start_worker
 
 OTHER = "Go on from another checkpoint."
@@ -35,10 +34,7 @@ class FaceDataModule(L.LightningDataModule):
         num_workers: Processes that decode and augment; 0 does it in the training process.
         augment: How training crops are changed.
         balanced: Draw every class equally often in training.
-        size: Side of the crops in pixels (the command line takes it from model.network.img_size).
-        regions: Names of the regions (from model.network.regions).
-        align: How faces are cropped (from model.align).
-        template: Where the landmarks belong in the crop, as fractions of its side (from model.template).
+        spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
 
     Attributes:
         labels: The manifest's labels in order.
@@ -54,10 +50,7 @@ class FaceDataModule(L.LightningDataModule):
         num_workers: int = 2,
         augment: AugmentConfig = AugmentConfig(),  # noqa: B008 - frozen
         balanced: bool = False,
-        size: int = 224,
-        regions: tuple[str, ...] = DEFAULT_REGIONS,
-        align: Align = "landmarks",
-        template: tuple[tuple[float, float], ...] = TEMPLATE,
+        spec: CropSpec | None = None,
     ) -> None:
         super().__init__()
         check_number("data.batch_size", batch_size, 1)
@@ -66,7 +59,7 @@ class FaceDataModule(L.LightningDataModule):
         self.num_workers = num_workers
         self.augment = augment
         self.balanced = balanced
-        self.spec = CropSpec(size, tuple(regions), align, template)
+        self.spec = spec or CropSpec(224)
         self.streamed = is_sharded(manifest)
         if self.streamed and balanced:
             raise FerVitError(
@@ -75,7 +68,6 @@ class FaceDataModule(L.LightningDataModule):
             )
         self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
         self.labels = list(self.manifest.names)
-        self.loader: Any = None
         self.position: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,8 +75,6 @@ class FaceDataModule(L.LightningDataModule):
 
         Lightning counts the batches too, but asks for a loader before it has read how many there were.
         """
-        if self.streamed:
-            return self.loader.state_dict() if self.loader else {}
         if self.trainer is None:
             return {}
         loop: Any = self.trainer.fit_loop
@@ -128,22 +118,15 @@ class FaceDataModule(L.LightningDataModule):
 
         The first loader goes on where a checkpoint says, if there is one.
         """
-        position, self.position = self.position, {}
-        if self.streamed:
-            return self._stream(position)
-        dataset, processes, weights = self.dataset("train"), _processes(), None
+        dataset, weights = self._shards() if self.streamed else self.dataset("train"), None
         if self.balanced:
             labels = dataset.targets.argmax(1)  # type: ignore[union-attr]  # checked by `dataset`
             weights = 1 / np.bincount(labels)[labels]
             weights /= weights.sum()
-        epoch, batches = position.get("epoch", 0), position.get("batches", 0)
-        if batches:
-            check_position(position, self._order())
-        whole = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
-        done = batches * self.batch_size * processes if whole else 0
-        if not whole or done > len(dataset):
-            raise FerVitError(f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. {OTHER}")
-        sampler = TrainSampler(dataset, weights, processes, dist.get_rank() if processes > 1 else 0, (epoch, done))
+        processes = _processes()
+        rank = dist.get_rank() if processes > 1 else 0
+        deal = ShardSampler if self.streamed else TrainSampler
+        sampler = deal(dataset, weights, processes, rank, self._start(len(dataset)))
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Sample]:
@@ -158,27 +141,34 @@ class FaceDataModule(L.LightningDataModule):
         """Turns the image bytes into numbers in [0, 1], on the device."""
         return batch.ready(batch.image.device)
 
-    def _stream(self, position: dict[str, Any]) -> DataLoader[Sample]:
-        from fer_vit.data.stream import go_on, shard_loader
+    def _shards(self) -> ShardDataset:
+        path = self.manifest.path
+        dataset = ShardDataset(path, self.manifest.names, self.spec, Augment(self.augment))
+        if len(dataset) < self.batch_size * _processes():
+            raise FerVitError(
+                f"{path} has fewer training rows than one batch of {self.batch_size} for every process: choose a "
+                "smaller data.batch_size."
+            )
+        return dataset
 
-        one_thread()
-        place, labels, augment = self.manifest.path, self.manifest.names, Augment(self.augment)
-        loader = shard_loader(place, labels, self.spec, augment, self.batch_size, self.num_workers)
-        loader.current_epoch = self.trainer.current_epoch if self.trainer else 0
-        if "dataset" in position:
-            try:
-                go_on(loader, position)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise FerVitError(f"The checkpoint's place in the shards cannot be read. {OTHER}") from error
-        self.loader = loader
-        return loader
+    def _start(self, rows: int) -> tuple[int, int]:
+        """Takes the epoch to go on with, and how many of its rows have had their turn, out of the position."""
+        position, self.position = from_litdata(self.position), {}
+        epoch, batches = position.get("epoch", 0), position.get("batches", 0)
+        if batches:
+            check_position(position, self._order())
+        whole = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
+        done = batches * self.batch_size * _processes() if whole else 0
+        if not whole or done > rows:
+            raise FerVitError(f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. {OTHER}")
+        return epoch, done
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:
         dataset = self.dataset(split)
         return self._loader(dataset, EvalSampler(dataset) if _processes() > 1 else None)
 
     def _loader(
-        self, dataset: FaceDataset, sampler: Sampler[Draw] | None, drop_last: bool = False
+        self, dataset: Dataset[Sample], sampler: Sampler[Draw] | None, drop_last: bool = False
     ) -> DataLoader[Sample]:
         one_thread()
         return DataLoader(

@@ -8,11 +8,11 @@ import torch
 
 from fer_vit import load
 from fer_vit.cli import main
-from fer_vit.commands.export import example, write_onnx
 from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.predict.graphs import example, write_onnx
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.hub import DEFAULT, shipped_models
 
@@ -105,7 +105,7 @@ def test_a_folder_of_something_else_stays(tmp_path: Path, checkpoint: Path, caps
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(SystemExit):
         main(["export", str(tmp_path), "--checkpoint", str(checkpoint), "--overwrite"])
-    assert "something else than a model" in capsys.readouterr().err
+    assert "something other than a model" in capsys.readouterr().err
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit):
         main(["export", str(tmp_path / "file" / "model.onnx"), "--checkpoint", str(checkpoint)])

@@ -21,7 +21,6 @@ from conftest import assert_same
 from PIL import Image as Pil
 from skimage.data import astronaut
 
-import fer_vit.sources.folder
 from benchmarks.hostile import add_odd, write_hostile
 from fer_vit.cli import main
 from fer_vit.face.detect import Face
@@ -169,7 +168,8 @@ def test_files_that_vanish_after_they_were_listed(
     verb: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images, model = open_folder / "photos", open_folder / "best.ckpt"
-    module = fer_vit.sources.folder if verb == "prepare" else import_module(f"fer_vit.commands.{verb}")
+    homes = {"prepare": "sources.folder", "predict": "predict.tables", "visualize": "commands.visualize"}
+    module = import_module(f"fer_vit.{homes[verb]}")
     name = "read" if verb == "prepare" else "find_images"
     monkeypatch.setattr(module, name, vanishing(getattr(module, name), images))
     if verb == "predict":

@@ -22,7 +22,6 @@ from fer_vit.store.checkpoint import load_checkpoint
 RECIPE = [
     "--model.network.drop_path_rate=0.1",
     "--model.network.dropout=0.1",
-    "--model.network.head_drop_rate=0.1",
     "--model.network.stem=conv",
     "--model.mixup=0.4",
     "--model.cutmix=0.5",
