@@ -27,7 +27,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluate.labelled import evaluate_logits
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.cli import checkpoint_config
+from fer_vit.train.cli import train
 
 QUIET = """
 import socket, sys
@@ -220,7 +220,7 @@ def test_what_a_checkpoint_claims_is_checked_before_it_takes_memory(
         load(bad)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
     with pytest.raises(FerVitError, match=words):
-        checkpoint_config(["validate", f"--ckpt_path={bad}"], tmp_path / "config.yaml")
+        train(["validate", f"--ckpt_path={bad}"])
 
 
 def test_a_compressed_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) -> None:

@@ -62,22 +62,6 @@ def test_overlay_for_several_processes(drawn: Path, tmp_path: Path) -> None:
     run(overlay, drawn / "faces.parquet", tmp_path, "--trainer.devices=1", "--trainer.sync_batchnorm=false")
 
 
-def test_overlay_that_deals_weights_out(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # In one process; in two, see test_distributed
-    overlay = [CONFIGS / "drawn.yaml", CONFIGS / "fsdp.yaml"]
-    alone = ["--trainer.devices=1", "--trainer.strategy.data_parallel_size=1"]
-    last = run(overlay, drawn / "faces.parquet", tmp_path / "a", *alone).with_name("last.ckpt")
-    more = [f"--ckpt_path={last}", "--trainer.max_epochs=2"]
-    last = run(overlay, drawn / "faces.parquet", tmp_path / "b", *alone, *more).with_name("last.ckpt")
-    saved = torch.load(last, weights_only=True)
-    assert (saved["epoch"], saved["global_step"]) == (1, 4)
-    logs = f"--trainer.logger.init_args.save_dir={tmp_path}"
-    main(["validate", f"--ckpt_path={last}", f"--data.manifest={drawn / 'faces.parquet'}", *QUICK[:1], logs])
-    with pytest.raises(SystemExit):
-        run(overlay, drawn / "faces.parquet", tmp_path, *alone, "--trainer.callbacks+=fer_vit.train.ema.EMA")
-    assert "leave out EMA or the strategy" in capsys.readouterr().err
-
-
 def test_the_paper_overlay(drawn: Path, tmp_path: Path) -> None:
     overlay = [CONFIGS / "drawn.yaml", CONFIGS / "model" / "attention_is_all_you_need.yaml"]
     net = load_network(run(overlay, drawn / "faces.parquet", tmp_path, "--model.network.stem=patch"))
@@ -147,7 +131,7 @@ def test_options_in_the_documentation_exist(page: str, capsys: pytest.CaptureFix
 
 def test_every_config_is_run_here() -> None:
     tested = {"drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "rafdb", "affectnet", "ablation"}
-    tested |= {"ddp", "fsdp"}
+    tested |= {"ddp"}
     assert {path.stem for path in CONFIGS.glob("*.yaml")} == tested
     assert [path.stem for path in CONFIGS.glob("*/*.yaml")] == ["attention_is_all_you_need"]
 
