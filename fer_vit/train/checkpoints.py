@@ -65,9 +65,7 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     build_network(settings, state, path)
     hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name != "labels"}
     if unknown := hyper.keys() - inspect.signature(FERTask).parameters.keys():
-        raise FerVitError(
-            f"{path} does not fit this version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit."
-        )
+        raise FerVitError(f"{path} is of another version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit.")
     network = Namespace(**asdict(settings["config"]))  # type: ignore[no-untyped-call]
     return Namespace(model=Namespace(**{**hyper, "network": network}))  # type: ignore[no-untyped-call]
 

@@ -60,7 +60,9 @@ def explain(error: BaseException, last: Path | None) -> str | None:
     if not dist.is_initialized() or not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
         return None
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it speaks
-    go_on = f"Go on with the same options and `--ckpt_path {last}`." if last else "Start again: no checkpoint yet."
+    go_on = (
+        f"Go on with the same options and `--ckpt_path {last}`." if last else "Start again: there is no checkpoint yet."
+    )
     return f"Another process of this run died or no longer answers; it may have said why. {go_on}"
 
 
