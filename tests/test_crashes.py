@@ -18,12 +18,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import TINY
 
-from benchmarks.faults import SERVER, cases, faults, make
-from benchmarks.faults import run as run_quietly
 from fer_vit import files
-from fer_vit.cli import main
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
@@ -36,6 +32,9 @@ from fer_vit.report.table import TableWriter
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.checkpoints import AtomicCheckpointIO
+from tests.helpers.commands import TINY, main
+from tests.helpers.faults import SERVER, cases, faults, make
+from tests.helpers.faults import run as run_quietly
 
 # Killed at any call
 
@@ -438,16 +437,9 @@ def test_a_file_that_may_not_grow_keeps_the_one_before(tmp_path: Path) -> None:
 
 def test_a_checkpoint_io_of_the_users_own_is_taken(drawn: Path, tmp_path: Path) -> None:
     place = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
-    main(["fit", *TINY, *place, "--trainer.plugins=test_crashes.Marked"])
+    main(["fit", *TINY, *place, "--trainer.plugins=tests.helpers.callbacks.Marked"])
     saved = torch.load(tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
     assert saved["marked"] is True
-
-
-class Marked(AtomicCheckpointIO):
-    """A user's own."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        super().save_checkpoint({**checkpoint, "marked": True}, path, storage_options)
 
 
 # Zips of strangers

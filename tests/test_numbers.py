@@ -8,17 +8,16 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import TINY, assert_same
 from skimage.data import astronaut
 
 from fer_vit import load
-from fer_vit.cli import main
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.data.writing import write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.recognizer import PART
 from fer_vit.sources.drawn import draw_face
+from tests.helpers.commands import TINY, assert_same, main
 
 ALL = EXPRESSIONS[:3]
 BLACK, WHITE = (encode_png(np.full((48, 48), value, np.uint8)) for value in (0, 255))

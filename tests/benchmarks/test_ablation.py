@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ablation
-from fer_vit.cli import main
+from tests.helpers.commands import main
 
 
 def test_every_row_is_a_configuration_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import ablation, regions
-from fer_vit.cli import main
+from tests.helpers.commands import main
 
 
 def test_every_run_is_a_configuration_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fer_vit import load
-from fer_vit.cli import main
 from fer_vit.data.manifest import Manifest
+from tests.helpers.commands import main
 
 
 def test_training_votes_are_mixed_with_what_teachers_say(

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fer_vit import load
-from fer_vit.cli import main
 from fer_vit.commands.export import example, write_onnx
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.hub import DEFAULT, shipped_models
+from tests.helpers.commands import main
 
 SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fer_vit.cli import main
+from tests.helpers.commands import main
 
 ROWS = ["relevance", "ablation", "rollout", "raw", "random", "centre"]
 

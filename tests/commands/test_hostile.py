@@ -17,13 +17,10 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import assert_same
 from PIL import Image as Pil
 from skimage.data import astronaut
 
 import fer_vit.sources.folder
-from benchmarks.hostile import add_odd, write_hostile
-from fer_vit.cli import main
 from fer_vit.errors import WORKER_DIED
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
@@ -33,6 +30,8 @@ from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import OK
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.table import as_text
+from tests.helpers.commands import assert_same, main
+from tests.helpers.hostile import add_odd, write_hostile
 
 COUNT = 250
 CROPS = ("--face=crop", "--detector=none")

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from skimage.data import astronaut
 
-from fer_vit.cli import main
 from fer_vit.data.sample import Batch
 from fer_vit.explain.methods import Method, explain
 from fer_vit.explain.relations import head_relations, relations
@@ -26,6 +25,7 @@ from fer_vit.store.folder import save_network
 from fer_vit.visualize.evidence import evidence_of
 from fer_vit.visualize.heads import HeadWriter
 from fer_vit.visualize.relations import RelationWriter
+from tests.helpers.commands import main
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:

@@ -8,16 +8,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import TINY
 from litdata.utilities.env import _DistributedEnv
 from moto.server import ThreadedMotoServer
 
-from fer_vit.cli import main
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.errors import FerVitError
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
+from tests.helpers.commands import TINY, main
 
 FIT = ["fit", *TINY[:6], *TINY[7:8], *TINY[-2:], "--trainer.max_epochs=2"]
 FACES = 16

@@ -118,7 +118,7 @@ def test_the_order_of_regions_means_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "position, same", [("none", True), ("learn", False), ("sincos_2d", False), ("sincos_1d", False)]
+    ("position", "same"), [("none", True), ("learn", False), ("sincos_2d", False), ("sincos_1d", False)]
 )
 def test_positions_are_what_tells_patches_apart(position: str, same: bool) -> None:
     net = build(replace(SMALL, tokens="patch", pos_embed=position))
@@ -340,7 +340,7 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    ("change", "words"),
     [
         ({"backbone": "vit_nothing"}, "vit_nothing"),
         ({"backbone": "resnet18", "patch_size": None, "embed_dim": None, "depth": None, "num_heads": None}, "resnet18"),

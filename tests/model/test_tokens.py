@@ -14,7 +14,7 @@ def test_layout_knows_which_token_is_which() -> None:
     assert layout.region_scores(tokens).tolist() == [[8 + 9 + 10 + 11, 12 + 13 + 14 + 15]]
 
 
-@pytest.mark.parametrize("grid, regions", [((0, 0), 3), ((2, 2), 0)])
+@pytest.mark.parametrize(("grid", "regions"), [((0, 0), 3), ((2, 2), 0)])
 def test_layout_without_patches_or_regions(grid: tuple[int, int], regions: int) -> None:
     layout = TokenLayout(1, grid, regions, 1)
     scores = torch.rand(4, layout.num_tokens)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.hostile import hostile, write_hostile
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detect import Face
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import NO_FACE, OK, PhotoDataset
+from tests.helpers.hostile import hostile, write_hostile
 
 COUNT = 1000
 

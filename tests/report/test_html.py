@@ -138,7 +138,9 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
 
 def test_names_are_text_and_nothing_else(page: str) -> None:
     reader = Reader(page)
-    assert "A <title>" in reader.text and "<best>.ckpt" in reader.text and '"><i>x' in reader.text
+    assert "A <title>" in reader.text
+    assert "<best>.ckpt" in reader.text
+    assert '"><i>x' in reader.text
     assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
     assert [face["name"] for face in data(page)["faces"]] == [HOSTILE, QUOTES, "broken ?.png"]
     assert data(page)["labels"] == list(LABELS)
@@ -156,7 +158,8 @@ def test_policy_allows_the_page_its_own_script_alone(page: str) -> None:
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = next(a["content"] for _, a in Reader(page).tags if a.get("http-equiv") == "Content-Security-Policy")
-    assert f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
 
 
 def test_the_gallery_filters_sorts_and_searches(browser: tuple[Page, list[str]]) -> None:
@@ -383,7 +386,8 @@ def test_table_shows_means_and_counts(tmp_path: Path) -> None:
 def test_page_without_faces_says_so(tmp_path: Path) -> None:
     write_page(tmp_path / "index.html", NOBODY)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "No face was found." in page and "<table>" not in page
+    assert "No face was found." in page
+    assert "<table>" not in page
 
 
 def test_folder_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -> None:

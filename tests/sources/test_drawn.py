@@ -43,8 +43,10 @@ def changed(first: Image, second: Image) -> Image:
 def test_same_arguments_give_the_same_bytes(size: int, colour: bool) -> None:
     image, landmarks = draw_face("fear", 5, size, colour)
     again, points = draw_face("fear", 5, size, colour)
-    assert image.shape == (size, size, 3) and image.dtype == np.uint8
-    assert image.tobytes() == again.tobytes() and (landmarks == points).all()
+    assert image.shape == (size, size, 3)
+    assert image.dtype == np.uint8
+    assert image.tobytes() == again.tobytes()
+    assert (landmarks == points).all()
     assert colour == bool((image[..., :1] != image).any())
     assert (draw_face("fear", 6, size, colour)[0] != image).mean() > 0.5
 
@@ -103,7 +105,8 @@ def test_landmarks_lie_on_what_is_drawn() -> None:
     for x, y in np.array(TEMPLATE[:2]) * size:
         left, top = int(x) - 8, int(y) - 3
         row, column = np.unravel_index(mean[top : top + 12, left : left + 17].argmin(), (12, 17))
-        assert abs(left + column + 0.5 - x) < 2 and abs(top + row + 0.5 - y) < 3
+        assert abs(left + column + 0.5 - x) < 2
+        assert abs(top + row + 0.5 - y) < 3
     mouth = mean[int(0.70 * size) : int(0.82 * size)]
     assert abs(int(0.70 * size) + mouth[:, size // 2].argmin() + 0.5 - TEMPLATE[3][1] * size) < 3
     dark = np.flatnonzero(mouth.min(0) < (mouth.min(0).min() + mouth.max()) / 2) + 0.5
@@ -112,7 +115,8 @@ def test_landmarks_lie_on_what_is_drawn() -> None:
 
 def test_corners_follow_the_mouth() -> None:
     neutral, smile, sad = (draw_face(name, 3)[1] for name in ("neutral", "happiness", "sadness"))
-    assert (smile[3:, 1] < neutral[3:, 1]).all() and (sad[3:, 1] > neutral[3:, 1]).all()
+    assert (smile[3:, 1] < neutral[3:, 1]).all()
+    assert (sad[3:, 1] > neutral[3:, 1]).all()
     assert (smile[:3] == neutral[:3]).all()
     smirk = draw_face("contempt", 3)[1][3:] - neutral[3:]
     assert sorted(np.abs(smirk).max(1) > 0.5) == [False, True]  # one side alone
@@ -121,7 +125,8 @@ def test_corners_follow_the_mouth() -> None:
 def test_mean_landmarks_are_the_template() -> None:
     points = np.array([draw_face(EXPRESSIONS[seed % 8], seed, 48)[1] for seed in range(600)]) / 48
     assert np.abs(points.mean(0) - TEMPLATE).max() < 0.03
-    assert points.min() > 0.2 and points.max() < 0.9
+    assert points.min() > 0.2
+    assert points.max() < 0.9
     assert (points.std(0) > 0.01).all()
 
 
@@ -157,13 +162,17 @@ def test_unknown_expression() -> None:
 
 def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
     reading = read(tmp_path / "faces", count=160, size=48)
-    assert reading.names == EXPRESSIONS and len(reading.rows) == 160
+    assert reading.names == EXPRESSIONS
+    assert len(reading.rows) == 160
     assert Counter(row.split for row in reading.rows) == {"train": 112, "val": 24, "test": 24}
     for split in SPLITS:
         counts = Counter(row.label for row in reading.rows if row.split == split)
-        assert set(counts) == set(EXPRESSIONS) and max(counts.values()) == min(counts.values())
+        assert set(counts) == set(EXPRESSIONS)
+        assert max(counts.values()) == min(counts.values())
     for row in reading.rows:
-        assert isinstance(row.image, Path) and row.landmarks is not None and row.score is None
+        assert isinstance(row.image, Path)
+        assert row.landmarks is not None
+        assert row.score is None
         assert row.image.relative_to(tmp_path / "faces").parts[:2] == (row.split, row.label)
     images = [read_image(row.image) for row in reading.rows if isinstance(row.image, Path)]
     assert images[0].shape == (48, 48, 3)
@@ -171,22 +180,26 @@ def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
     again = read(tmp_path / "again", count=160, size=48)
     other = read(tmp_path / "other", count=160, seed=8, size=48)
     files = [[row.image.read_bytes() for row in r.rows if isinstance(row.image, Path)] for r in (reading, again, other)]
-    assert files[0] == files[1] and not set(files[0]) & set(files[2])
+    assert files[0] == files[1]
+    assert not set(files[0]) & set(files[2])
 
 
 def test_files_hold_what_draw_face_returns(tmp_path: Path) -> None:
     for colour in (False, True):
         row = read(tmp_path / str(colour), count=1, seed=4, size=56, colour=colour).rows[0]
         image, landmarks = draw_face("neutral", 4, 56, colour)
-        assert isinstance(row.image, Path) and row.landmarks is not None
-        assert (read_image(row.image) == image).all() and (row.landmarks == landmarks).all()
+        assert isinstance(row.image, Path)
+        assert row.landmarks is not None
+        assert (read_image(row.image) == image).all()
+        assert (row.landmarks == landmarks).all()
 
 
 def test_read_makes_a_valid_manifest(tmp_path: Path) -> None:
     reading = read(tmp_path / "faces", count=24, size=48)
     write_manifest(tmp_path / "manifest.parquet", reading, "drawn")
     manifest = Manifest.read(tmp_path / "manifest.parquet")
-    assert len(manifest) == 24 and manifest.names == EXPRESSIONS
+    assert len(manifest) == 24
+    assert manifest.names == EXPRESSIONS
     assert manifest.landmarks() == pytest.approx(np.array([row.landmarks for row in reading.rows]), abs=1e-4)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import TINY
 
-from fer_vit.cli import main
 from fer_vit.store.checkpoint import load_checkpoint
+from tests.helpers.commands import TINY, main
 
 
 def fit(drawn: Path, folder: Path, *more: str) -> Path:

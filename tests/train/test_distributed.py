@@ -15,16 +15,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import TINY, assert_same
-from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fer_vit.cli import main
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face, read
 from fer_vit.store.checkpoint import load_checkpoint
+from tests.helpers.commands import TINY, assert_same, main
 
 SCRIPT = Path(__file__).parents[2] / "cli.py"
 FOUND = os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent), os.environ["PYTHONPATH"]])
@@ -49,14 +47,6 @@ def run(*words: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
     command = [sys.executable, *(launcher or []), str(SCRIPT), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND, check=False)
     return done.returncode, done.stdout, done.stderr
-
-
-class KillOne(Callback):
-    """Kills the second process in the middle of the second epoch, as the kernel does when memory is short."""
-
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if (trainer.current_epoch, batch_idx, trainer.global_rank) == (1, 1, 1):
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
@@ -113,7 +103,7 @@ def test_a_process_that_is_killed_ends_the_run_which_can_go_on(
     launcher: list[str], one_to_judge: Path, tmp_path: Path
 ) -> None:
     words = options(one_to_judge, tmp_path, *TWO, "--trainer.max_epochs=3", "--trainer.limit_train_batches=3")
-    status, _, err = run("fit", *words, "--trainer.callbacks+=test_distributed.KillOne", launcher=launcher)
+    status, _, err = run("fit", *words, "--trainer.callbacks+=tests.helpers.callbacks.KillOne", launcher=launcher)
     assert status > 0
     (line,) = [line for line in err.splitlines() if line.startswith("fer-vit: error: ")]
     last = Path(re.findall(r"Another process of this run died .* `--ckpt_path (\S+)`\.$", line)[0])
@@ -130,7 +120,11 @@ def test_a_process_that_is_killed_ends_the_run_which_can_go_on(
 
 def test_sigterm_to_one_process_ends_all_at_the_same_step(one_to_judge: Path, tmp_path: Path) -> None:
     words = options(one_to_judge, tmp_path, *TWO, "--trainer.limit_train_batches=3")
-    asks = ["--trainer.callbacks+=test_resume.Terminate", "--trainer.callbacks.epoch=0", "--trainer.callbacks.batch=1"]
+    asks = [
+        "--trainer.callbacks+=tests.helpers.callbacks.Terminate",
+        "--trainer.callbacks.epoch=0",
+        "--trainer.callbacks.batch=1",
+    ]
     status, out, err = run("fit", *words, *asks)
     assert status == 128 + signal.SIGTERM, err
     last = tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt"

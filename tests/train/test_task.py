@@ -143,7 +143,7 @@ def test_another_architecture_or_other_classes_are_said(checkpoint: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    ("change", "words"),
     [
         ({"labels": None}, "Expected the labels"),
         ({"network": RegionViTConfig(regions=("ear",))}, "Expected regions out of .* got `ear`"),
