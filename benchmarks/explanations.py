@@ -23,6 +23,7 @@ from playwright.sync_api import sync_playwright
 from benchmarks.machine import in_turns, machine, ratios, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Batch
+from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.explain.methods import Method, explain
 from fer_vit.predict.recognizer import Recognizer, load
 
@@ -79,7 +80,7 @@ def main() -> None:
     args = parser.parse_args()
     print(machine())
     model = load()
-    batches, _ = model.labelled(args.manifest, most=64)
+    batches, _ = labelled_batches(model, args.manifest, max_faces=64)
     print("\n| method | forward passes |\n| --- | ---: |")
     for method, times in method_costs(model, next(batches)).items():
         print(f"| {method} | {spread(times, 1)} |", flush=True)

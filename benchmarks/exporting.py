@@ -20,6 +20,7 @@ from onnxruntime import InferenceSession
 from benchmarks.machine import in_turns, machine, ratios, spread
 from fer_vit.commands.export import export
 from fer_vit.data.sample import Batch
+from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.predict.recognizer import load
 
 Probabilities = Callable[[Batch], NDArray[Any]]
@@ -64,7 +65,7 @@ def main() -> None:
             "ONNX, float32": session(Path(folder, "float32.onnx")),
             "ONNX, 8 bits": session(Path(folder, "int8.onnx")),
         }
-        batches, target = model.labelled(args.manifest)
+        batches, target = labelled_batches(model, args.manifest)
         parts = list(batches)
         right = {
             name: (np.concatenate([run(part) for part in parts]).argmax(1) == target.argmax(1).numpy()).mean()

@@ -21,8 +21,9 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.robustness import markdown, robustness
-from fer_vit.commands.export import example
 from fer_vit.evaluate.calibration import fit_temperature
+from fer_vit.evaluate.labelled import evaluate_logits
+from fer_vit.predict.graphs import example
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import CARD_FILE, find_folder
 
@@ -88,8 +89,8 @@ def seconds_per_face(model: Recognizer, rounds: int = 300) -> list[float]:
 def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     """Returns the measured part of a card as Markdown, and the figures for its metadata."""
     labels, classes = model.labels, len(model.labels)
-    logits, shares = model.judge(manifest)
-    mirrored, _ = model.judge(manifest, mirrored=True)
+    logits, shares = evaluate_logits(model, manifest)
+    mirrored, _ = evaluate_logits(model, manifest, mirrored=True)
     target = shares.argmax(-1)
     truth, guess = target.numpy(), logits.argmax(-1).numpy()
     both = (logits.softmax(-1) + mirrored.softmax(-1)).argmax(-1).numpy()

@@ -21,7 +21,7 @@ from fer_vit.face.image import decode_image
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import Array, Image
 from fer_vit.predict.photos import PhotoDataset, photo_loader
-from fer_vit.predict.recognizer import PART, Recognizer
+from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.processes import cores
 
 EYES, MOUTH = ("right_eye", "left_eye"), ("mouth",)
@@ -150,7 +150,7 @@ def predicted(model: Recognizer, images: list[Image], detector: Detector) -> NDA
     classes: list[int] = []
     dataset = PhotoDataset(images, model.crop_spec, "crop", detector)
     with torch.inference_mode():
-        for _, batch in photo_loader(dataset, PART, cores() - 1):
+        for _, batch in photo_loader(dataset, CHUNK, cores() - 1):
             part = batch.ready(model.device)
             classes += model(part.image, part.boxes, part.valid).argmax(-1).tolist()
     return np.array(classes)

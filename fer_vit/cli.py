@@ -14,7 +14,7 @@ from pathlib import Path
 import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from fer_vit.errors import WORKER_DIED, FerVitError
+from fer_vit.errors import FerVitError
 from fer_vit.version import __version__
 
 LIGHTNING_VERBS = {
@@ -42,6 +42,10 @@ EXAMPLES = """\
 """
 
 
+RENAMED = {"--most": "--max_faces"}
+"""Options that had another name, which still works."""
+
+
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
     """jsonargparse's help, with a description that keeps its lines."""
 
@@ -61,13 +65,14 @@ def main(args: list[str] | None = None) -> None:
     except (FerVitError, OSError) as error:
         if debug:
             raise
-        # Out of a process that loads data an OSError comes with its traceback as text, its own words last.
+        # An OSError raised in a worker arrives with its traceback as text, the message last.
         words = str(error).strip().splitlines() or [type(error).__name__]
         print(f"fer-vit: error: {words[-1]}", file=sys.stderr)
         status = 2
     except RuntimeError as error:
-        # torch tells of a worker's death by a signal, and so wherever this process happens to be.
-        if debug or "DataLoader worker" not in str(error):
+        from fer_vit.processes import WORKER_DIED, is_dead_worker  # with OpenCV, which `--help` does without
+
+        if debug or not is_dead_worker(error):
             raise
         print(f"fer-vit: error: {WORKER_DIED}", file=sys.stderr)
         status = 2
@@ -128,6 +133,7 @@ def run_plain(verb: str, args: list[str]) -> None:
     for word, following in zip(args, [*args, ""][1:], strict=True):
         name, equals, value = word.partition("=")
         name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name  # as people type them
+        name = RENAMED.get(name, name)
         alone = name in flags and not equals and following.lower() not in ("true", "false")
         words.append(f"{name}=true" if alone else name + equals + value)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleared away

@@ -2,8 +2,6 @@
 
 import math
 
-WORKER_DIED = "A process that reads photos died, perhaps for lack of memory. Try fewer `--workers`."
-
 
 class FerVitError(Exception):
     """Something the user can mend.
@@ -13,7 +11,7 @@ class FerVitError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        # What comes out of a process that loads data has its traceback before it, and names of files may have lines.
+        # An error raised in a worker arrives with its traceback in front, and file names may hold line breaks.
         super().__init__(" ".join(message.rpartition("fer_vit.errors.FerVitError: ")[2].splitlines()))
 
 
@@ -25,6 +23,6 @@ def check_number(name: str, value: float, low: float, high: float = math.inf) ->
 
 
 def short(value: object) -> str:
-    """Returns a value for a message: of something long its begin."""
+    """Returns a value as text for a message, truncated to 80 characters."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -86,6 +86,19 @@ def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
     return FerVitError(f"Cannot write {path} ({reason}). {advice}")
 
 
+def check_output(path: Path, overwrite: bool) -> None:
+    """Checks, before any work, that an output can be written, and that nothing would be replaced unasked.
+
+    Raises:
+        FerVitError: It is there already (an empty folder is nothing), or its place cannot be written.
+    """
+    remove_stale(path)
+    if (any(path.iterdir()) if path.is_dir() else path.exists()) and not overwrite:
+        raise FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")
+    with scratch_folder(path):
+        pass
+
+
 def remove_stale(path: Path) -> None:
     """Removes what killed processes left when they wrote `path`, and nothing that a living one writes."""
     pattern = f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"

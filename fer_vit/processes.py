@@ -1,12 +1,66 @@
-"""Processes: how many, how they start and end, and their seeds."""
+"""Processes: how many there are, how workers start and end, which rank this one has, and the seeds that they share."""
 
+import multiprocessing
 import os
+import re
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from threading import Thread
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+
+from fer_vit.errors import FerVitError
+
+WORKER_DIED = "A worker process died, perhaps for lack of memory. Try fewer `--workers`."
+
+
+class ProcessRank(NamedTuple):
+    """Where this process stands among those of one command.
+
+    Attributes:
+        rank: Its number, from 0.
+        world_size: How many processes there are.
+        local_rank: Its number on its machine.
+        local_world_size: How many there are on its machine.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+
+
+VARIABLES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),  # srun
+)
+
+
+def process_rank() -> ProcessRank:
+    """Returns the rank of this process as torchrun or SLURM's srun set it; a single process without them.
+
+    Raises:
+        FerVitError: The rank is not below the number of processes.
+    """
+    for names in VARIABLES:
+        rank, processes, *local = (os.environ.get(name, "") for name in names)
+        if rank and processes:
+            if not (rank.isdecimal() and processes.isdecimal() and int(rank) < int(processes)):
+                raise FerVitError(
+                    f"Expected a rank below the number of processes, but got {names[0]}={rank} and "
+                    f"{names[1]}={processes}."
+                )
+            # SLURM writes 4(x2),3 for two machines of four tasks and one of three.
+            starts = [re.match(r"\d+", word) for word in local]
+            local_rank, local_world_size = (int(start[0]) if start else 0 for start in starts)
+            return ProcessRank(int(rank), int(processes), local_rank, max(1, local_world_size))
+    return ProcessRank()
 
 
 def run_seed() -> int:
@@ -15,22 +69,8 @@ def run_seed() -> int:
 
 
 def derived_seed(*numbers: int) -> int:
-    """Returns a seed that, but for one case in billions, differs where numbers do (`numpy.random.SeedSequence`)."""
+    """Returns a seed that, but for one case in billions, differs where the numbers do (`numpy.random.SeedSequence`)."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
-
-
-def start_worker(_worker: int) -> None:
-    """Lets a process that loads data outlive a SIGTERM to all processes of a job: its own run alone ends it."""
-    if sys.platform == "linux":
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        Thread(target=_end_by_parent, daemon=True).start()
-    one_thread()
-
-
-def _end_by_parent() -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-        pass
-    os._exit(0)
 
 
 def cores() -> int:
@@ -38,9 +78,65 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def one_thread(_worker: int = 0) -> None:
-    """Ends OpenCV's own threads, in a process among several and in one that is to be forked.
+def one_thread() -> None:
+    """Stops OpenCV's own threads, in a worker and in a process that forks workers.
 
-    Processes forked while the threads live would wait for them for ever.
+    A process that is forked while these threads run would wait for them for ever.
     """
     cv2.setNumThreads(1)
+
+
+def start_worker(_worker: int = 0) -> None:
+    """Prepares a worker process: a DataLoader's `worker_init_fn`, and the initializer of `worker_pool`.
+
+    Signals sent to a whole job are for the main process, which then stops its workers. Workers outlive such signals, so
+    that `fit` can save the step it is at, but never the main process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        Thread(target=_exit_when_told, daemon=True).start()
+    else:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    Thread(target=_exit_with_parent, daemon=True).start()
+    one_thread()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the row, or the error, says what cannot be read
+
+
+def _exit_when_told() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
+
+
+def _exit_with_parent() -> None:
+    """Ends a worker whose main process was killed; it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@contextmanager
+def worker_pool(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Yields a `map` that keeps the order and computes in worker processes where there is more than one to use.
+
+    Raises:
+        FerVitError: A worker died.
+    """
+    if processes <= 1:
+        yield map
+        return
+    # A forked process may inherit locks that other threads hold, so the workers start clean.
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start_worker)
+    try:
+        yield pool.map
+    except BrokenProcessPool as error:
+        raise FerVitError(WORKER_DIED) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def is_dead_worker(error: RuntimeError) -> bool:
+    """Tells whether torch reports a DataLoader's dead worker, which it does wherever the main process happens to be."""
+    return "DataLoader worker" in str(error)

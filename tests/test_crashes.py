@@ -27,7 +27,7 @@ from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, remove_stale, scratch_folder
-from fer_vit.predict.plan import NAME, begin
+from fer_vit.predict.plan import NAME, open_or_create
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
@@ -70,7 +70,7 @@ def a_table(path: Path, version: int) -> None:
 
 def a_plan(path: Path, version: int) -> None:
     path.unlink(missing_ok=True)
-    begin(path.parent, [Path(str(version))] * 10, 3, {}, 0)
+    open_or_create(path.parent, [Path(str(version))] * 10, 3, {}, 0)
 
 
 def a_checkpoint(path: Path, version: int) -> None:

@@ -28,9 +28,10 @@ def test_the_notebook_runs(yunet_named: None, tmp_path: Path) -> None:
 
 
 def test_recipes_of_clusters_parse_and_know_their_parts() -> None:
-    text = (DOCS / "scaling.md").read_text()
-    (batch,) = re.findall(r"```bash\n(.*?)```", text, re.S)
-    training, prediction = re.findall(r"```yaml\n(.*?)```", text, re.S)
+    batch, training, prediction = (
+        (DOCS / "recipes" / name).read_text() for name in ("slurm.sh", "kubernetes_fit.yaml", "kubernetes_predict.yaml")
+    )
+    assert re.search(r"\A#!/bin/bash\n(#.*\n)+\n", batch), "sbatch reads its options before the first command"
     service, job = yaml.safe_load_all(training)
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -45,5 +46,24 @@ def test_recipes_of_clusters_parse_and_know_their_parts() -> None:
     for parts in (pod, predicting["template"]["spec"]):
         mounts = {mount["name"] for mount in parts["containers"][0]["volumeMounts"]}
         assert mounts == {volume["name"] for volume in parts["volumes"]}
-    for config in re.findall(r"--config ([\w/.]+)", text):
-        assert (DOCS.parent / config).is_file()
+    assert {path.name for path in (DOCS / "recipes").iterdir()} == {
+        "slurm.sh",
+        "kubernetes_fit.yaml",
+        "kubernetes_predict.yaml",
+    }
+
+
+def test_files_that_the_prose_names_exist() -> None:
+    root = DOCS.parent
+    for page in (root / "README.md", root / "CONTRIBUTING.md", root / "data/README.md", *DOCS.glob("*.md")):
+        text = page.read_text()
+        links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", text) if "://" not in link]
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+        anchors = re.findall(r"\]\(([^):]*)#([\w-]+)\)", text)
+        for link, anchor in anchors:
+            titles = re.findall(r"^#+ (.*)$", ((page.parent / link) if link else page).read_text(), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, page
+        for config in re.findall(r"--config ([\w/.]+)", text):
+            assert (root / config).is_file(), config
+        for module in re.findall(r"python -m (benchmarks\.\w+)", text):
+            assert (root / f"{module.replace('.', '/')}.py").is_file(), module

@@ -25,7 +25,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
-from fer_vit.predict.plan import NAME, Plan, begin
+from fer_vit.predict.plan import NAME, Plan, open_or_create
 from fer_vit.train.cli import TrainCLI
 from tests.helpers.commands import TINY, error_line, exit_code, main
 
@@ -149,7 +149,7 @@ def test_a_manifest_of_odd_values(table: pa.Table, tmp_path: Path) -> None:
 def test_a_damaged_plan(how: Any, tmp_path: Path) -> None:
     folder = tmp_path / "plan"
     if not folder.exists():
-        begin(folder, (Path(f"photos/{number}.jpg") for number in range(30)), 7, {"model": "abc"}, 0)
+        open_or_create(folder, (Path(f"photos/{number}.jpg") for number in range(30)), 7, {"model": "abc"}, 0)
         (tmp_path / "whole").write_bytes((folder / NAME).read_bytes())
     (folder / NAME).write_bytes(damaged((tmp_path / "whole").read_bytes(), how))
     try:

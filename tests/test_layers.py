@@ -7,8 +7,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
-    {"errors", "geometry", "processes", "intervals", "version"},
-    {"labels", "files"},
+    {"errors", "geometry", "intervals", "version"},
+    {"labels", "files", "processes"},
     {"model"},
     {"explain", "report", "store", "face"},
     {"data"},

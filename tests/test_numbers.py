@@ -15,7 +15,7 @@ from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.data.writing import write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.predict.recognizer import PART
+from fer_vit.predict.recognizer import CHUNK
 from fer_vit.sources.drawn import draw_face
 from tests.helpers.commands import TINY, assert_same, main
 
@@ -142,7 +142,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_a_prediction_is_its_photos_own(photos: list[Path]) -> None:
     model = load(device="cpu")
     expected = {photo: model.predict(photo) for photo in photos if photo.suffix == ".png"}
-    assert len(expected[photos[0].with_name("crowd.png")]) > PART
+    assert len(expected[photos[0].with_name("crowd.png")]) > CHUNK
     assert [len(expected[photos[0].with_name(f"{name}.png")]) for name in ("nobody", "woman", "two")] == [0, 1, 2]
     shuffled = [photos[place] for place in np.random.default_rng(0).permutation(len(photos))]
     ways = [(photos, 1, 0), (photos[::-1], 3, 0), (shuffled, 32, 0), (shuffled, 3, 1), (photos[::-1], 1, 2)]

@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from fer_vit import load
 from fer_vit.data.shards import INDEX, check_index
 from fer_vit.errors import FerVitError
+from fer_vit.evaluate.labelled import evaluate_logits
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.cli import checkpoint_config
@@ -350,7 +351,7 @@ def test_any_template_gives_a_prediction(
     model = load(bad)
     faces = model.predict(photos, face="crop", detector="none")
     assert [sum(face.probabilities.values()) for face in faces] == pytest.approx([1, 1], abs=1e-6)
-    logits, _ = model.judge(drawn / "faces.parquet", "val")
+    logits, _ = evaluate_logits(model, drawn / "faces.parquet", "val")
     assert logits.isfinite().all()
 
 

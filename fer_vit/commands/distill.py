@@ -5,7 +5,9 @@ from pathlib import Path
 import torch
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import check_number
+from fer_vit.evaluate.labelled import evaluate_logits
+from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
 
 
@@ -39,14 +41,13 @@ def distill(
         FerVitError: A teacher or the manifest is not there, their labels differ, or OUTPUT cannot be written.
     """
     check_number("weight", weight, 0, 1)
-    if output.exists() and not overwrite:
-        raise FerVitError(f"{output} exists already. Choose another name or add `--overwrite`.")
+    check_output(output, overwrite)
     rows = Manifest.read(manifest)
     rows.check_place(output)
     said = []
     for teacher in teachers:
         model = load(str(teacher))
-        looks = [model.judge(manifest, "train", mirrored) for mirrored in (False, True)]
+        looks = [evaluate_logits(model, manifest, "train", mirrored) for mirrored in (False, True)]
         votes = looks[0][1]
         said.append(torch.stack([logits.softmax(-1) for logits, _ in looks]).mean(0))
         agreement = (said[-1].argmax(-1) == votes.argmax(-1)).float().mean()

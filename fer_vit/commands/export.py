@@ -1,20 +1,15 @@
 """The verb `export`: a trained model for other programs."""
 
-import io
-import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.calibration import fit_temperature
-from fer_vit.files import atomic_write, remove_stale, scratch_folder
-from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.evaluate.labelled import evaluate_logits, labelled_batches
+from fer_vit.files import atomic_write, check_output
+from fer_vit.predict.graphs import quantize_onnx, write_onnx, write_program
+from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
 
@@ -65,17 +60,18 @@ def export(
     Raises:
         FerVitError: The model is not there, or OUTPUT cannot be written.
     """
-    kind = check_output(output, half, quantize is not None, overwrite)
+    kind = check_kind(output, half, quantize is not None, overwrite)
     model = load(checkpoint, "cpu")
     if calibrate is not None:
-        logits, target = model.judge(calibrate)
+        logits, target = evaluate_logits(model, calibrate)
         model.net.temperature = fit_temperature(logits, target.argmax(-1))
         print(f"Temperature: {model.net.temperature:.3f}")
     with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
         if kind == ".onnx":
             write_onnx(model, new)
             if quantize is not None:
-                quantize_onnx(model, new, quantize)
+                faces, _ = labelled_batches(model, quantize, "train", max_faces=CALIBRATION)
+                quantize_onnx(new, faces)
         elif kind == ".pt2":
             write_program(model, new)
         else:
@@ -86,7 +82,7 @@ def export(
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
 
 
-def check_output(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:
+def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:
     """Says what to write: ".onnx", ".pt2" or "folder". Raises FerVitError when it cannot be, before any work."""
     suffix = "" if output.is_dir() else output.suffix.lower()
     if suffix in OTHER:
@@ -98,14 +94,10 @@ def check_output(output: Path, half: bool, quantize: bool, overwrite: bool) -> s
         raise FerVitError("`--quantize` is for ONNX: name a file that ends in .onnx, or leave it out.")
     if kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise FerVitError('Writing ONNX needs more packages: pip install "fer-vit[onnx]".')
-    remove_stale(output)
-    filled = any(output.iterdir()) if output.is_dir() else output.exists()
-    if filled and not overwrite:
-        raise FerVitError(f"{output} exists already. Choose another name or add `--overwrite`.")
-    if filled and kind == "folder" and not (output / CONFIG).is_file():
-        raise FerVitError(f"{output} holds something else than a model. Choose another folder.")
-    with scratch_folder(output):
-        return kind
+    check_output(output, overwrite)
+    if kind == "folder" and output.is_dir() and any(output.iterdir()) and not (output / CONFIG).is_file():
+        raise FerVitError(f"{output} holds something other than a model. Choose another folder.")
+    return kind
 
 
 def cards(output: Path, checkpoint: str | None) -> list[Path]:
@@ -113,87 +105,3 @@ def cards(output: Path, checkpoint: str | None) -> list[Path]:
     trained = checkpoint is not None and Path(checkpoint).is_file()
     folders = [output] if trained else [find_folder(checkpoint or DEFAULT), output]
     return [folder / CARD_FILE for folder in folders if (folder / CARD_FILE).is_file()]
-
-
-def write_program(model: Recognizer, path: Path) -> None:
-    """Writes a model as a graph of torch's own."""
-    program = torch.export.export(model, example(model), dynamic_shapes=any_number(model))
-    data = io.BytesIO()  # torch's own writer ends the process when the disk is full
-    torch.export.save(program, data, extra_files={"fer_vit.json": description(model)})
-    path.write_bytes(data.getbuffer())
-
-
-def write_onnx(model: Recognizer, path: Path) -> None:
-    """Writes a model as ONNX."""
-    program = torch.onnx.export(
-        model,
-        example(model),
-        dynamo=True,
-        dynamic_shapes=any_number(model),
-        output_names=["probabilities"],
-        verbose=False,
-    )
-    assert program is not None
-    program.model.metadata_props["fer_vit"] = description(model)
-    program.save(path)
-
-
-def quantize_onnx(model: Recognizer, path: Path, manifest: Path) -> None:
-    """Makes convolutions and matrix products of an ONNX file 8 bits wide, scaled on faces of a manifest.
-
-    Static quantisation by ONNX Runtime, weights channel by channel. With the other operations in 8 bits as well,
-    ferplus-small fell from 88.5 to 65 %.
-    """
-    from onnxruntime import InferenceSession
-    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    names = [entry.name for entry in InferenceSession(path).get_inputs()]
-    faces, _ = model.labelled(manifest, "train", most=CALIBRATION)
-
-    class Faces(CalibrationDataReader):
-        def get_next(self) -> dict[str, NDArray[Any]] | None:
-            part = next(faces, None)
-            tensors = () if part is None else (part.image, part.boxes, part.valid)
-            return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=False)} or None
-
-    quant_pre_process(path, path, skip_symbolic_shape=True)
-    quantize_static(
-        path,
-        path,
-        Faces(),
-        per_channel=True,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        op_types_to_quantize=["Conv", "MatMul", "Gemm"],
-    )
-
-
-def any_number(model: Recognizer) -> tuple[dict[int, torch.export.Dim], ...]:
-    """Says that each input of a model holds any number of faces."""
-    return ({0: torch.export.Dim("faces")},) * len(example(model))
-
-
-def example(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
-    """Returns random inputs that fit a model."""
-    config, regions = model.net.config, model.net.layout.num_regions
-    image = torch.rand(faces, 3, config.img_size, config.img_size)
-    if not regions:
-        return (image,)
-    corner = torch.rand(faces, regions, 2) * config.img_size / 2
-    boxes = torch.cat([corner, corner + config.img_size / 3], dim=-1)
-    return image, boxes, torch.rand(faces, regions) > 0.2
-
-
-def description(model: Recognizer) -> str:
-    """Says as JSON what the use of a graph needs."""
-    spec = model.crop_spec
-    return json.dumps(
-        {
-            "labels": model.labels,
-            "regions": spec.regions if model.net.layout.num_regions else [],
-            "size": spec.size,
-            "align": spec.align,
-            "template": spec.template,
-        }
-    )

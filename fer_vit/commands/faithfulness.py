@@ -10,13 +10,14 @@ from torch import Tensor
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
+from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.explain.faithfulness import BETTER, randomised
 from fer_vit.explain.faithfulness import faithfulness as measure
 from fer_vit.explain.methods import Method
 from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.predict.inputs import find_images
-from fer_vit.predict.photos import FaceMode
-from fer_vit.predict.recognizer import DetectorName, Recognizer, load
+from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
+from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.faithfulness import draw, markdown
 from fer_vit.store.hub import DEFAULT
 
@@ -33,7 +34,7 @@ def faithfulness(
     *,
     checkpoint: str | None = None,
     output: Path = Path("faithfulness"),
-    most: int = 1000,
+    max_faces: int = 1000,
     face: FaceMode = "detect",
     detector: DetectorName = "yunet",
     batch_size: int = 32,
@@ -51,7 +52,7 @@ def faithfulness(
     Examples:
         fer-vit faithfulness photos
 
-        fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --most 500
+        fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --max-faces 500
 
     Args:
         images: One manifest with the model's labels, whose val split is taken, or image files, folders and glob
@@ -59,7 +60,7 @@ def faithfulness(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name out of `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
-        most: The most faces that are looked at.
+        max_faces: The most faces that are looked at.
         face: Of photos: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: Of photos: finds faces or, in crops, landmarks. With "none" crops are framed like the model's own.
         batch_size: Photos per batch.
@@ -69,7 +70,7 @@ def faithfulness(
     Raises:
         FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
     """
-    check_number("most", most, 1)
+    check_number("max_faces", max_faces, 1)
     if any((output / name).exists() for name in FILES) and not overwrite:
         raise FerVitError(f"{output} holds results already. Choose another folder or add `--overwrite`.")
     try:
@@ -78,10 +79,10 @@ def faithfulness(
         raise FerVitError(f"Cannot write to {output}: {error.strerror}. Choose a folder you may write.") from error
     model = load(checkpoint)
     if [path.suffix for path in images] == [".parquet"]:
-        batches, _ = model.labelled(images[0], most=most)
+        batches, _ = labelled_batches(model, images[0], max_faces=max_faces)
     else:
-        found = model.batches(find_images(images), face, detector, batch_size, workers)
-        batches = first((part for _, parts in found for part in parts), most)
+        found = model.batches(find_images(images), PhotoOptions(face, detector, batch_size, workers))
+        batches = first((part for _, parts in found for part in parts), max_faces)
     table, shuffled = scored(model, batches)
     if not table["random"]["deletion"]["faces"]:
         raise FerVitError("No face was found. Name photos with faces, or add `--face crop` for face crops.")
@@ -90,12 +91,12 @@ def faithfulness(
     print(f"Written to {output}: faithfulness.md, faithfulness.json, faithfulness.png")
 
 
-def first(parts: Iterator[Batch], most: int) -> Iterator[Batch]:
-    """Yields batches until there are `most` faces."""
-    for part in parts:
-        yield next(part.split(most))
-        most -= len(part.path)
-        if most <= 0:
+def first(batches: Iterator[Batch], max_faces: int) -> Iterator[Batch]:
+    """Yields batches until there are `max_faces` faces."""
+    for batch in batches:
+        yield next(batch.split(max_faces))
+        max_faces -= len(batch.path)
+        if max_faces <= 0:
             return
 
 

@@ -13,7 +13,7 @@ from fer_vit.data.shards import INDEX, NAME
 from fer_vit.data.writing import check_images, check_shards, write_manifest, write_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, YuNet
-from fer_vit.files import remove_stale, scratch_folder
+from fer_vit.files import check_output
 from fer_vit.labels import check_labels
 from fer_vit.sources.archive import _unpacked
 from fer_vit.sources.landmarks import add_landmarks
@@ -152,11 +152,7 @@ def _check_out(out: Path, overwrite: bool, folder: bool = False) -> None:
     taken = out.is_symlink() or (out.exists() and not _holds_shards(out))
     if folder and (out.suffix == ".parquet" or not out.name or taken):
         raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
-    if out.exists() and not overwrite:
-        raise FerVitError(f"{out} exists already. Choose another name or add `--overwrite`.")
-    remove_stale(out)
-    with scratch_folder(out):
-        return
+    check_output(out, overwrite)
 
 
 def _holds_shards(folder: Path) -> bool:

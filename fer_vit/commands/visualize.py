@@ -8,8 +8,8 @@ from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import Method
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.predict.inputs import find_images
-from fer_vit.predict.photos import FaceMode
-from fer_vit.predict.recognizer import DetectorName, load
+from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
+from fer_vit.predict.recognizer import load
 from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.html import Contents, FaceRecord, Means, is_report, mean_shares, save_face, write_page
 from fer_vit.report.table import TableWriter
@@ -94,7 +94,7 @@ def visualize(
         related = RelationWriter(folder, model.labels, regions)
         roles = HeadWriter(folder, model) if heads else None
         with TableWriter(folder / "faces.parquet", columns) as table:
-            for photos, parts in model.batches(sources, face, detector, batch_size, workers):
+            for photos, parts in model.batches(sources, PhotoOptions(face, detector, batch_size, workers)):
                 status.update(photo.reason for photo in photos)
                 for part, seen, found in explained(photos, parts, model, method):
                     for view, evidence in found:

@@ -1,25 +1,60 @@
 """Photos as faces: found or given, cropped as a model expects them, in worker processes."""
 
-import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import cv2
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from fer_vit.data.sample import Batch, Sample, collate
+from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.face.detect import MAX_SIDE, Detector, Face, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, read_bytes, reduction_to
 from fer_vit.geometry import Image, crop_matrix
 from fer_vit.predict.inputs import Source
-from fer_vit.processes import one_thread
+from fer_vit.processes import one_thread, start_worker
 
 FaceMode = Literal["detect", "crop"]
+DetectorName = Literal["yunet", "none"]
 OK = "ok"
 NO_FACE = "no face"
+
+
+@dataclass(frozen=True)
+class PhotoOptions:
+    """How photos are read.
+
+    Attributes:
+        face: "detect" finds every face; "crop" takes each image as the crop of one face.
+        detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
+        batch_size: Photos per batch; the result does not depend on it.
+        workers: Worker processes that read photos. None: one for every core.
+
+    Raises:
+        FerVitError: An option is unknown, or two contradict each other.
+    """
+
+    face: FaceMode = "detect"
+    detector: DetectorName = "yunet"
+    batch_size: int = 32
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.face not in get_args(FaceMode) or self.detector not in get_args(DetectorName):
+            modes = f"face {' or '.join(get_args(FaceMode))}, and detector {' or '.join(get_args(DetectorName))}"
+            raise FerVitError(f"Expected {modes}, but got {self.face} and {self.detector}.")
+        if self.batch_size < 1 or (self.workers or 0) < 0:
+            raise FerVitError(
+                f"Expected a positive batch size and number of workers, but got {self.batch_size} and {self.workers}."
+            )
+        if self.face == "detect" and self.detector == "none":
+            raise FerVitError(
+                "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
+            )
 
 
 class Photo(NamedTuple):
@@ -118,23 +153,17 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
 
 
 def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
-    """Returns batches of `batch_size` photos in order, read by `num_workers` processes (0: in this one)."""
+    """Returns batches of `batch_size` photos in order, read by `num_workers` worker processes (0: in this one)."""
     one_thread()
     return DataLoader(
         dataset,  # type: ignore[arg-type]
         batch_size,
         num_workers=num_workers,
         collate_fn=_collate,
-        worker_init_fn=_start_worker,
+        worker_init_fn=start_worker,
     )
 
 
 def _collate(items: list[tuple[Photo, list[Sample]]]) -> PhotoBatch:
     samples = [sample for _, found in items for sample in found]
     return PhotoBatch([photo for photo, _ in items], collate(samples) if samples else None)
-
-
-def _start_worker(_: int) -> None:
-    one_thread()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the main process cleans up, see `cli`
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the status says what cannot be read

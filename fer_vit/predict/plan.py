@@ -11,7 +11,6 @@ waits for one that died: which parts are theirs follows from their rank, and wha
 
 import json
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +19,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,51 +31,10 @@ from fer_vit.report.table import as_text
 NAME = "_plan.parquet"
 
 
-class Place(NamedTuple):
-    """Where a process stands among those of one command.
-
-    Attributes:
-        rank: Its number, from 0.
-        processes: How many there are.
-        local_rank: Its number among those of its machine.
-        local_processes: How many there are on its machine.
-    """
-
-    rank: int = 0
-    processes: int = 1
-    local_rank: int = 0
-    local_processes: int = 1
-
-
-VARIABLES = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),  # srun
-)
-LARGEST = 10_000_000
+MAX_PART_SIZE = 10_000_000
 """Images of a part, at most: their names are in memory."""
 PATIENCE = 600
 """Seconds that a process waits without a sign of the first one."""
-
-
-def place() -> Place:
-    """Returns where this process stands, as torchrun or SLURM's srun say; alone without them.
-
-    Raises:
-        FerVitError: What they say is not a rank below the number of processes.
-    """
-    for names in VARIABLES:
-        rank, processes, *local = (os.environ.get(name, "") for name in names)
-        if rank and processes:
-            if not (rank.isdecimal() and processes.isdecimal() and int(rank) < int(processes)):
-                raise FerVitError(
-                    f"Expected a rank below the number of processes, but got {names[0]}={rank} and "
-                    f"{names[1]}={processes}."
-                )
-            # SLURM writes 4(x2),3 for two machines of four tasks and one of three.
-            starts = [re.match(r"\d+", word) for word in local]
-            local_rank, local_processes = (int(start[0]) if start else 0 for start in starts)
-            return Place(int(rank), int(processes), local_rank, max(1, local_processes))
-    return Place()
 
 
 class Plan(Sequence[Path]):
@@ -183,7 +141,7 @@ class Plan(Sequence[Path]):
         return Counter(found[0][2] for _, found in seen), sum(row != [None] and len(row) for row in faces)
 
 
-def begin(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
+def open_or_create(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
     """Opens the plan in a folder; the first process makes it where there is none, the others wait for it.
 
     Args:

@@ -13,33 +13,26 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset
 from tqdm import tqdm
 
-from fer_vit.data.dataset import FaceDataset
-from fer_vit.data.manifest import Manifest
-from fer_vit.data.sample import Batch, collate
-from fer_vit.data.schema import Split
-from fer_vit.errors import WORKER_DIED, FerVitError
-from fer_vit.face.crop import CropSpec, mirror
+from fer_vit.data.sample import Batch
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec
 from fer_vit.face.detect import CROP_SCORE, Face, YuNet
 from fer_vit.face.regions import check_regions
 from fer_vit.geometry import LANDMARKS, TEMPLATE
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import Images, Source, as_sources
-from fer_vit.predict.photos import NO_FACE, OK, FaceMode, Photo, PhotoDataset, photo_loader
+from fer_vit.predict.photos import NO_FACE, OK, DetectorName, FaceMode, Photo, PhotoDataset, PhotoOptions, photo_loader
 from fer_vit.predict.results import FaceResult
-from fer_vit.processes import cores
+from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
 from fer_vit.store.folder import load_network
 
-DetectorName = Literal["yunet", "none"]
-PART = 64
+CHUNK = 64
 """Faces that the model sees at once."""
 
 
@@ -121,7 +114,7 @@ class Recognizer(nn.Module):
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
             detector: Finds faces or, in crops, landmarks. With "none" crops count as framed like the model's own.
             batch_size: Photos per batch; the result does not depend on it.
-            workers: Processes that read photos; all cores when left out.
+            workers: Worker processes that read photos. None: one for every core.
 
         Returns:
             The faces, photo by photo. A photo without a face has none; those that cannot be read are warned about.
@@ -132,7 +125,7 @@ class Recognizer(nn.Module):
         sources = as_sources(images)
         found: list[FaceResult] = []
         wrong: list[str] = []
-        for photo, faces in self.stream(sources, face, detector, batch_size, workers):
+        for photo, faces in self.stream(sources, PhotoOptions(face, detector, batch_size, workers)):
             found += faces
             if photo.status not in (OK, NO_FACE):
                 wrong.append(f"{photo.path}: {photo.status}")
@@ -142,142 +135,70 @@ class Recognizer(nn.Module):
             warnings.warn(f"{len(wrong)} of {len(sources)} images cannot be read, the first {wrong[0]}.", stacklevel=2)
         return found
 
-    def stream(
-        self, sources: Sequence[Source], face: FaceMode, detector: DetectorName, batch_size: int, workers: int | None
-    ) -> Iterator[tuple[Photo, list[FaceResult]]]:
-        """Yields every photo with its faces, in order; arguments as for `predict`."""
-        place = iter(sources)
-        for photos, parts in self.batches(sources, face, detector, batch_size, workers):
-            found = ((row, part, shares) for part in parts for row, shares in enumerate(self.probabilities(part)))
-            for photo, source in zip(photos, place, strict=False):
+    def stream(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[tuple[Photo, list[FaceResult]]]:
+        """Yields every photo with its faces, in order."""
+        remaining = iter(sources)
+        for photos, chunks in self.batches(sources, options):
+            found = ((row, chunk, shares) for chunk in chunks for row, shares in enumerate(self.probabilities(chunk)))
+            for photo, source in zip(photos, remaining, strict=False):
                 faces = zip(enumerate(photo.faces), found, strict=False)
-                yield photo, [self._result(photo, source, number, face, *its) for (number, face), its in faces]
+                yield photo, [self._result(photo, source, index, face, *its) for (index, face), its in faces]
 
     @torch.inference_mode()
-    def probabilities(self, part: Batch) -> list[list[float]]:
+    def probabilities(self, batch: Batch) -> list[list[float]]:
         """Returns the probability of every expression for each face of a batch that is ready."""
-        return self(part.image, part.boxes, part.valid).tolist()  # type: ignore[no-any-return]
-
-    @torch.inference_mode()
-    def judge(self, manifest: str | Path, split: Split = "val", mirrored: bool = False) -> tuple[Tensor, Tensor]:
-        """Computes the logits of the labelled faces of a manifest.
-
-        Args:
-            manifest: A Parquet table of `fer-vit prepare` with the model's labels in their order.
-            split: Which of its rows.
-            mirrored: Look at every face in a mirror.
-
-        Returns:
-            Logits (N, C) before the temperature, and the share of every class (N, C).
-
-        Raises:
-            FerVitError: The manifest is not there, has other labels, or not every row has one.
-        """
-        batches, targets = self.labelled(manifest, split, mirrored)
-        logits = [self.net(part.image, part.boxes, part.valid).float().cpu() for part in batches]
-        return torch.cat(logits), targets
-
-    def labelled(
-        self, manifest: str | Path, split: Split = "val", mirrored: bool = False, most: int | None = None
-    ) -> tuple[Iterator[Batch], Tensor]:
-        """Reads the labelled faces of a manifest under a progress bar.
-
-        Args:
-            manifest: A Parquet table of `fer-vit prepare` with the model's labels in their order.
-            split: Which of its rows.
-            mirrored: Look at every face in a mirror.
-            most: No more faces than these, evenly spaced. None: all.
-
-        Returns:
-            Batches ready for the model, and the share of every class (N, C).
-
-        Raises:
-            FerVitError: The manifest is not there, has other labels, or not every row has one.
-        """
-        rows = Manifest.read(manifest, [split]).split(split)
-        if list(rows.names) != self.labels:
-            raise FerVitError(
-                f"Expected labels {', '.join(self.labels)} in {manifest}, but got {', '.join(rows.names)}."
-            )
-        dataset = FaceDataset(
-            rows, self.crop_spec, (lambda crop, points, _: mirror(crop, points)) if mirrored else None
-        )
-        if dataset.targets is None or not len(dataset):
-            raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
-        places = np.linspace(0, len(dataset) - 1, min(most or len(dataset), len(dataset))).round().astype(int).tolist()
-        loader = DataLoader(Subset(dataset, places), PART, collate_fn=collate)
-        bar = tqdm(loader, unit=" batches", disable=None, leave=False)
-        return (part.ready(self.device) for part in bar), torch.from_numpy(dataset.targets[places]).float()
+        return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
 
     def _result(
-        self, photo: Photo, source: Source, number: int, face: Face | None, row: int, part: Batch, shares: list[float]
+        self, photo: Photo, source: Source, index: int, face: Face | None, row: int, batch: Batch, shares: list[float]
     ) -> FaceResult:
         probabilities = dict(zip(self.labels, shares, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
-        names, boxes = self.crop_spec.regions, part.boxes[row].cpu().double().numpy()
-        seen = part.valid[row].nonzero().flatten().tolist() if self.net.layout.num_regions else []
+        names, boxes = self.crop_spec.regions, batch.boxes[row].cpu().double().numpy()
+        seen = batch.valid[row].nonzero().flatten().tolist() if self.net.layout.num_regions else []
         return FaceResult(
             label=label,
             confidence=probabilities[label],
             probabilities=probabilities,
             path=photo.path,
-            face=number,
+            face=index,
             box=None if face is None else face.box,
             landmarks=None if face is None else dict(zip(LANDMARKS, map(tuple, face.landmarks.tolist()), strict=True)),
             score=None if face is None else face.score,
             source=source,
-            to_crop=part.to_crop[row].double().numpy(),
+            to_crop=batch.to_crop[row].double().numpy(),
             crop_size=self.crop_spec.size,
             regions={names[i]: boxes[i] for i in seen},
         )
 
     def _finder(self, face: FaceMode) -> YuNet:
-        """Returns the detector for a mode; reading it anew would take longer than a photo."""
+        """Returns the detector for a mode, which is loaded once: loading takes longer than a photo."""
         if face not in self._finders:
             self._finders[face] = YuNet(min_score=CROP_SCORE) if face == "crop" else YuNet()
         return self._finders[face]
 
-    def batches(
-        self, sources: Sequence[Source], face: FaceMode, detector: DetectorName, batch_size: int, workers: int | None
-    ) -> Iterator[tuple[list[Photo], list[Batch]]]:
-        """Yields photos, and all their faces in parts for the model, under a progress bar in images per second.
-
-        Arguments as for `predict`.
-
-        Raises:
-            FerVitError: The options contradict each other.
-        """
-        if face not in get_args(FaceMode) or detector not in get_args(DetectorName):
-            modes = f"face {' or '.join(get_args(FaceMode))}, and detector {' or '.join(get_args(DetectorName))}"
-            raise FerVitError(f"Expected {modes}, but got {face} and {detector}.")
-        if batch_size < 1 or (workers or 0) < 0:
-            raise FerVitError(
-                f"Expected a positive batch size and number of workers, but got {batch_size} and {workers}."
-            )
-        if face == "detect" and detector == "none":
-            raise FerVitError(
-                "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
-            )
-        finder = self._finder(face) if detector == "yunet" else None
-        dataset = PhotoDataset(sources, self.crop_spec, face, finder)
-        workers = cores() if workers is None else workers
-        # Starting processes costs seconds; a handful of photos is read sooner without.
-        loader = photo_loader(dataset, batch_size, workers if len(sources) > batch_size else 0)
+    def batches(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[tuple[list[Photo], list[Batch]]]:
+        """Yields photos with all their faces in batches for the model, under a progress bar in images per second."""
+        finder = self._finder(options.face) if options.detector == "yunet" else None
+        dataset = PhotoDataset(sources, self.crop_spec, options.face, finder)
+        workers = cores() if options.workers is None else options.workers
+        # Starting workers costs seconds; a handful of photos is read sooner without.
+        loader = photo_loader(dataset, options.batch_size, workers if len(sources) > options.batch_size else 0)
         with tqdm(total=len(sources), unit=" images", disable=None) as bar, _readable_errors():
             for photos, batch in loader:
                 # A photo may hold hundreds of faces, and the attention that is recorded grows with them.
-                yield photos, [part.ready(self.device) for part in batch.split(PART)] if batch else []
+                yield photos, [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else []
                 bar.update(len(photos))
 
 
 @contextmanager
 def _readable_errors() -> Iterator[None]:
-    """Turns the ends that a machine too small makes into lines that say what to do."""
+    """Turns running out of memory, and dead workers, into one line that says what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise FerVitError("The GPU has too little memory for this model. Free some, or hide the GPU.") from error
     except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+        if not is_dead_worker(error):
             raise
         raise FerVitError(WORKER_DIED) from error

@@ -1,25 +1,16 @@
 """Landmarks for the images of a data set, in worker processes."""
 
-import multiprocessing
-import os
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from threading import Thread
 
 import cv2
 from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row
-from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Detector, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, read_image
-from fer_vit.processes import cores, one_thread
+from fer_vit.processes import cores, worker_pool
 
 CHUNK = 100
 """Images that a worker is handed at once."""
@@ -41,7 +32,7 @@ def add_landmarks(reading: Reading, detector: Detector | None, workers: int | No
     rows: list[Row] = []
     dropped = Counter(reading.dropped)
     with (
-        _parallel(processes) as mapped,
+        worker_pool(processes) as mapped,
         tqdm(total=len(reading.rows), desc="reading images", unit="images", disable=None) as bar,
     ):
         for looked in mapped(partial(_look, detector), chunks):
@@ -49,37 +40,6 @@ def add_landmarks(reading: Reading, detector: Detector | None, workers: int | No
             dropped.update(reason for reason in looked if isinstance(reason, str))
             bar.update(len(looked))
     return replace(reading, rows=rows, dropped=dropped)
-
-
-@contextmanager
-def _parallel(processes: int) -> Iterator[Callable[..., Iterator[list[Row | str]]]]:
-    """Yields a `map` that keeps the order and computes in worker processes where there is more than one to do."""
-    if processes <= 1:
-        yield map
-        return
-    # A forked process may inherit locks that other threads hold, so the workers start clean.
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start_worker)
-    try:
-        yield pool.map
-    except BrokenProcessPool as error:
-        raise FerVitError("A worker process died, perhaps for lack of memory. Try fewer `--workers`.") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends the workers
-    one_thread()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the summary counts what cannot be read
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Ends a worker whose main process was killed; it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _look(detector: Detector | None, rows: list[Row]) -> list[Row | str]:

@@ -5,6 +5,7 @@ import pytest
 
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
+from fer_vit.evaluate.labelled import evaluate_logits
 from tests.helpers.commands import main
 
 
@@ -24,7 +25,7 @@ def test_training_votes_are_mixed_with_what_teachers_say(
         model = load(teacher)
         model.net.temperature = 1.0
         for mirrored in (False, True):
-            logits, _ = model.judge(given, "train", mirrored)
+            logits, _ = evaluate_logits(model, given, "train", mirrored)
             said.append(model.net.probabilities(logits)[row].numpy())
     assert np.allclose(votes[row], 0.75 * old[row] + 0.25 * np.mean(said, axis=0), atol=1e-5)
     assert np.allclose(votes.sum(1), 1, atol=1e-5)

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from fer_vit import load
-from fer_vit.commands.export import example, write_onnx
+from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.predict.graphs import example, write_onnx
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.hub import DEFAULT, shipped_models
 from tests.helpers.commands import main
@@ -104,7 +105,7 @@ def test_a_folder_of_something_else_stays(tmp_path: Path, checkpoint: Path, caps
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(SystemExit):
         main(["export", str(tmp_path), "--checkpoint", str(checkpoint), "--overwrite"])
-    assert "something else than a model" in capsys.readouterr().err
+    assert "something other than a model" in capsys.readouterr().err
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit):
         main(["export", str(tmp_path / "file" / "model.onnx"), "--checkpoint", str(checkpoint)])
@@ -144,7 +145,7 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
     main(["export", str(tmp_path / "whole.onnx"), *words[:2]])
     assert (tmp_path / "small.onnx").stat().st_size < (tmp_path / "whole.onnx").stat().st_size
     model = load(checkpoint, "cpu")
-    part = next(model.labelled(drawn / "faces.parquet", "train")[0])
+    part = next(labelled_batches(model, drawn / "faces.parquet", "train")[0])
     small, whole = (
         run_onnx(tmp_path / f"{name}.onnx", (part.image, part.boxes, part.valid)) for name in ("small", "whole")
     )

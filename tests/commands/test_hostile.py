@@ -20,8 +20,6 @@ import pytest
 from PIL import Image as Pil
 from skimage.data import astronaut
 
-import fer_vit.sources.folder
-from fer_vit.errors import WORKER_DIED
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import TEMPLATE, Image
@@ -29,6 +27,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import OK
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.processes import WORKER_DIED
 from fer_vit.report.table import as_text
 from tests.helpers.commands import assert_same, main
 from tests.helpers.hostile import add_odd, write_hostile
@@ -168,7 +167,8 @@ def test_files_that_vanish_after_they_were_listed(
     verb: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images, model = open_folder / "photos", open_folder / "best.ckpt"
-    module = fer_vit.sources.folder if verb == "prepare" else import_module(f"fer_vit.commands.{verb}")
+    homes = {"prepare": "sources.folder", "predict": "predict.tables", "visualize": "commands.visualize"}
+    module = import_module(f"fer_vit.{homes[verb]}")
     name = "read" if verb == "prepare" else "find_images"
     monkeypatch.setattr(module, name, vanishing(getattr(module, name), images))
     if verb == "predict":
@@ -265,7 +265,7 @@ def test_a_worker_of_prepare_that_is_killed_ends_it_with_a_line(
 ) -> None:
     prepare = import_module("fer_vit.commands.prepare")
     monkeypatch.setattr(prepare, "YuNet", lambda **_: Dead())
-    monkeypatch.setattr(prepare, "CHUNK", 5)
+    monkeypatch.setattr("fer_vit.sources.landmarks.CHUNK", 5)
     with pytest.raises(SystemExit) as end:
         main(["prepare", "folder", str(open_folder / "photos"), str(open_folder / "m.parquet"), "--workers=2"])
     assert end.value.code == 2

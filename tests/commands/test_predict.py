@@ -14,6 +14,7 @@ from fer_vit.commands import predict as verb
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.predict.tables import fingerprint
 from fer_vit.report.table import TableWriter
 from tests.helpers.commands import assert_same, main
 
@@ -254,7 +255,7 @@ def test_each_process_has_its_gpu_and_cores(monkeypatch: pytest.MonkeyPatch, pho
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(FerVitError, match="seen enough"):
         verb.predict([photos], output=tmp_path / "faces")
-    assert asked[-1] == 3  # workers
+    assert asked[-1].workers == 3
 
 
 def test_a_fingerprint_tells_models_apart() -> None:
@@ -268,9 +269,9 @@ def test_a_fingerprint_tells_models_apart() -> None:
     ):
         model = load(device="cpu")
         change(model.net)
-        prints.add(verb.fingerprint(model))
+        prints.add(fingerprint(model))
     assert len(prints) == 5
-    assert verb.fingerprint(load(device="cpu")) in prints
+    assert fingerprint(load(device="cpu")) in prints
 
 
 def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path, yunet_named: None) -> None:

@@ -9,16 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.predict.plan import VARIABLES, Place, Plan, begin, place
+from fer_vit.predict.plan import Plan, open_or_create
 
 SETTINGS = {"images": ["photos"], "model": "abc"}
 NAMES = [Path(f"photos/{number}.jpg") for number in range(7)]
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in sum(VARIABLES, ()):
-        monkeypatch.delenv(name, raising=False)
 
 
 def write(plan: Plan, part: int, rows: list[tuple[str, int | None]]) -> None:
@@ -28,7 +22,7 @@ def write(plan: Plan, part: int, rows: list[tuple[str, int | None]]) -> None:
 
 
 def test_images_by_part(tmp_path: Path) -> None:
-    plan = begin(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 0)
+    plan = open_or_create(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 0)
     assert list(plan.parts) == [0, 1, 2]
     assert list(plan) == NAMES
     assert [plan.images(part) for part in plan.parts] == [NAMES[:3], NAMES[3:6], NAMES[6:]]
@@ -40,23 +34,23 @@ def test_images_by_part(tmp_path: Path) -> None:
 
 def test_names_that_are_no_unicode(tmp_path: Path) -> None:
     names = [Path(os.fsdecode(b"photos/\xff.jpg")), Path("photos/line\nbreak, ü.jpg")]
-    plan = begin(tmp_path, iter(names), 2, SETTINGS, 0)
+    plan = open_or_create(tmp_path, iter(names), 2, SETTINGS, 0)
     assert list(plan) == names
     write(plan, 0, [("photos/\\udcff.jpg", 0), ("photos/line\nbreak, ü.jpg", None)])  # as tables have them
     assert plan.check(0) == ({"ok": 1, "no face": 1}, 1)
 
 
 def test_the_plan_stays(tmp_path: Path) -> None:
-    begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)
-    assert list(begin(tmp_path, iter([]), 5, SETTINGS, 1)) == NAMES
+    open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
+    assert list(open_or_create(tmp_path, iter([]), 5, SETTINGS, 1)) == NAMES
     with pytest.raises(FerVitError, match=r"was begun with model abc, but now it is xyz"):
-        begin(tmp_path, iter(NAMES), 3, SETTINGS | {"model": "xyz"}, 0)
+        open_or_create(tmp_path, iter(NAMES), 3, SETTINGS | {"model": "xyz"}, 0)
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("all of it")
     with pytest.raises(FerVitError, match="holds other things"):
-        begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)
+        open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
@@ -66,44 +60,44 @@ def test_an_error_while_listing_leaves_nothing(tmp_path: Path) -> None:
         raise FerVitError("no such folder")
 
     with pytest.raises(FerVitError, match="no such folder"):
-        begin(tmp_path / "faces", broken(), 3, SETTINGS, 0)
+        open_or_create(tmp_path / "faces", broken(), 3, SETTINGS, 0)
     assert os.listdir(tmp_path / "faces") == []
 
 
 def test_a_killed_listing_is_done_again(tmp_path: Path) -> None:
     (tmp_path / "._plan.parquet.1234.part").write_bytes(b"PAR1")
-    assert list(begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)) == NAMES
+    assert list(open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)) == NAMES
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "faces").write_text("a list")
     with pytest.raises(FerVitError, match=r"Cannot write .*faces/_plan.parquet \(Not a directory\)"):
-        begin(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 0)
+        open_or_create(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 0)
 
 
 def test_something_else_in_the_place_of_the_plan(tmp_path: Path) -> None:
     for write in (lambda path: path.touch(), lambda path: pq.write_table(pa.table({"a": [1]}), path)):
         write(tmp_path / "_plan.parquet")
         with pytest.raises(FerVitError, match="is no plan of `predict`"):
-            begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)
+            open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
 
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fer_vit.predict.plan.PATIENCE", 0.1)
     with pytest.raises(FerVitError, match=r"Process 0 did not list the images .* no sign of life"):
-        begin(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 1)
+        open_or_create(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 1)
 
 
 def test_others_wait_for_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    timer = threading.Timer(0.5, lambda: begin(tmp_path, iter(NAMES), 3, SETTINGS, 0))
+    timer = threading.Timer(0.5, lambda: open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0))
     timer.start()
-    assert list(begin(tmp_path, iter([]), 3, SETTINGS, 2)) == NAMES
+    assert list(open_or_create(tmp_path, iter([]), 3, SETTINGS, 2)) == NAMES
     assert "Process 2 waits for process 0" in capsys.readouterr().out
     timer.join()
 
 
 def test_missing_and_check(tmp_path: Path) -> None:
-    plan = begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)
+    plan = open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
     write(plan, 0, [("photos/0.jpg", 0), ("photos/0.jpg", 1), ("photos/1.jpg", None), ("photos/2.jpg", 0)])
     assert plan.missing() == [1, 2]
     assert plan.check(0) == ({"ok": 2, "no face": 1}, 3)
@@ -122,48 +116,14 @@ def test_missing_and_check(tmp_path: Path) -> None:
     ids=["lost", "face twice", "image twice", "order", "face lost", "no face twice"],
 )
 def test_check_finds(rows: list[tuple[str, int | None]], tmp_path: Path) -> None:
-    plan = begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)
+    plan = open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
     write(plan, 0, [(f"photos/{name}.jpg", face) for name, face in rows])
     with pytest.raises(FerVitError, match=r"each once and in the plan's order, but got .*Remove that file"):
         plan.check(0)
 
 
 def test_check_of_a_broken_table(tmp_path: Path) -> None:
-    plan = begin(tmp_path, iter(NAMES), 3, SETTINGS, 0)
+    plan = open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
     plan.table(0).write_bytes(b"PAR1")
     with pytest.raises(FerVitError, match=r"part-00000.parquet cannot be read"):
         plan.check(0)
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, Place()),
-        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Place(3, 8, 1, 2)),
-        (
-            {
-                "SLURM_PROCID": "5",
-                "SLURM_STEP_NUM_TASKS": "8",
-                "SLURM_LOCALID": "1",
-                "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
-            },
-            Place(5, 8, 1, 4),
-        ),
-        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1"}, Place(2, 3, 0, 2)),
-        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "0"}, Place()),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Place()),  # a batch script outside srun
-        ({"RANK": "2", "WORLD_SIZE": "4"}, Place(2, 4)),  # a Kubernetes job
-    ],
-)
-def test_place(variables: dict[str, str], expected: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert place() == expected
-
-
-@pytest.mark.parametrize("rank", ["4", "-1", "one"])
-def test_a_place_that_cannot_be(rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(FerVitError, match=f"RANK={rank} and WORLD_SIZE=4"):
-        place()

@@ -10,6 +10,7 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
+from fer_vit.evaluate.labelled import evaluate_logits
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import LANDMARKS
@@ -178,7 +179,7 @@ def test_nothing_gives_nothing(model: Recognizer) -> None:
 
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_logits_of_a_manifest_are_those_of_its_images(model: Recognizer, drawn: Path, mirrored: bool) -> None:
-    logits, target = model.judge(drawn / "faces.parquet", "test", mirrored)
+    logits, target = evaluate_logits(model, drawn / "faces.parquet", "test", mirrored)
     manifest = Manifest.read(drawn / "faces.parquet").split("test")
     assert logits.shape == target.shape == (len(manifest), 8)
     assert torch.equal(target, torch.from_numpy(manifest.targets()).float())
@@ -194,4 +195,4 @@ def test_logits_of_a_manifest_are_those_of_its_images(model: Recognizer, drawn: 
 
 def test_other_labels_are_said(model: Recognizer, seven: Path, drawn: Path) -> None:
     with pytest.raises(FerVitError, match=r"Expected labels neutral, happiness.* but got surprise, fear"):
-        model.judge(seven)
+        evaluate_logits(model, seven)

@@ -1,0 +1,67 @@
+"""A trained model on the labelled faces of a manifest."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset
+from tqdm import tqdm
+
+from fer_vit.data.dataset import FaceDataset
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.sample import Batch, collate
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import mirror
+from fer_vit.predict.recognizer import CHUNK, Recognizer
+
+
+@torch.inference_mode()
+def evaluate_logits(
+    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Computes the logits of the labelled faces of a manifest; arguments and errors as for `labelled_batches`.
+
+    Returns:
+        Logits (N, C) before the temperature, and the share of every class (N, C).
+    """
+    batches, targets = labelled_batches(model, manifest, split, mirrored)
+    logits = [model.net(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches]
+    return torch.cat(logits), targets
+
+
+def labelled_batches(
+    model: Recognizer,
+    manifest: str | Path,
+    split: Split = "val",
+    mirrored: bool = False,
+    max_faces: int | None = None,
+) -> tuple[Iterator[Batch], Tensor]:
+    """Reads the labelled faces of a manifest under a progress bar.
+
+    Args:
+        model: Whose labels and crops are wanted.
+        manifest: A Parquet table of `fer-vit prepare` with the model's labels in their order.
+        split: Which of its rows.
+        mirrored: Mirror every face.
+        max_faces: No more faces than these, evenly spaced. None: all.
+
+    Returns:
+        Batches ready for the model, and the share of every class (N, C).
+
+    Raises:
+        FerVitError: The manifest is not there, has other labels, or not every row has one.
+    """
+    rows = Manifest.read(manifest, [split]).split(split)
+    if list(rows.names) != model.labels:
+        raise FerVitError(f"Expected labels {', '.join(model.labels)} in {manifest}, but got {', '.join(rows.names)}.")
+    dataset = FaceDataset(rows, model.crop_spec, (lambda crop, points, _: mirror(crop, points)) if mirrored else None)
+    if dataset.targets is None or not len(dataset):
+        raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
+    number = min(max_faces or len(dataset), len(dataset))
+    chosen = np.linspace(0, len(dataset) - 1, number).round().astype(int).tolist()
+    loader = DataLoader(Subset(dataset, chosen), CHUNK, collate_fn=collate)
+    bar = tqdm(loader, unit=" batches", disable=None, leave=False)
+    return (batch.ready(model.device) for batch in bar), torch.from_numpy(dataset.targets[chosen]).float()

@@ -1,0 +1,101 @@
+"""A trained model as a graph for other programs: torch.export and ONNX."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fer_vit.data.sample import Batch
+from fer_vit.predict.recognizer import Recognizer
+
+
+def write_program(model: Recognizer, path: Path) -> None:
+    """Writes a model as a graph of torch's own."""
+    program = torch.export.export(model, example(model), dynamic_shapes=any_number(model))
+    data = io.BytesIO()  # torch's own writer ends the process when the disk is full
+    torch.export.save(program, data, extra_files={"fer_vit.json": description(model)})
+    path.write_bytes(data.getbuffer())
+
+
+def write_onnx(model: Recognizer, path: Path) -> None:
+    """Writes a model as ONNX."""
+    program = torch.onnx.export(
+        model,
+        example(model),
+        dynamo=True,
+        dynamic_shapes=any_number(model),
+        output_names=["probabilities"],
+        verbose=False,
+    )
+    assert program is not None
+    program.model.metadata_props["fer_vit"] = description(model)
+    program.save(path)
+
+
+def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
+    """Makes the convolutions and matrix products of an ONNX file 8 bits wide, scaled on some faces.
+
+    Static quantisation by ONNX Runtime, weights channel by channel. With the other operations in 8 bits as well,
+    ferplus-small fell from 88.5 to 65 %.
+
+    Args:
+        path: The ONNX file, which is replaced.
+        batches: Faces to take the scales from.
+    """
+    from onnxruntime import InferenceSession
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    names = [entry.name for entry in InferenceSession(path).get_inputs()]
+
+    class Faces(CalibrationDataReader):
+        def get_next(self) -> dict[str, NDArray[Any]] | None:
+            batch = next(batches, None)
+            tensors = () if batch is None else (batch.image, batch.boxes, batch.valid)
+            return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=False)} or None
+
+    quant_pre_process(path, path, skip_symbolic_shape=True)
+    quantize_static(
+        path,
+        path,
+        Faces(),
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        op_types_to_quantize=["Conv", "MatMul", "Gemm"],
+    )
+
+
+def any_number(model: Recognizer) -> tuple[dict[int, torch.export.Dim], ...]:
+    """Says that each input of a model holds any number of faces."""
+    return ({0: torch.export.Dim("faces")},) * len(example(model))
+
+
+def example(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
+    """Returns random inputs that fit a model."""
+    config, regions = model.net.config, model.net.layout.num_regions
+    image = torch.rand(faces, 3, config.img_size, config.img_size)
+    if not regions:
+        return (image,)
+    corner = torch.rand(faces, regions, 2) * config.img_size / 2
+    boxes = torch.cat([corner, corner + config.img_size / 3], dim=-1)
+    return image, boxes, torch.rand(faces, regions) > 0.2
+
+
+def description(model: Recognizer) -> str:
+    """Says as JSON what the use of a graph needs."""
+    spec = model.crop_spec
+    return json.dumps(
+        {
+            "labels": model.labels,
+            "regions": spec.regions if model.net.layout.num_regions else [],
+            "size": spec.size,
+            "align": spec.align,
+            "template": spec.template,
+        }
+    )
