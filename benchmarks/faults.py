@@ -6,13 +6,15 @@ How is told in `tests/helpers/faults.py`, whose kills these are.
 """
 
 import argparse
+import io
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.machine import machine
-from tests.helpers.faults import SERVER, cases, faults, make
+from tests.helpers.faults import cases, faults, make
 
 CHOICES = ("prepare", "fit", "predict")
 
@@ -29,9 +31,8 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         data = Path(folder, "data")
         data.mkdir()
-        maker = SERVER.Process(target=make, args=(data,))
-        maker.start()
-        maker.join()
+        with redirect_stdout(io.StringIO()):
+            make(data)
         wrong = 0
         for verb in args.verbs or CHOICES:
             since = time.perf_counter()

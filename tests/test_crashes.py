@@ -35,6 +35,7 @@ from fer_vit.train.checkpoints import AtomicCheckpointIO
 from tests.helpers.commands import TINY, main
 from tests.helpers.faults import SERVER, cases, faults, make
 from tests.helpers.faults import run as run_quietly
+from tests.helpers.marks import slow
 
 # Killed at any call
 
@@ -246,15 +247,13 @@ def test_errors_of_other_files_are_their_own(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the commands of benchmarks/faults.py read."""
+    """What the commands to be killed read."""
     folder = tmp_path_factory.mktemp("faults")
-    maker = SERVER.Process(target=make, args=(folder,))
-    maker.start()
-    maker.join()
-    assert maker.exitcode == 0
+    make(folder)
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["prepare", "predict", "fit"])
 def test_three_kills_at_random_moments(verb: str, data: Path, tmp_path: Path) -> None:
     found = faults(verb, cases(data)[verb][:2], 3, tmp_path, seed=1)
@@ -289,6 +288,7 @@ def working(words: list[str], log: Path, readers: int) -> tuple[Any, list[int]]:
     return process, children(process.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "number", "status"),
     [
@@ -358,7 +358,8 @@ def fill(disk: Path, left: int = 0) -> Path:
     ("what", "left"),
     [
         *(("manifest", 40_000), ("shards", 40_000), ("zip", 0), ("csv", 0), ("parquet", 0), ("parts", 40_000)),
-        *(("model", 40_000), ("program", 40_000), ("report", 40_000)),
+        ("model", 40_000),
+        *slow(("program", 40_000), ("report", 40_000)),
     ],
 )
 def test_a_full_disk_keeps_what_was_there(

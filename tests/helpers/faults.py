@@ -239,7 +239,6 @@ def faults(verb: str, commands: list[Case], runs: int, place: Path, seed: int) -
 
 def make(data: Path) -> None:
     """Draws what the commands read."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     fer_vit(
         [
             "prepare",

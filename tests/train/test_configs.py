@@ -2,14 +2,12 @@
 
 import io
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import timm
 import torch
 import yaml
-from _pytest.mark import ParameterSet
 
 from fer_vit.data.sample import Batch
 from fer_vit.model.attention import use_fused_attention
@@ -19,6 +17,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, main, parse_fit
+from tests.helpers.marks import slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SCRATCH = ("drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "ablation")
@@ -33,10 +32,6 @@ QUICK = [
     "--trainer.enable_progress_bar=false",
     "--trainer.enable_model_summary=false",
 ]
-
-
-def slow(names: Sequence[str]) -> list[ParameterSet]:
-    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def fit(configs: list[Path], manifest: Path, *more: str) -> None:
@@ -73,14 +68,14 @@ def test_every_config_takes_a_step(name: str, drawn: Path, tmp_path: Path, monke
     assert parse_fit(f"--config={CONFIGS / name}.yaml").trainer.logger.init_args.name == name
 
 
-@pytest.mark.parametrize("name", ["drawn", *slow(SCRATCH[1:])])
+@pytest.mark.parametrize("name", ["drawn", *slow(*SCRATCH[1:])])
 def test_from_scratch(name: str, drawn: Path, tmp_path: Path) -> None:
     best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path)
     assert best.parents[2].name == name
     assert all(v.isfinite().all() for v in torch.load(best, weights_only=True)["state_dict"].values())
 
 
-@pytest.mark.parametrize("name", ["rafdb", *slow(PRETRAINED[1:])])
+@pytest.mark.parametrize("name", ["rafdb", *slow(*PRETRAINED[1:])])
 def test_pretrained(name: str, drawn: Path, tmp_path: Path) -> None:
     own = weights(name, tmp_path / "weights.pth")
     small = ["--model.network.depth=1", f"--model.network.pretrained={tmp_path / 'weights.pth'}", "--model.lr=0"]

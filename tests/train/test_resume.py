@@ -16,6 +16,7 @@ from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
 from tests.helpers.commands import TINY, main
+from tests.helpers.marks import slow
 
 RECIPE = [
     "--model.network.drop_path_rate=0.1",
@@ -109,7 +110,7 @@ def assert_goes_on(path: Path, manifest: Path, whole: Path, folder: Path, *more:
     assert curves(folder, step) == curves(whole, step)
 
 
-@pytest.mark.parametrize("name", [f"step{MIDDLE}", "epoch0", pytest.param("epoch1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [f"step{MIDDLE}", "epoch0", *slow("epoch1")])
 def test_a_run_goes_on_bit_for_bit(name: str, whole: Path, faces: Path, tmp_path: Path) -> None:
     (path,) = whole.rglob(f"{name}.ckpt")
     assert_goes_on(path, faces / "faces.parquet", whole, tmp_path, *LOGGED)
@@ -139,9 +140,8 @@ def test_any_run_goes_on_bit_for_bit(data: str, middle: int, more: list[str], fa
     ("moment", "step"),
     [
         ("epoch=1,batch=1", 6),
-        pytest.param("epoch=1,batch=3", 8, marks=pytest.mark.slow),
-        pytest.param("epoch=1,batch=0,validating=true", 8, marks=pytest.mark.slow),
-        pytest.param("epoch=1,batch=1,validating=true", 8, marks=pytest.mark.slow),
+        *slow(("epoch=1,batch=3", 8)),
+        *slow(("epoch=1,batch=0,validating=true", 8), ("epoch=1,batch=1,validating=true", 8)),
     ],
 )
 def test_sigterm_saves_the_step_that_it_came_at(
@@ -208,8 +208,8 @@ def test_sigterm_to_all_processes_of_a_run(faces: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "step"),
     [
-        pytest.param(["--trainer.max_epochs=2", "--trainer.limit_val_batches=0"], 8, marks=pytest.mark.slow),
-        pytest.param(["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12, marks=pytest.mark.slow),
+        *slow((["--trainer.max_epochs=2", "--trainer.limit_val_batches=0"], 8)),
+        *slow((["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12)),
         (["--trainer.max_steps=6"], 6),
     ],
 )
