@@ -47,6 +47,7 @@ def test_calibration_is_better_with_the_right_temperature() -> None:
     assert crossed < 0.03
 
 
+@pytest.mark.slow
 def test_the_card_is_written_and_rewritten(
     drawn: Path, checkpoint: Path, tmp_path: Path, yunet_named: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from fer_vit import cli
 from fer_vit.train.cli import TrainCLI, train
+from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.task import FERTask
 
 TINY = [
     "--model.network.img_size=32",
@@ -44,6 +46,13 @@ def parse_fit(*args: str) -> Any:
         ArgumentError: One of them is wrong.
     """
     return fit_parser().parse_args(["fit", "--data.manifest=faces.parquet", *args]).fit
+
+
+def build_fit(*args: str) -> tuple[FERTask, FaceDataModule]:
+    """The task and the data of `fit` with these options."""
+    parsed = fit_parser().parse_args(["fit", *args])
+    built = fit_parser().instantiate_classes(parsed).fit
+    return built.model, built.data
 
 
 @cache

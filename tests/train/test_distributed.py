@@ -25,10 +25,8 @@ from fer_vit.store.checkpoint import load_checkpoint
 from tests.helpers.commands import TINY, assert_same, main
 
 SCRIPT = Path(__file__).parents[2] / "cli.py"
-FOUND = os.pathsep.join([str(SCRIPT.parent), str(Path(__file__).parent), os.environ["PYTHONPATH"]])
+FOUND = os.pathsep.join([str(SCRIPT.parent), os.environ["PYTHONPATH"]])
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp"]
-OVERLAY = Path(__file__).parents[2] / "configs" / "fsdp.yaml"
-SHARDED = [f"--config={OVERLAY}", "--trainer.devices=2", "--trainer.accelerator=cpu"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 BOUND = 120
 """Seconds that a run may last, its start on a slow machine included; gloo by itself would wait for 30 minutes."""
@@ -57,8 +55,8 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
     assert sum(row.split == "val" for row in faces.rows) == 25  # an odd number: one process has a repeat
     write_manifest(tmp_path / "faces.parquet", faces, "drawn")
     curves, states, weights = {}, {}, {}
-    for name, processes, more in (("one", 1, [ema]), ("ddp", 2, [*TWO, ema]), ("fsdp", 2, SHARDED)):
-        words = [*recipe, *whole, *more, "--trainer.log_every_n_steps=1"]
+    for name, processes, more in (("one", 1, []), ("ddp", 2, TWO)):
+        words = [*recipe, *whole, *more, ema, "--trainer.log_every_n_steps=1"]
         verb = ["fit", *options(tmp_path / "faces.parquet", tmp_path / name, *words)]
         verb += [f"--data.batch_size={16 // processes}"]
         if processes == 1:
@@ -75,18 +73,15 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
         curves[name] = {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
         saved = load_checkpoint(version / "checkpoints" / "last.ckpt")
         states[name] = saved["state_dict"]
-        weights[name] = saved.get("current_model_state", saved["state_dict"])
+        weights[name] = saved["current_model_state"]
     assert len(curves["one"]["train/loss"]) == 14
     # Sums of float32 in another order; AdamW makes of an entry whose gradient is but rounding (the bias of the keys)
     # a larger part of its step, which is 1e-3.
-    for name in ("ddp", "fsdp"):
-        assert curves[name]["train/loss"] == pytest.approx(curves["one"]["train/loss"], abs=1e-5)
-        for key, value in weights["one"].items():
-            torch.testing.assert_close(weights[name][key], value, atol=1e-4, rtol=0)
-    for tag in ("val/accuracy", "val/f1", "val/uar", "val/ece", "val/loss"):
+    for tag in ("train/loss", "val/accuracy", "val/f1", "val/uar", "val/ece", "val/loss"):
         assert curves["ddp"][tag] == pytest.approx(curves["one"][tag], abs=1e-5)
-    for key, value in states["one"].items():
-        torch.testing.assert_close(states["ddp"][key], value, atol=1e-4, rtol=0)
+    for saved in (weights, states):
+        for key, value in saved["one"].items():
+            torch.testing.assert_close(saved["ddp"][key], value, atol=1e-4, rtol=0)
 
 
 @pytest.fixture
@@ -98,6 +93,7 @@ def one_to_judge(tmp_path: Path) -> Path:
     return tmp_path / "faces.parquet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["lightning", "torchrun"])
 def test_a_process_that_is_killed_ends_the_run_which_can_go_on(
     launcher: list[str], one_to_judge: Path, tmp_path: Path
@@ -118,6 +114,7 @@ def test_a_process_that_is_killed_ends_the_run_which_can_go_on(
         assert (saved["epoch"], saved["global_step"]) == (2, 9)
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_process_ends_all_at_the_same_step(one_to_judge: Path, tmp_path: Path) -> None:
     words = options(one_to_judge, tmp_path, *TWO, "--trainer.limit_train_batches=3")
     asks = [
@@ -161,6 +158,7 @@ def two_nodes() -> Iterator[list[list[str]]]:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
+@pytest.mark.slow
 def test_two_machines(two_nodes: list[list[str]], drawn: Path, tmp_path: Path) -> None:
     words = options(drawn / "faces.parquet", tmp_path, "--trainer.num_nodes=2", "--trainer.strategy=ddp")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
@@ -190,6 +188,7 @@ def test_two_machines(two_nodes: list[list[str]], drawn: Path, tmp_path: Path) -
     assert load_checkpoint(last)["global_step"] == 2
 
 
+@pytest.mark.slow
 def test_two_processes_count_every_sample_once(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     figures = []
     for devices in (1, 2):
@@ -226,6 +225,7 @@ def table(folder: Path) -> list[dict[str, Any]]:
     return pq.read_table(folder).to_pylist()  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path) -> None:
     main(prediction(faces, tmp_path / "one"))
     status, out, err = run(*prediction(faces, tmp_path / "two"), launcher=TORCHRUN)
@@ -236,6 +236,7 @@ def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path
     assert_same(rows, table(tmp_path / "one"))
 
 
+@pytest.mark.slow
 def test_a_prediction_that_is_killed_goes_on(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "faces"
     words = prediction(faces, output, "--batch_size=1", "--workers=1")
@@ -258,6 +259,7 @@ def test_a_prediction_that_is_killed_goes_on(faces: Path, tmp_path: Path, capsys
     assert_same(table(output), table(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_stream(tmp_path: Path) -> None:
     reading = read(tmp_path / "faces", count=96, size=32)
     write_shards(tmp_path / "shards", reading, "drawn", 3)
