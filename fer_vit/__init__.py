@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fer_vit.model.region_vit import RegionViT as RegionViT
     from fer_vit.predict.recognizer import load as load
+    from fer_vit.store.hub import push as push
 
 from fer_vit.version import __version__ as __version__
 
-HOMES = {"load": "fer_vit.predict.recognizer", "RegionViT": "fer_vit.model.region_vit"}
+HOMES = {
+    "RegionViT": "fer_vit.model.region_vit",
+    "load": "fer_vit.predict.recognizer",
+    "push": "fer_vit.store.hub",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -57,8 +57,8 @@ def main(args: list[str] | None = None) -> None:
     Args:
         args: The words after `fer-vit`; None takes them from the process.
     """
-    # Read when torch is loaded: its threads sleep while they wait for each other. Spinning, they take the cores from data
-    # loaders and from other programs: on busy cores a training step took 2.5 times as long.
+    # Read when torch is loaded: threads sleep while they wait for each other. Spinning, they take cores from data
+    # loaders and other programs: on busy cores a training step took twice as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args

@@ -5,7 +5,6 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
 RESAMPLES = 2000
 
 
@@ -18,28 +17,28 @@ class Interval(TypedDict):
     faces: int
 
 
-def mean_intervals(values: Array) -> list[Interval]:
+def mean_intervals(values: NDArray[np.float64]) -> list[Interval]:
     """Returns the mean of each of M values over N faces (N, M) and its interval; values that are NaN do not count.
 
-    The percentile bootstrap of Efron & Tibshirani (1993). All values are drawn together, each time by how often every
-    face was drawn: that is a matrix product, and hundreds of values take no longer than one.
+    The percentile bootstrap of Efron & Tibshirani (1993). All M values share the resamples, each of which is how often
+    every face was drawn: their means are one matrix product, and hundreds of values take no longer than one.
     """
-    there = ~np.isnan(values)
-    faces = there.sum(0)
-    filled = np.where(there, values, 0.0)
+    present = ~np.isnan(values)
+    faces = present.sum(0)
+    filled = np.where(present, values, 0.0)
     random = np.random.default_rng(0)
-    means = []
-    for _ in range(0, RESAMPLES if len(values) > 1 else 0, 100):  # in parts, for the sake of memory
-        times = random.multinomial(len(values), np.full(len(values), 1 / len(values)), 100).astype(float)  # (100, N)
-        count = times @ there
-        means.append(np.divide(times @ filled, count, out=np.full(count.shape, np.nan), where=count > 0))
-    found: list[Interval] = []
+    chunks = []
+    for _ in range(0, RESAMPLES if len(values) > 1 else 0, 100):  # 100 resamples at once, to save memory
+        drawn = random.multinomial(len(values), np.full(len(values), 1 / len(values)), 100).astype(float)  # (100, N)
+        count = drawn @ present
+        chunks.append(np.divide(drawn @ filled, count, out=np.full(count.shape, np.nan), where=count > 0))
+    intervals: list[Interval] = []
     for column, number in enumerate(faces):
         mean = low = high = None
         if number:
             mean = float(filled[:, column].sum() / number)
         if number > 1:
-            drawn = np.concatenate([one[:, column] for one in means])
-            low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist()
-        found.append(Interval(mean=mean, low=low, high=high, faces=int(number)))
-    return found
+            means = np.concatenate([chunk[:, column] for chunk in chunks])
+            low, high = np.nanpercentile(means, [2.5, 97.5]).tolist()
+        intervals.append(Interval(mean=mean, low=low, high=high, faces=int(number)))
+    return intervals

@@ -22,7 +22,6 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "albumentations": {"data/transforms.py"},
     "lightning": {f"train/{name}.py" for name in ("cli", "checkpoints", "datamodule", "ema", "results", "task")},
-    "litdata": {"data/stream.py"},
     "pyarrow": {
         *(f"data/{name}.py" for name in ("checks", "manifest", "schema", "shards", "writing")),
         "predict/plan.py",
@@ -35,7 +34,10 @@ HOMES = {
         "sources/drawn.py",
         "sources/landmarks.py",
     },
-    "matplotlib": {f"report/{name}.py" for name in ("confusion", "heads", "faithfulness", "relations")},
+    "jinja2": {"report/html.py"},
+    "matplotlib": {
+        f"report/{name}.py" for name in ("colours", "confusion", "faithfulness", "heads", "rasterize", "relations")
+    },
 }
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {"face": HEAVY, "report": HEAVY | {"cv2"}, "geometry": HEAVY | {"cv2"}, "intervals": HEAVY}

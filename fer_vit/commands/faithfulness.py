@@ -1,7 +1,8 @@
 """The verb `faithfulness`: how far the explanations of `visualize` can be trusted, method by method."""
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias, get_args
 
@@ -11,22 +12,21 @@ from torch import Tensor
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.labelled import labelled_batches
-from fer_vit.explain.faithfulness import BETTER, randomised
-from fer_vit.explain.faithfulness import faithfulness as measure
-from fer_vit.explain.methods import Method
+from fer_vit.explain.faithfulness import BETTER, measure, randomised
+from fer_vit.explain.methods import Control, Method
+from fer_vit.files import atomic_write, check_output
 from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.report.faithfulness import draw, markdown
+from fer_vit.report.faithfulness import faithfulness_figure, faithfulness_table
 from fer_vit.store.hub import DEFAULT
 
 Table: TypeAlias = dict[str, dict[str, Interval]]
-Values: TypeAlias = dict[str, dict[str, list[Tensor]]]
-CONTROLS = ("random", "centre")
+Values: TypeAlias = defaultdict[str, defaultdict[str, list[Tensor]]]
 FILES = ("faithfulness.json", "faithfulness.md", "faithfulness.png")
 SHUFFLED = 200
-"""After so many faces no more are asked about with shuffled weights, which takes a model for every block."""
+"""After so many faces no more are explained with shuffled weights, which takes a model for every block."""
 
 
 def faithfulness(
@@ -71,27 +71,23 @@ def faithfulness(
         FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
     """
     check_number("max_faces", max_faces, 1)
-    if any((output / name).exists() for name in FILES) and not overwrite:
-        raise FerVitError(f"{output} holds results already. Choose another folder or add `--overwrite`.")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FerVitError(f"Cannot write to {output}: {error.strerror}. Choose a folder you may write.") from error
+    for name in FILES:
+        check_output(output / name, overwrite)
     model = load(checkpoint)
     if [path.suffix for path in images] == [".parquet"]:
         batches, _ = labelled_batches(model, images[0], max_faces=max_faces)
     else:
-        found = model.batches(find_images(images), PhotoOptions(face, detector, batch_size, workers))
-        batches = first((part for _, parts in found for part in parts), max_faces)
+        photos = model.batches(find_images(images), PhotoOptions(face, detector, batch_size, workers))
+        batches = first((chunk for _, chunks in photos for chunk in chunks), max_faces)
     table, shuffled = scored(model, batches)
-    if not table["random"]["deletion"]["faces"]:
+    if not table:
         raise FerVitError("No face was found. Name photos with faces, or add `--face crop` for face crops.")
     write(output, table, shuffled, checkpoint or DEFAULT)
-    print(markdown(table, BETTER))
-    print(f"Written to {output}: faithfulness.md, faithfulness.json, faithfulness.png")
+    print(faithfulness_table(table, BETTER))
+    print(f"Written to {output}: {', '.join(FILES)}")
 
 
-def first(batches: Iterator[Batch], max_faces: int) -> Iterator[Batch]:
+def first(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
     """Yields batches until there are `max_faces` faces."""
     for batch in batches:
         yield next(batch.split(max_faces))
@@ -100,41 +96,45 @@ def first(batches: Iterator[Batch], max_faces: int) -> Iterator[Batch]:
             return
 
 
-def scored(model: Recognizer, batches: Iterator[Batch]) -> tuple[Table, Table]:
+def scored(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table]:
     """Measures all methods on all faces.
 
     Returns:
-        Interval by method and measure; and the rank correlation with the explanation of the whole model, by method and
-        what was shuffled last, over the first faces.
+        Interval by method and measure; and the rank correlation with the explanation of the intact model, by method and
+        what was shuffled last, over the first faces. Both are empty without a face.
     """
-    methods = get_args(Method)
-    values: Values = {method: {name: [] for name in BETTER} for method in methods}
-    shuffled: Values = {method: {} for method in methods if method not in CONTROLS}
-    seen = 0
-    for part in batches:
-        face = (model.net, part.image, part.boxes, part.valid)
-        for method, measures in measure(*face, methods).items():
-            for name, rows in measures.items():
-                values[method][name].append(rows)
-            if method in shuffled and seen < SHUFFLED:
-                for name, rows in randomised(*face, method):
-                    shuffled[method].setdefault(name, []).append(rows)
-        seen += len(part.path)
-    return summary(values), summary(shuffled)
+    measured: Values = defaultdict(lambda: defaultdict(list))
+    shuffled: Values = defaultdict(lambda: defaultdict(list))
+    faces = 0
+    for batch in batches:
+        inputs = (model.net, batch.image, batch.boxes, batch.valid)
+        collect(measured, measure(*inputs, get_args(Method) + get_args(Control)))
+        if faces < SHUFFLED:
+            collect(shuffled, {method: dict(randomised(*inputs, method)) for method in get_args(Method)})
+        faces += len(batch.path)
+    return summary(measured), summary(shuffled)
+
+
+def collect(values: Values, batch: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Adds the values of a batch of faces, by method and measure."""
+    for method, measures in batch.items():
+        for name, faces in measures.items():
+            values[method][name].append(faces)
 
 
 def summary(values: Values) -> Table:
-    """Turns the values of batches of faces, by method and measure, into figures."""
+    """Returns the mean over all faces with its interval, by method and measure."""
 
-    def over_faces(rows: list[Tensor]) -> Interval:
-        return mean_intervals(torch.cat([torch.empty(0), *(row.double().cpu() for row in rows)]).numpy()[:, None])[0]
+    def over_faces(batches: list[Tensor]) -> Interval:
+        return mean_intervals(torch.cat([batch.double().cpu() for batch in batches]).numpy()[:, None])[0]
 
-    return {method: {name: over_faces(rows) for name, rows in found.items()} for method, found in values.items()}
+    return {method: {name: over_faces(found) for name, found in each.items()} for method, each in values.items()}
 
 
 def write(output: Path, table: Table, shuffled: Table, model: str) -> None:
-    """Writes what was found to a folder."""
+    """Writes the results to a folder: all three files, or none."""
     facts, text, picture = (output / name for name in FILES)
-    facts.write_text(json.dumps({"model": model, "methods": table, "shuffled": shuffled}, indent=2) + "\n")
-    text.write_text(markdown(table, BETTER), encoding="utf-8")
-    draw(table, BETTER, shuffled, CONTROLS).savefig(picture, dpi=120)
+    with atomic_write(facts) as new_facts, atomic_write(text) as new_text, atomic_write(picture) as new_picture:
+        new_facts.write_text(json.dumps({"model": model, "methods": table, "shuffled": shuffled}, indent=2) + "\n")
+        new_text.write_text(faithfulness_table(table, BETTER), encoding="utf-8")
+        faithfulness_figure(table, BETTER, shuffled, get_args(Control)).savefig(new_picture, dpi=120)

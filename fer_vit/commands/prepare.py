@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from fer_vit.data.schema import SPLITS, Reading
-from fer_vit.data.shards import INDEX, NAME
+from fer_vit.data.shards import NAME
 from fer_vit.data.writing import check_images, check_shards, write_manifest, write_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import CROP_SCORE, YuNet
@@ -157,4 +157,5 @@ def _check_out(out: Path, overwrite: bool, folder: bool = False) -> None:
 
 def _holds_shards(folder: Path) -> bool:
     """Tells whether nothing but shards would be lost with a folder."""
-    return folder.is_dir() and all(path.name == INDEX or NAME.fullmatch(path.name) for path in folder.iterdir())
+    # index.json: earlier versions wrote one
+    return folder.is_dir() and all(path.name == "index.json" or NAME.fullmatch(path.name) for path in folder.iterdir())

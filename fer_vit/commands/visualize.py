@@ -1,39 +1,17 @@
-"""The verb `visualize`: what speaks for a prediction, as pictures and one page."""
+"""The verb `visualize`: what speaks for each prediction, as pictures and one page."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import Method
-from fer_vit.files import atomic_write, remove_stale
+from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
 from fer_vit.predict.recognizer import load
-from fer_vit.report.draw import FaceView, ranked
-from fer_vit.report.html import Contents, FaceRecord, Means, is_report, mean_shares, save_face, write_page
-from fer_vit.report.table import TableWriter
+from fer_vit.report.html import is_report
 from fer_vit.store.hub import DEFAULT
-from fer_vit.visualize.evidence import explained
-from fer_vit.visualize.heads import HeadWriter
-from fer_vit.visualize.relations import RelationWriter
-
-REPORT = (
-    "faces",
-    "photos",
-    "faces.parquet",
-    "shares.csv",
-    "relations.png",
-    "relations.csv",
-    "heads",
-    "heads.png",
-    "heads_distance.png",
-    "heads_relations.png",
-    "heads.csv",
-    "heads_relations.csv",
-    "index.html",
-)
-"""What a report may consist of, and what a new one replaces; its page comes last, when all that it shows is there."""
+from fer_vit.visualize.writer import REPORT, write_report
 
 
 def visualize(
@@ -70,8 +48,7 @@ def visualize(
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
         method: "relevance", gradient times attention through all blocks; "ablation", how far the score falls without a
-            region; "rollout", attention through all blocks; "raw", the last block's; or, for comparison, "random" and
-            "centre".
+            region; "rollout", attention through all blocks; "raw", the last block's.
         heads: Whether to show every attention head too: where it looks and how far, per face and on average.
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
@@ -82,49 +59,24 @@ def visualize(
     Raises:
         FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
     """
-    check_output(output, images, overwrite)
+    check_report(output, images, overwrite)
     model = load(checkpoint)
-    regions = model.crop_spec.regions
     sources = find_images(images)
-    status: Counter[str] = Counter()
-    records: list[FaceRecord] = []
-    columns = {"path": str, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
+    batches = model.batches(sources, PhotoOptions(face, detector, batch_size, workers))
     with atomic_write(output, REPORT) as folder:
-        folder.mkdir()
-        related = RelationWriter(folder, model.labels, regions)
-        roles = HeadWriter(folder, model) if heads else None
-        with TableWriter(folder / "faces.parquet", columns) as table:
-            for photos, parts in model.batches(sources, PhotoOptions(face, detector, batch_size, workers)):
-                status.update(photo.reason for photo in photos)
-                for part, seen, found in explained(photos, parts, model, method):
-                    for view, evidence in found:
-                        records.append(save_face(folder, len(records), view, evidence, regions))
-                        table.write([share_row(view)])
-                        related.add(view, evidence)
-                    if roles is not None:
-                        roles.add(part, seen, [view for view, _ in found])
-        means = mean_shares(records, regions)
-        write_shares(folder / "shares.csv", means)
-        sections = {"Relations between regions": related.write()}
-        if roles is not None:
-            sections["Attention heads"] = roles.write()
-        facts = {
-            "Method": method,
-            "Model": checkpoint or DEFAULT,
-            "Photos": ", ".join(f"{number:,} {what}" for what, number in status.most_common()),
-        }
-        title = "What speaks for each prediction"
-        write_page(folder / "index.html", Contents(title, facts, records, means, regions, sections))
-    print(f"{len(records):,} faces in {sum(status.values()):,} images: open {output / 'index.html'}")
+        faces = write_report(folder, model, batches, method, heads, checkpoint or DEFAULT)
+    print(f"{faces:,} faces in {len(sources):,} images: open {output / 'index.html'}")
 
 
-def check_output(output: Path, images: Sequence[Path], overwrite: bool) -> None:
-    """Raises FerVitError when a report could not be written there, or would replace what is not one."""
-    remove_stale(output)
+def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
+    """Checks, before any work, that a report can be written, and that nothing but an older report would be replaced.
+
+    Raises:
+        FerVitError: It cannot, or something would.
+    """
     if output.exists() and not output.is_dir():
-        raise FerVitError(f"Expected a folder, but {output} is a file. Name another place.")
-    if output.exists() and any(output.iterdir()) and not overwrite:
-        raise FerVitError(f"{output} exists already. Choose another folder or add `--overwrite`.")
+        raise FerVitError(f"Expected a folder, but {output} is a file. Choose another name.")
+    check_output(output, overwrite)
     foreign = [output / name for name in REPORT if (output / name).exists()]
     if foreign and not is_report(output / "index.html"):
         raise FerVitError(f"{foreign[0]} is not part of a report and would be replaced. Choose another folder.")
@@ -132,17 +84,3 @@ def check_output(output: Path, images: Sequence[Path], overwrite: bool) -> None:
         raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for some. Choose another.")
     if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
         raise FerVitError(f"{output} holds the photos, and they would be replaced. Choose another folder.")
-
-
-def share_row(view: FaceView) -> dict[str, object]:
-    """A row of `faces.parquet`."""
-    label, confidence = ranked(view.probabilities)[0]
-    return {"path": view.name, "face": view.face, "predicted": label, "confidence": confidence, **view.shares}
-
-
-def write_shares(path: Path, means: Means) -> None:
-    """Writes the mean share of every region by predicted expression, with its interval."""
-    columns = {"predicted": str, "region": str, "faces": int, "mean": float, "low": float, "high": float}
-    with TableWriter(path, columns) as table:
-        for label, regions in means.items():
-            table.write([{"predicted": label, "region": region, **one} for region, one in regions.items()])

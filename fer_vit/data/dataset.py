@@ -4,14 +4,16 @@ Order and augmentation of a run follow from its seed and the epoch alone, so tha
 and any number of processes or workers sees the same faces, changed in the same way.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.sample import Draw, Sample
+from fer_vit.data.sample import Draw, EncodedFace, Sample
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.face.image import ImageError, decode_image
@@ -42,16 +44,38 @@ class FaceDataset(Dataset[Sample]):
 
     def __getitem__(self, index: int | Draw) -> Sample:
         """Returns the sample of a row."""
-        row, seed, repeat = index if isinstance(index, Draw) else Draw(index)
-        name = self.manifest.name(row)
-        try:
-            image = decode_image(self.manifest.image_bytes(row))
-        except ImageError as error:
-            raise FerVitError(f"{self.manifest.path}, image {name}: {error}.") from error
-        landmarks = None if np.isnan(self.landmarks[row]).any() else self.landmarks[row]
-        crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=True)
-        if self.augment is not None:
-            crop, points = self.augment(crop, points, seed)
-        boxes, valid = place_regions(points, self.spec)
+        draw = index if isinstance(index, Draw) else Draw(index)
+        return make_sample(self.encoded(draw.row), draw, self.spec, self.augment)
+
+    def encoded(self, row: int) -> EncodedFace:
+        """Returns a row as the manifest has it."""
+        path, name = self.manifest.path, self.manifest.name(row)
+        with naming(path, name):
+            image = self.manifest.image_bytes(row)
         target = None if self.targets is None else self.targets[row]
-        return Sample(crop, boxes, valid, target, -1 if repeat else row, name, to_crop)
+        return EncodedFace(path, name, image, self.landmarks[row], target)
+
+
+def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Change | None = None) -> Sample:
+    """Decodes, crops and augments a face.
+
+    Raises:
+        FerVitError: The image cannot be decoded.
+    """
+    with naming(face.manifest, face.path):
+        image = decode_image(face.image)
+    landmarks = None if np.isnan(face.landmarks).any() else face.landmarks
+    crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
+    if augment is not None:
+        crop, points = augment(crop, points, draw.seed)
+    boxes, valid = place_regions(points, spec)
+    return Sample(crop, boxes, valid, face.target, -1 if draw.repeat else draw.row, face.path, to_crop)
+
+
+@contextmanager
+def naming(manifest: str | Path, path: str) -> Iterator[None]:
+    """Adds to the error of an image where it is."""
+    try:
+        yield
+    except ImageError as error:
+        raise FerVitError(f"{manifest}, image {path}: {error}.") from error

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from fer_vit.data.checks import _check, _metadata, _votes
 from fer_vit.data.schema import SCHEMA, SPLITS, Split
-from fer_vit.data.shards import find_shards
+from fer_vit.data.shards import Shard, find_shards
 from fer_vit.data.writing import PART
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import read_bytes
@@ -66,16 +66,23 @@ class Manifest:
         """
         found = find_shards(path)
         names = _metadata(found[0].place, found[0].read([]))
-        tables = [SCHEMA.empty_table()]
-        for shard in found:
-            if shard.split in (None, *splits):
-                tables.append(shard.read())
-                if (theirs := _check(shard, tables[-1])) != names:
-                    raise FerVitError(
-                        f"{shard.place}: expected the labels {', '.join(names)}, as in {found[0].place}, "
-                        f"but got {', '.join(theirs)}. Run `fer-vit prepare` again."
-                    )
-        return cls(path, tables[-1] if len(found) == 1 else pa.concat_tables(tables), names)
+        tables = [cls.read_shard(shard, names).table for shard in found if shard.split in (None, *splits)]
+        return cls(path, tables[0] if len(tables) == 1 else pa.concat_tables([SCHEMA.empty_table(), *tables]), names)
+
+    @classmethod
+    def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
+        """Reads and checks one file, which must have these labels.
+
+        Raises:
+            FerVitError: As of `read`.
+        """
+        table = shard.read()
+        if (theirs := _check(shard, table)) != names:
+            raise FerVitError(
+                f"{shard.place}: expected the labels {', '.join(names)}, as in the other shards, "
+                f"but got {', '.join(theirs)}. Run `fer-vit prepare` again."
+            )
+        return cls(shard.place, table, names)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

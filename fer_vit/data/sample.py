@@ -1,6 +1,7 @@
 """The contract between data and model: one face, and a batch of faces."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -80,6 +81,24 @@ def collate(samples: Sequence[Sample]) -> Batch:
     )
 
 
+class EncodedFace(NamedTuple):
+    """A row of a manifest, its image not decoded yet.
+
+    Attributes:
+        manifest: What to call the manifest or shard.
+        path: What to call the image.
+        image: The encoded image.
+        landmarks: Points (5, 2) in image pixels; NaN where there are none.
+        target: Share of every class (C,), or None.
+    """
+
+    manifest: str | Path
+    path: str
+    image: bytes
+    landmarks: Array
+    target: Array | None
+
+
 class Draw(NamedTuple):
     """A row as a sampler asks for it.
 
@@ -87,8 +106,10 @@ class Draw(NamedTuple):
         row: The row.
         seed: Of its augmentation.
         repeat: Whether the row only fills up a process's share.
+        face: What is in the row, for a data set that does not hold it.
     """
 
     row: int
     seed: int = 0
     repeat: bool = False
+    face: EncodedFace | None = None

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DistributedSampler
+from torch.utils.data import Dataset, DistributedSampler
 
 from fer_vit.data.dataset import FaceDataset
-from fer_vit.data.sample import Draw
+from fer_vit.data.sample import Draw, Sample
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
 from fer_vit.processes import run_seed
@@ -30,14 +30,14 @@ class TrainSampler(DistributedSampler[Draw]):
 
     def __init__(
         self,
-        dataset: FaceDataset,
+        dataset: Dataset[Sample],
         weights: Array | None = None,
         num_replicas: int = 1,
         rank: int = 0,
         start: tuple[int, int] = (0, 0),
     ) -> None:
         super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
-        self.num_samples = max(1, len(dataset) // num_replicas)
+        self.num_samples = max(1, len(dataset) // num_replicas)  # type: ignore[arg-type]
         self.weights = weights
         self.start = start
         self.epoch = start[0]
@@ -46,13 +46,17 @@ class TrainSampler(DistributedSampler[Draw]):
         """Lightning speaks of epoch 0 before it has read the checkpoint."""
         self.epoch = max(epoch, self.start[0])
 
+    @property
+    def done(self) -> int:
+        """How many rows of the epoch, over all processes, have had their turn."""
+        return self.start[1] if self.epoch == self.start[0] else 0
+
     def __iter__(self) -> Iterator[Draw]:
         rows = len(self.dataset)  # type: ignore[arg-type]
         rng = np.random.default_rng((self.seed, self.epoch))
         order = rng.permutation(rows) if self.weights is None else rng.choice(rows, rows, p=self.weights)
         seeds = rng.integers(2**31, size=rows)
-        done = self.start[1] if self.epoch == self.start[0] else 0
-        places = np.resize(np.arange(rows), self.num_samples * self.num_replicas)[done + self.rank :: self.num_replicas]
+        places = np.arange(self.done + self.rank, self.num_samples * self.num_replicas, self.num_replicas) % rows
         return (Draw(int(order[place]), int(seeds[place])) for place in places)
 
 
@@ -87,3 +91,23 @@ def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:
                 f"The checkpoint is of the middle of an epoch with {name} {position.get(name)}, but now it is {value}. "
                 "Go on with the same, or from the end of an epoch."
             )
+
+
+def from_litdata(position: dict[str, Any]) -> dict[str, Any]:
+    """Takes the position of an earlier version, which streamed shards by litdata, for one of today; others as they are.
+
+    Raises:
+        FerVitError: It is of the middle of an epoch, the order of which only litdata knows.
+    """
+    if "dataset" not in position:
+        return position
+    try:
+        ended = position["num_samples_yielded"] >= position["batches"] * position["dataset"]["batch_size"]
+    except (KeyError, TypeError):
+        ended = False
+    if not ended:
+        raise FerVitError(
+            "The checkpoint is of the middle of an epoch of shards, as an earlier version dealt them out. Go on from "
+            "the end of an epoch."
+        )
+    return {"epoch": position.get("current_epoch")}

@@ -3,8 +3,9 @@
 Each is a manifest in itself, named as Hugging Face `datasets` recognises a split: `train-00002-of-00008.parquet`.
 """
 
-import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,6 @@ import pyarrow.parquet as pq
 from fer_vit.errors import FerVitError
 
 NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
-INDEX = "index.json"
-"""The list of the train shards that litdata reads."""
 
 
 class Shard(NamedTuple):
@@ -40,10 +39,24 @@ class Shard(NamedTuple):
         Raises:
             FerVitError: It is not a whole Parquet file.
         """
-        try:
+        with self._whole():
             table = pq.read_table(self.path, columns=columns, filesystem=self.files, partitioning=None)
             table.validate(full=True)  # text may be no Unicode, lists may reach beyond their values
             return table
+
+    def footer(self) -> pq.FileMetaData:
+        """Reads the number of rows and the metadata.
+
+        Raises:
+            FerVitError: As of `read`.
+        """
+        with self._whole():
+            return pq.read_metadata(self.path, filesystem=self.files)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        try:
+            yield
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             if "://" in self.place and isinstance(error, OSError):
@@ -103,29 +116,3 @@ def find_shards(place: str | Path) -> list[Shard]:
             if name not in found:
                 raise FerVitError(f"{name} is missing in {place}. Copy it there, or run `fer-vit prepare` again.")
     return [Shard(match[1], f"{place}/{name}", paths[name], files) for name, match in found.items()]
-
-
-def check_index(place: str | Path) -> None:
-    """Checks that the list that litdata reads names the train shards that are there, with their sizes.
-
-    Raises:
-        FerVitError: It does not, or there is none.
-    """
-    shards = [shard for shard in find_shards(place) if shard.split == "train"]
-    if not shards:
-        raise FerVitError(f"{place} has no rows with split train. Prepare the data set with that split.")
-    files = shards[0].files
-    sizes = {info.base_name: info.size for info in files.get_file_info([shard.path for shard in shards])}
-    try:
-        with files.open_input_stream(f"{shards[0].path.rpartition('/')[0]}/{INDEX}") as stream:
-            index = json.loads(stream.read())
-        listed = {chunk["filename"]: chunk["chunk_bytes"] for chunk in index["chunks"]}
-        if any(index["config"].values()):  # litdata would import the modules that `data_spec` names
-            raise ValueError("not of `prepare`")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FerVitError(f"Cannot read {INDEX} in {place}. Copy the whole folder that `prepare` made.") from error
-    if listed != sizes:
-        wrong = min(name for name in listed.keys() | sizes.keys() if listed.get(name) != sizes.get(name))
-        raise FerVitError(
-            f"{wrong} in {place} is not the one that {INDEX} names. Copy the whole folder that `prepare` made again."
-        )

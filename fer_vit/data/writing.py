@@ -1,9 +1,9 @@
 """Writing manifests and shards."""
 
+import hashlib
 import json
 import os
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from fer_vit.data.checks import OUTSIDE
 from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
-from fer_vit.data.shards import INDEX, shard_name
+from fer_vit.data.shards import shard_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.files import atomic_write
@@ -29,7 +29,11 @@ PART = 2000
 
 
 def write_manifest(
-    path: Path, reading: Reading, source: str, embed: Literal["auto", "always", "never"] = "auto"
+    path: Path,
+    reading: Reading,
+    source: str,
+    embed: Literal["auto", "always", "never"] = "auto",
+    together: str | None = None,
 ) -> None:
     """Writes a manifest, which is there when it is whole.
 
@@ -38,12 +42,13 @@ def write_manifest(
         reading: The rows.
         source: Name of the data set.
         embed: Whether images are kept inside: small ones, all, or none.
+        together: What the shards of one data set have in common.
 
     Raises:
         FerVitError: The folder cannot be written, an image cannot be read or does not lie below the folder, or `embed`
             is "never" and a row has no file.
     """
-    meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
+    meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__, "together": together}
     schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
     with atomic_write(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), PART):
@@ -78,18 +83,11 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
     rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
     counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
     names = [(split, k, shard_name(split, k, count)) for split, count in counts.items() for k in range(count)]
-    index = []
+    together = hashlib.sha256("\n".join(row.name for row in reading.rows).encode("utf-8", "backslashreplace"))
     with atomic_write(folder) as part:
         for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
             dealt = rows[split][number :: counts[split]]
-            write_manifest(part / name, replace(reading, rows=dealt), source, "always")
-            if split == "train":
-                size = (part / name).stat().st_size
-                index.append({"filename": name, "chunk_bytes": size, "chunk_size": len(dealt), "dim": None})
-        # litdata's own layout; what it calls chunks are our shards, and its serialisers have nothing to do here.
-        nothing = dict.fromkeys(("chunk_bytes", "chunk_size", "compression", "data_spec", "encryption"))
-        config: dict[str, Any] = {**nothing, "data_format": []}
-        (part / INDEX).write_text(json.dumps({"chunks": index, "config": config, "updated_at": str(time.time())}))
+            write_manifest(part / name, replace(reading, rows=dealt), source, "always", together.hexdigest())
 
 
 def check_images(reading: Reading, folder: Path, embed: str) -> None:

@@ -29,7 +29,7 @@ def drops(net: RegionViT, tokens: Tokens, units: Tensor) -> Tensor:
     Returns:
         Falls (B, U, C), negative where a logit rises.
     """
-    # Not the logits of a trace: those may come of other kernels, and in bfloat16 the difference would count as a fall.
-    whole = net.forward_head(net.forward_features(tokens)).float()
-    falls = [whole - masked_logits(net, tokens, unit) for unit in units.unbind(1)]
-    return torch.stack(falls, dim=1) if falls else whole.new_zeros(len(whole), 0, whole.shape[1])
+    # Not the logits of a trace: other kernels may have computed them, and in bfloat16 the difference would count.
+    intact = net.forward_head(net.forward_features(tokens)).float()
+    falls = [intact - masked_logits(net, tokens, unit) for unit in units.unbind(1)]
+    return torch.stack(falls, dim=1) if falls else intact.new_zeros(len(intact), 0, intact.shape[1])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def exact(values: Tensor) -> torch.autocast:
+def no_autocast(values: Tensor) -> torch.autocast:
     """Keeps products in float32, where a user's autocast would round them to bfloat16 again."""
     return torch.autocast(values.device.type, enabled=False)
 
@@ -21,7 +21,7 @@ def raw(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
         attention: Weights (B, H, T, T) of every block.
         pool: How much each token counts in what is classified (B, T).
     """
-    with exact(pool):
+    with no_autocast(pool):
         return (pool[:, None].float() @ attention[-1].float().mean(1))[:, 0]
 
 
@@ -36,7 +36,7 @@ def rollout(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
         pool: How much each token counts in what is classified (B, T).
     """
     flow = pool[:, None].float()  # (B, 1, T)
-    with exact(pool):
+    with no_autocast(pool):
         for weights in reversed(attention):
             flow = (flow @ weights.float().mean(1) + flow) / 2
     return flow[:, 0]
@@ -67,5 +67,5 @@ def relevance(
             row = row + row @ (sign * gradient.float() * weights.float()).clamp(min=0).mean(1)
         return row[:, 0]
 
-    with exact(pool):
+    with no_autocast(pool):
         return flow(1.0) - flow(-1.0)

@@ -4,20 +4,24 @@ B images, T tokens, R regions, S crop size, C classes.
 """
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.stats import ConstantInputWarning, spearmanr
 from torch import Tensor, nn
 
 from fer_vit.explain.ablation import drops, masked_logits
-from fer_vit.explain.methods import Explanation, Method, explain, explain_each
+from fer_vit.explain.methods import Control, Explanation, Method, explain, explain_each
 from fer_vit.explain.regions import coverage, units
-from fer_vit.explain.trace import evaluating, trace
+from fer_vit.explain.trace import Trace, evaluating, trace
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
 
 STEPS = 10
-"""Parts into which tokens or pixels are cut to be taken away one after the other."""
+"""Steps in which tokens or pixels are taken away."""
 GROUPS = 5
 """Groups of tokens that SaCo compares: a face may have no more than eight."""
 
@@ -29,13 +33,13 @@ BETTER = {
     "region agreement": 1,
     "saco": 1,
 }
-"""The measures, and whether more (1) or less (-1) of them speaks for an explanation."""
+"""The measures, and whether more (1) or less (-1) is better."""
 
 
 @torch.no_grad()
-def faithfulness(
-    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, methods: Sequence[Method]
-) -> dict[Method, dict[str, Tensor]]:
+def measure(
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, methods: Sequence[Method | Control]
+) -> dict[str, dict[str, Tensor]]:
     """Measures how well methods explain the predicted class of each face.
 
     * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while tokens are masked,
@@ -43,7 +47,7 @@ def faithfulness(
     * pixel deletion, pixel insertion: the same with pixels, which give way to a blurred face.
     * region agreement: Spearman's rank correlation of the regions' shares with the fall of the logit when each is
       masked.
-    * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with tokens in the place of
+    * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with tokens instead of
       pixels: whether groups with a higher mean score change the probability more, weighted by how much higher, in
       [-1, 1]. NaN for faces with fewer tokens than groups.
 
@@ -57,46 +61,60 @@ def faithfulness(
     Returns:
         By method, each measure (B,) by the names of `BETTER`; NaN for a face that has none.
     """
-    layout = net.layout
     seen = trace(net, image, boxes, valid)
     label = seen.logits.argmax(-1)
-    direction = nn.functional.one_hot(label, seen.logits.shape[1]).float()
-    whole = _of(net.probabilities(seen.logits), label)
-    boxes = boxes.masked_fill(~valid[..., None], 0.0)
-    blurred = blur(image)
-    at = [step / STEPS for step in range(STEPS + 1)]
-    there = torch.ones_like(seen.tokens.x[..., 0], dtype=torch.bool)
-    if seen.tokens.valid is not None:
-        there &= seen.tokens.valid
-    there[:, : layout.num_prefix] = False
-    count = there.sum(1, keepdim=True)
-
-    def masked(hidden: Tensor) -> Tensor:
-        return _of(net.probabilities(masked_logits(net, seen.tokens, hidden)), label)
-
-    def shown(keep: Tensor) -> Tensor:
-        return _of(net.probabilities(net(torch.where(keep[:, None], image, blurred), boxes, valid)), label)
-
-    def measures(found: Explanation) -> dict[str, Tensor]:
-        ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # what is not there comes last
-        part = ranks / count.clamp(min=1)
-        pixels = pixel_scores(layout, net.patch_size, found.scores, boxes, net.config.img_size)
-        pixel_part = _ranks(pixels.flatten(1)).view_as(pixels) / pixels[0].numel()
-        groups = [(ranks * GROUPS // count.clamp(min=1) == i) & there for i in range(GROUPS)]
-        salience = torch.stack([(found.scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups], 1)
-        effect = torch.stack([whole - masked(group) for group in groups], 1)
-        return {
-            "deletion": _area([masked((part < share) & there) for share in at]),
-            "insertion": _area([masked((part >= share) & there) for share in at]),
-            "pixel deletion": _area([shown(pixel_part >= share) for share in at]),
-            "pixel insertion": _area([shown(pixel_part < share) for share in at]),
-            "region agreement": spearman(found.shares, falls, valid),
-            "saco": torch.where(count[:, 0] >= GROUPS, saco(salience, effect), torch.nan),
-        }
-
+    faces = _Faces(net, seen, image, blur(image), boxes.masked_fill(~valid[..., None], 0.0), valid, label)
     with evaluating(net):
-        falls = (drops(net, seen.tokens, units(layout, seen.parts)) * direction[:, None]).sum(-1)
-        return {method: measures(explain_each(net, seen, method)[0]) for method in methods}
+        falls = drops(net, seen.tokens, units(net.layout, seen.membership))[torch.arange(len(label)), :, label]
+        return {method: _measures(faces, explain_each(net, seen, method)[0], falls) for method in methods}
+
+
+class _Faces(NamedTuple):
+    """Faces whose tokens or pixels are hidden, to see what is left of the class that was predicted."""
+
+    net: RegionViT
+    seen: Trace
+    image: Tensor
+    blurred: Tensor
+    boxes: Tensor
+    valid: Tensor
+    label: Tensor
+
+    def probability(self, logits: Tensor) -> Tensor:
+        """Of the class (B,)."""
+        return self.net.probabilities(logits).gather(1, self.label[:, None])[:, 0]
+
+    def masked(self, hidden: Tensor) -> Tensor:
+        """The probability (B,) without the tokens that are `hidden` (B, T)."""
+        return self.probability(masked_logits(self.net, self.seen.tokens, hidden))
+
+    def shown(self, keep: Tensor) -> Tensor:
+        """The probability (B,) with all pixels blurred except for those to `keep` (B, S, S)."""
+        image = torch.where(keep[:, None], self.image, self.blurred)
+        return self.probability(self.net(image, self.boxes, self.valid))
+
+
+def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Tensor]:
+    """Returns each measure of an explanation; `falls` (B, R) says how much the logit falls without each region."""
+    net, steps = faces.net, [step / STEPS for step in range(STEPS + 1)]
+    there = _located(net, found.scores, faces.seen.tokens.valid)
+    count = there.sum(1, keepdim=True)
+    ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # what is not there comes last
+    rank = ranks / count.clamp(min=1)  # in [0, 1]
+    pixels = pixel_scores(net.layout, net.patch_size, found.scores, faces.boxes, net.config.img_size)
+    pixel_rank = _ranks(pixels.flatten(1)).view_as(pixels) / pixels[0].numel()
+    groups = [(ranks * GROUPS // count.clamp(min=1) == i) & there for i in range(GROUPS)]
+    salience = torch.stack([(found.scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups], 1)
+    intact = faces.probability(faces.seen.logits)
+    effect = torch.stack([intact - faces.masked(group) for group in groups], 1)
+    return {
+        "deletion": _area([faces.masked((rank < step) & there) for step in steps]),
+        "insertion": _area([faces.masked((rank >= step) & there) for step in steps]),
+        "pixel deletion": _area([faces.shown(pixel_rank >= step) for step in steps]),
+        "pixel insertion": _area([faces.shown(pixel_rank < step) for step in steps]),
+        "region agreement": spearman(found.shares, falls, faces.valid),
+        "saco": torch.where(count[:, 0] >= GROUPS, saco(salience, effect), torch.nan),
+    }
 
 
 def pixel_scores(layout: TokenLayout, patch_size: int, scores: Tensor, boxes: Tensor, size: int) -> Tensor:
@@ -142,17 +160,15 @@ def saco(salience: Tensor, effect: Tensor) -> Tensor:
 
 def spearman(a: Tensor, b: Tensor, valid: Tensor) -> Tensor:
     """Rank correlation (B,) of values (B, R) where valid (B, R); NaN for fewer than three or without spread."""
-    found = []
-    for x, y, there in zip(a, b, valid, strict=True):
-        pair = torch.stack([_mean_ranks(x[there]), _mean_ranks(y[there])])
-        spread = bool(there.sum() > 2) and bool((pair.std(1) > 0).all())
-        found.append(torch.corrcoef(pair)[0, 1] if spread else pair.new_tensor(torch.nan))
-    return torch.stack(found)
+    rows = zip(*(values.double().cpu().numpy() for values in (a, b)), valid.cpu().numpy(), strict=True)
+    with warnings.catch_warnings(action="ignore", category=ConstantInputWarning):
+        found = [spearmanr(x[there], y[there]).statistic if there.sum() > 2 else np.nan for x, y, there in rows]
+    return torch.tensor(found, dtype=torch.float64)
 
 
 @torch.no_grad()
 def randomised(
-    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method, seed: int = 0
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method | Control, seed: int = 0
 ) -> Iterator[tuple[str, Tensor]]:
     """Sanity check: does the explanation change when the model forgets what it learned?
 
@@ -161,28 +177,32 @@ def randomised(
     the model.
 
     Yields:
-        What was randomised last, and the rank correlation (B,) of the tokens' scores with those of the whole model, for
-        the class that the whole model predicts.
+        What was shuffled last, and the rank correlation (B,) of the tokens' scores with those of the intact model, for
+        the class that the intact model predicts.
     """
-    first = explain(net, image, boxes, valid, method)
-    label = first.probabilities.argmax(-1)
-    direction = nn.functional.one_hot(label, first.probabilities.shape[1]).float()
-    present = net.tokenize(image, boxes, valid).valid
-    places = torch.ones_like(first.scores, dtype=torch.bool) if present is None else present.clone()
-    places[:, : net.layout.num_prefix] = False
-    other = copy.deepcopy(net)
+    intact = explain(net, image, boxes, valid, method)
+    label = intact.probabilities.argmax(-1)
+    direction = nn.functional.one_hot(label, intact.probabilities.shape[1]).float()
+    there = _located(net, intact.scores, net.tokenize(image, boxes, valid).valid)
+    shuffled = copy.deepcopy(net)
     generator = torch.Generator().manual_seed(seed)
-    blocks = [(f"block {number}", block) for number, block in enumerate(other.vit.blocks)]
-    parts = [("classifier", other.vit.head), ("pooling", other.pool), *reversed(blocks)]
-    for name, module in parts:
+    blocks = [(f"block {number}", block) for number, block in enumerate(shuffled.vit.blocks)]
+    for name, module in [("classifier", shuffled.vit.head), ("pooling", shuffled.pool), *reversed(blocks)]:
         parameters = list(module.parameters())
         if not parameters:  # not every pooling learns
             continue
         for parameter in parameters:
             order = torch.randperm(parameter.numel(), generator=generator)
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
-        scores = explain(other, image, boxes, valid, method, direction).scores
-        yield name, spearman(first.scores, scores, places)
+        scores = explain(shuffled, image, boxes, valid, method, direction).scores
+        yield name, spearman(intact.scores, scores, there)
+
+
+def _located(net: RegionViT, scores: Tensor, valid: Tensor | None) -> Tensor:
+    """Which tokens (B, T) are there and lie in the face, unlike class and register tokens."""
+    located = torch.ones_like(scores, dtype=torch.bool) if valid is None else valid.clone()
+    located[:, : net.layout.num_prefix] = False
+    return located
 
 
 def blur(image: Tensor) -> Tensor:
@@ -194,20 +214,11 @@ def blur(image: Tensor) -> Tensor:
     return weights @ image @ weights.T
 
 
-def _of(probabilities: Tensor, label: Tensor) -> Tensor:
-    return probabilities.gather(1, label[:, None])[:, 0]
-
-
 def _ranks(values: Tensor) -> Tensor:
-    """0 for the highest value of each row (B, M), M - 1 for the lowest; equal ones come in random order."""
+    """0 for the highest value of each row (B, M), M - 1 for the lowest; equal values come in random order."""
     mixed = torch.randperm(values.shape[1], generator=torch.Generator().manual_seed(0)).to(values.device)
     ranks: Tensor = values[:, mixed].argsort(dim=1, descending=True, stable=True).argsort(1)
     return ranks[:, mixed.argsort()]
-
-
-def _mean_ranks(values: Tensor) -> Tensor:
-    """Ranks (M,), equal values sharing theirs."""
-    return ((values[:, None] > values).sum(1) + (values[:, None] >= values).sum(1)).double() / 2
 
 
 def _area(curve: list[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the single attention heads do: where each one looks, and how far.
+"""What each attention head does: where it looks, and how far.
 
 B images, L blocks, H heads, T tokens, C expressions, R regions.
 """
@@ -8,20 +8,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fer_vit.explain.attention import exact
+from fer_vit.explain.attention import no_autocast
 from fer_vit.explain.relations import head_relations
 from fer_vit.explain.trace import Trace
 
 
 class HeadRoles(NamedTuple):
-    """The jobs of the heads; attention to class and register tokens, which lie nowhere, is left out.
+    """What the heads do; attention to class and register tokens, which lie nowhere in the face, is left out.
 
     Attributes:
         maps: Where the tokens that are classified look (B, L, H, T); patches and regions of a face together have 1.
         distance: How far patch and region tokens look on average (B, L, H), in crop pixels: Dosovitskiy et al., "An
             Image is Worth 16x16 Words" (ICLR 2021), figure 7.
         expressions: Where the query of each expression looks (B, C, T), mean over the decoder's heads; C is 0 for
-            classifiers than "query".
+            classifiers other than "query".
         relations: How much each region takes from each one through a head (B, L, H, R, R), see `head_relations`.
     """
 
@@ -39,13 +39,13 @@ def head_roles(seen: Trace) -> HeadRoles:
     apart = torch.cdist(seen.tokens.centres.float(), seen.tokens.centres.float())[:, None]  # (B, 1, T, T), in pixels
     maps, distance = [], []
     for weights in seen.attention:
-        places = weights.float().clone()  # (B, H, T, T)
-        places[..., : seen.layout.num_prefix] = 0.0
-        with exact(places):
-            maps.append(_shares(looking @ places)[:, :, 0])
+        located = weights.float().clone()  # (B, H, T, T)
+        located[..., : seen.layout.num_prefix] = 0.0
+        with no_autocast(located):
+            maps.append(_shares(looking @ located)[:, :, 0])
         # A token that nobody looks at is missing, or hard attention took it out: it does not look either.
-        there = places.sum((1, 2)) > 0  # (B, T)
-        far = (_shares(places) * apart).sum(-1)  # (B, H, T)
+        there = located.sum((1, 2)) > 0  # (B, T)
+        far = (_shares(located) * apart).sum(-1)  # (B, H, T)
         distance.append((far * there[:, None]).sum(-1) / there.sum(-1).clamp(min=1)[:, None])
     expressions = _shares(pool) if pool.shape[1] > 1 else pool[:, :0]
     return HeadRoles(torch.stack(maps, 1), torch.stack(distance, 1), expressions, head_relations(seen))

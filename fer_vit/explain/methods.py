@@ -19,7 +19,9 @@ from fer_vit.model.region_vit import RegionViT
 
 CLASS_SPECIFIC = ("relevance", "ablation")
 """Methods that know which class they explain."""
-Method = Literal["relevance", "ablation", "rollout", "raw", "random", "centre"]
+Method = Literal["relevance", "ablation", "rollout", "raw"]
+Control = Literal["random", "centre"]
+"""What methods are compared with: scores that know nothing of the model."""
 
 
 class Explanation(NamedTuple):
@@ -45,7 +47,7 @@ def explain(
     image: Tensor,
     boxes: Tensor,
     valid: Tensor,
-    method: Method = "relevance",
+    method: Method | Control = "relevance",
     direction: Tensor | None = None,
 ) -> Explanation:
     """Classifies faces and says which patches and regions speak for the prediction.
@@ -68,12 +70,15 @@ def explain(
 
 def check_method(method: str) -> None:
     """Raises FerVitError for a method that does not exist."""
-    if method not in get_args(Method):
-        raise FerVitError(f"Expected method to be one of {', '.join(get_args(Method))}, but got {method}.")
+    known = get_args(Method) + get_args(Control)
+    if method not in known:
+        raise FerVitError(f"Expected method to be one of {', '.join(known)}, but got {method}.")
 
 
 @torch.no_grad()
-def explain_each(net: RegionViT, seen: Trace, method: Method, directions: Tensor | None = None) -> list[Explanation]:
+def explain_each(
+    net: RegionViT, seen: Trace, method: Method | Control, directions: Tensor | None = None
+) -> list[Explanation]:
     """Explains several scores (E, B, C) of faces that the model has `seen`; other arguments as for `explain`."""
     check_method(method)
     if directions is None:
@@ -81,30 +86,33 @@ def explain_each(net: RegionViT, seen: Trace, method: Method, directions: Tensor
     found = ablated(net, seen, directions) if method == "ablation" else attributed(net, seen, directions, method)
     probabilities = net.probabilities(seen.logits)
     return [
-        Explanation(probabilities, _whole(scores), net.layout.patch_map(_whole(scores)), _whole(shares))
+        Explanation(probabilities, _normalised(scores), net.layout.patch_map(_normalised(scores)), _normalised(shares))
         for scores, shares in found
     ]
 
 
-def _whole(values: Tensor) -> Tensor:
-    """Scales rows so that their absolute values sum to 1; rows of 0 stay so."""
+def _normalised(values: Tensor) -> Tensor:
+    """Scales rows so that their absolute values sum to 1; rows of zeros stay zeros."""
     return values / values.abs().sum(1, keepdim=True).clamp(min=1e-12)
 
 
-def attributed(net: RegionViT, seen: Trace, directions: Tensor, method: Method) -> Iterator[tuple[Tensor, Tensor]]:
+def attributed(
+    net: RegionViT, seen: Trace, directions: Tensor, method: Method | Control
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields scores of tokens (B, T) and shares of regions (B, R) by a method that has a score for every token."""
     for scores in token_scores(net, seen, directions, method):
         scores[:, : net.layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
         if seen.tokens.valid is not None:
             scores = scores * seen.tokens.valid
-        yield scores, region_means(seen.parts, scores)  # a sum would let large regions win by the patches under them
+        # A sum would let large regions win by the number of patches under them.
+        yield scores, region_means(seen.membership, scores)
 
 
-def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method) -> Iterator[Tensor]:
+def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method | Control) -> Iterator[Tensor]:
     """Yields scores of every token (B, T) for each direction (E, B, C)."""
     tokens, pool = seen.tokens, seen.pooled.weights
     if method == "random":
-        # Other numbers for other faces, the same for the same.
+        # The same face always gets the same numbers, other faces get others.
         generator = torch.Generator().manual_seed(zlib.crc32(tokens.x.detach().float().cpu().numpy().tobytes()))
         yield from torch.rand(len(directions), *tokens.x.shape[:2], generator=generator).to(tokens.x.device)
         return
@@ -112,15 +120,15 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
         apart = (tokens.centres.float() - net.config.img_size / 2).norm(dim=-1)
         yield from (-2 * (apart / (net.config.img_size / 2)).square()).exp().expand(len(directions), -1, -1).clone()
         return
-    looked = [pool] if net.config.head == "query" else []
+    with_pool = [pool] if net.config.head == "query" else []
     for direction in directions:
         if method == "relevance":
-            aims = [*seen.attention, *looked]
-            gradients = torch.autograd.grad(seen.logits, aims, direction.to(seen.logits), retain_graph=True)
+            attended = [*seen.attention, *with_pool]
+            gradients = torch.autograd.grad(seen.logits, attended, direction.to(seen.logits), retain_graph=True)
             depth = len(seen.attention)
             yield relevance(seen.attention, gradients[:depth], pool, *gradients[depth:])
         else:
-            # With a query for each expression: where those of the score looked.
+            # With a query for each expression: where the queries of the score looked.
             weights = pool.mean(1)  # (B, Q, T)
             one = weights[:, 0] if weights.shape[1] == 1 else (direction.abs()[..., None] * weights).sum(1)
             yield (rollout if method == "rollout" else raw)(seen.attention, one)
@@ -132,7 +140,7 @@ def ablated(net: RegionViT, seen: Trace, directions: Tensor) -> Iterator[tuple[T
     A region's fall is that of its tokens and patches together; each of these has the mean fall of the regions that it
     belongs to, a patch outside all of them 0.
     """
-    together = units(net.layout, seen.parts)  # (B, R, T)
+    together = units(net.layout, seen.membership)  # (B, R, T)
     with evaluating(net):
         falls = drops(net, seen.tokens, together)  # (B, R, C)
     for direction in directions:

@@ -10,7 +10,7 @@ from fer_vit.model.tokens import TokenLayout
 
 
 def coverage(layout: TokenLayout, patch_size: int, boxes: Tensor) -> Tensor:
-    """Part of every patch that lies in each box.
+    """Fraction of every patch that lies in each box.
 
     Args:
         layout: Which token is which.
@@ -18,7 +18,7 @@ def coverage(layout: TokenLayout, patch_size: int, boxes: Tensor) -> Tensor:
         boxes: Boxes (B, R, 4), xyxy in crop pixels.
 
     Returns:
-        Parts in [0, 1], (B, R, N).
+        Fractions in [0, 1], (B, R, N).
     """
 
     def inside(low: Tensor, high: Tensor, cells: int) -> Tensor:  # (B, R), (B, R) -> (B, R, cells)
@@ -31,8 +31,8 @@ def coverage(layout: TokenLayout, patch_size: int, boxes: Tensor) -> Tensor:
     return area.flatten(2) / patch_size**2
 
 
-def members(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
-    """Part of every token that belongs to each region: its own tokens wholly, patches as far as its box covers them.
+def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
+    """How much of every token belongs to each region: all of its own tokens, patches as far as its box covers them.
 
     Args:
         layout: Which token is which.
@@ -41,7 +41,7 @@ def members(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) 
         valid: Which regions are there (B, R); the others have no tokens.
 
     Returns:
-        Parts in [0, 1], (B, R, T); 0 for class and register tokens, which lie nowhere in the face.
+        Fractions in [0, 1], (B, R, T); 0 for class and register tokens, which lie nowhere in the face.
     """
     found = torch.zeros(*valid.shape, layout.num_tokens, device=boxes.device)
     found[..., layout.patches] = coverage(layout, patch_size, boxes.masked_fill(~valid[..., None], 0.0))
@@ -51,32 +51,32 @@ def members(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) 
     return found
 
 
-def units(layout: TokenLayout, parts: Tensor) -> Tensor:
-    """Each region as a set: its own tokens, and the patches of which half or more lie in its box, or else the one of
+def units(layout: TokenLayout, membership: Tensor) -> Tensor:
+    """Each region as a set: its own tokens, and the patches of which half or more lie in its box, or else the patch of
     which most does.
 
     Args:
         layout: Which token is which.
-        parts: The regions' `members` (B, R, T).
+        membership: Of the tokens in the regions (B, R, T).
 
     Returns:
         (B, R, T).
     """
-    chosen = parts > 0
+    chosen = membership > 0
     if layout.num_patches:
-        covered = parts[..., layout.patches]
+        covered = membership[..., layout.patches]
         chosen[..., layout.patches] &= covered >= covered.amax(-1, keepdim=True).clamp(max=0.5)
     return chosen
 
 
-def region_means(parts: Tensor, values: Tensor) -> Tensor:
+def region_means(membership: Tensor, values: Tensor) -> Tensor:
     """Mean of a value over the tokens of each region.
 
     Args:
-        parts: The regions' `members` (B, R, T).
+        membership: Of the tokens in the regions (B, R, T).
         values: Of every token (B, T) or several of them (B, T, K).
 
     Returns:
         (B, R) or (B, R, K); 0 for missing regions.
     """
-    return torch.einsum("brt,bt...->br...", parts / parts.sum(-1, keepdim=True).clamp(min=1e-12), values)
+    return torch.einsum("brt,bt...->br...", membership / membership.sum(-1, keepdim=True).clamp(min=1e-12), values)

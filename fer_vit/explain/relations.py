@@ -9,7 +9,7 @@ B images, L blocks, H heads, T tokens, R regions.
 import torch
 from torch import Tensor
 
-from fer_vit.explain.attention import exact
+from fer_vit.explain.attention import no_autocast
 from fer_vit.explain.regions import region_means
 from fer_vit.explain.trace import Trace
 
@@ -22,11 +22,11 @@ def relations(seen: Trace) -> Tensor:
         How much each region (row) takes from each region (column), (B, R, R); rows sum to 1, those of missing regions
         to 0. The diagonal is what a region has of itself, by the residual paths too.
     """
-    flow = torch.eye(seen.parts.shape[-1], device=seen.parts.device).expand(len(seen.parts), -1, -1)
-    with exact(flow):
+    flow = torch.eye(seen.membership.shape[-1], device=seen.membership.device).expand(len(seen.membership), -1, -1)
+    with no_autocast(flow):
         for weights in seen.attention:
             flow = (weights.float().mean(1) @ flow + flow) / 2
-    return _between(seen.parts, flow)
+    return _between(seen.membership, flow)
 
 
 @torch.no_grad()
@@ -36,12 +36,13 @@ def head_relations(seen: Trace) -> Tensor:
     Returns:
         (B, L, H, R, R); rows sum to 1, those of missing regions, and of regions that look at no region, to 0.
     """
-    blocks = [torch.stack([_between(seen.parts, head) for head in weights.unbind(1)], 1) for weights in seen.attention]
-    return torch.stack(blocks, 1)
+    tokens = seen.membership
+    heads = (torch.stack([_between(tokens, head) for head in block.unbind(1)], 1) for block in seen.attention)
+    return torch.stack(list(heads), 1)
 
 
-def _between(parts: Tensor, flow: Tensor) -> Tensor:
+def _between(membership: Tensor, flow: Tensor) -> Tensor:
     """From tokens (B, T, T) to regions (B, R, R), rows scaled to a sum of 1."""
-    with exact(parts):
-        taken = region_means(parts, region_means(parts, flow.float()).mT).mT
+    with no_autocast(membership):
+        taken = region_means(membership, region_means(membership, flow.float()).mT).mT
     return taken / taken.sum(-1, keepdim=True).clamp(min=1e-12)

@@ -1,4 +1,4 @@
-"""A forward pass with all that explanations are made of, recorded from outside.
+"""A forward pass with all that explanations are made of, recorded without changing the model.
 
 B images, H heads, T tokens, R regions, C classes.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.regions import members
+from fer_vit.explain.regions import membership
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.pooling import Pooled
 from fer_vit.model.region_vit import RegionViT
@@ -26,7 +26,7 @@ class Trace(NamedTuple):
         attention: Weights (B, H, T, T) of every block, rows summing to 1.
         pooled: What is classified, and how much each token counts in it.
         logits: (B, C).
-        parts: How much of each token belongs to each region (B, R, T), see `regions.members`.
+        membership: How much of each token belongs to each region (B, R, T), see `regions.membership`.
         layout: Which token is which.
     """
 
@@ -34,12 +34,12 @@ class Trace(NamedTuple):
     attention: list[Tensor]
     pooled: Pooled
     logits: Tensor
-    parts: Tensor
+    membership: Tensor
     layout: TokenLayout
 
 
 def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
-    """Classifies faces and keeps what happened on the way.
+    """Classifies faces and keeps what explanations are made of.
 
     Args:
         net: The model; it is left as it is found.
@@ -59,16 +59,15 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
             tokens = tokens._replace(x=tokens.x.requires_grad_())
             pooled = net.pool(net.forward_features(tokens))
             logits = net.classify(pooled.x)
-    parts = members(net.layout, net.patch_size, boxes, valid)
-    return Trace(tokens, attention, pooled, logits, parts, net.layout)
+    return Trace(tokens, attention, pooled, logits, membership(net.layout, net.patch_size, boxes, valid), net.layout)
 
 
 @contextmanager
 def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
     """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1.
 
-    timm's attention computes its weights only when it is not fused, and then passes them through `attn_drop`: that is
-    where they are seen. Hard attention masks instead of taking tokens out. The model is left as it was found.
+    timm's attention computes its weights only when it is not fused, and then passes them through `attn_drop`, where a
+    hook sees them. Hard attention masks tokens instead of removing them. The model is left as it was found.
 
     Raises:
         RuntimeError: A forward pass ran, or none did, and nothing was recorded.
@@ -96,7 +95,7 @@ def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Puts a model into evaluation mode, and every part of it back into its own."""
+    """Puts a model into evaluation mode, and afterwards each of its modules back into the mode it had."""
     training = [module for module in net.modules() if module.training]
     net.eval()
     try:

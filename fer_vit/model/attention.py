@@ -144,34 +144,6 @@ class GaussianAttention(DotAttention):
         return self.attend(x, attn_mask)
 
 
-class HeadDrop(nn.Module):
-    """Drops one random head of a layer in training: its map counts as zero, for some of the faces.
-
-    "Multi-head self-attention dropping" of Xue et al., "TransFER: Learning Relation-aware Facial Expression
-    Representations with Transformers" (ICCV 2021). What remains is scaled, so that the mean over drops is the layer
-    without them. Stands where the heads' outputs lie side by side, before the projection.
-
-    Args:
-        num_heads: H, two or more.
-        rate: Probability that a face loses a head.
-    """
-
-    def __init__(self, num_heads: int, rate: float) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        if not self.training:
-            return x
-        batch = x.shape[0]
-        dropped = F.one_hot(torch.randint(self.num_heads, (batch,), device=x.device), self.num_heads)  # (B, H)
-        dropped = dropped * (torch.rand(batch, 1, device=x.device) < self.rate)
-        kept = (1 - dropped).to(x.dtype) / (1 - self.rate / self.num_heads)
-        return (split_heads(x, self.num_heads) * kept[:, :, None, None]).transpose(1, 2).flatten(2)
-
-
 def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
     """Switches torch's fused attention on or off in every attention layer of timm.
 

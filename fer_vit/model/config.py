@@ -1,5 +1,6 @@
 """What a RegionViT is made of: every choice, as plain values."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -7,16 +8,18 @@ import timm
 
 from fer_vit.errors import FerVitError, check_number, short
 
-LARGEST = {
-    "img_size": 2048,
-    "patch_size": 2048,
-    "embed_dim": 16_384,
-    "depth": 200,
-    "num_heads": 1024,
-    "region_grid": 64,
-    "reg_tokens": 1024,
+RANGES = {
+    "img_size": (1, 2048),
+    "patch_size": (1, 2048),
+    "embed_dim": (1, 16_384),
+    "depth": (1, 200),
+    "num_heads": (1, 1024),
+    "region_grid": (1, 64),
+    "reg_tokens": (0, 1024),
+    "dropout": (0, 1),
+    "drop_path_rate": (0, 1),
 }
-"""What nobody means: a file out of anywhere must not make a machine compute for hours before its weights are read."""
+"""Least and most: a stranger's file must not make a machine compute for hours before its weights are read."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,6 @@ class RegionViTConfig:
         region_grid: k: a region becomes k x k tokens.
         region_source: Regions are cut from the "image" and have an embedding of their own, or from the features that
             a convolutional "stem" has before its last halving: cheaper beside patches, and with what lies around.
-        patch_downscale: Foveated tokens: the patch grid sees the image at 1/2 or 1/4 of its size, the regions at full.
         pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order) or "none".
             Regions have the sinusoidal code of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
         attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or "gaussian" kernel of the
@@ -53,7 +55,6 @@ class RegionViTConfig:
         reg_tokens: Number of register tokens.
         dropout: Dropout in the encoder: of embeddings, attention weights, and around attention and feed-forward.
         drop_path_rate: Stochastic depth of the last block; rises linearly from 0.
-        head_drop_rate: Probability that a training face loses a random attention head in a block.
     """
 
     backbone: str = "vit_tiny_patch16_224"
@@ -69,7 +70,6 @@ class RegionViTConfig:
     regions: tuple[str, ...] = ()
     region_grid: int = 2
     region_source: Literal["image", "stem"] = "image"
-    patch_downscale: Literal[1, 2, 4] = 1
     pos_embed: Literal["learn", "sincos_2d", "sincos_1d", "none"] = "learn"
     attention: Literal["dot", "additive", "gaussian"] = "dot"
     block: Literal["pre_norm", "post_norm"] = "pre_norm"
@@ -79,52 +79,97 @@ class RegionViTConfig:
     reg_tokens: int | None = None
     dropout: float = 0.0
     drop_path_rate: float = 0.0
-    head_drop_rate: float = 0.0
 
     @property
     def needs_own_blocks(self) -> bool:
         """Whether a mechanism needs blocks of this project in the place of the backbone's own."""
         plain = (self.attention, self.block) == ("dot", "pre_norm")
-        return not plain or bool(self.keep_rate) or self.head_drop_rate > 0
+        return not plain or bool(self.keep_rate)
+
+
+RETIRED = {"patch_downscale": 1, "head_drop_rate": 0}
+"""Options that older versions had, and their values in a model that made no use of them."""
+
+
+def drop_retired(network: dict[str, Any]) -> dict[str, Any]:
+    """Returns the plain values of a configuration out of a file without the options that are no more.
+
+    Raises:
+        FerVitError: The model was made with one of them.
+    """
+    for name, unused in RETIRED.items():
+        value = network.get(name, unused)
+        if not isinstance(value, int | float) or value != unused:
+            raise FerVitError(
+                f"Expected network.{name} to be {unused}, because the option was removed, but got {short(value)}. "
+                "Use another model, or train again without it."
+            )
+    return {name: value for name, value in network.items() if name not in RETIRED}
+
+
+RULES: tuple[tuple[Callable[[RegionViTConfig], object], str], ...] = (
+    (
+        lambda c: (c.embed_dim or 0) % 4,
+        "Expected network.embed_dim to be a multiple of 4, but got {0.embed_dim}.",
+    ),
+    (
+        lambda c: not all(0 < rate <= 1 for rate in c.keep_rate),
+        "Expected network.keep_rate to hold numbers above 0, up to 1, but got {0.keep_rate}.",
+    ),
+    (
+        lambda c: c.tokens != "patch" and not c.regions,
+        "Expected at least one region with tokens: {0.tokens}, but got none (tokens: patch).",
+    ),
+    (
+        lambda c: c.tokens == "region" and c.keep_rate,
+        "network.keep_rate is about patches: use tokens: both or patch.",
+    ),
+    (
+        lambda c: c.region_source == "stem" and c.stem != "conv",
+        "network.region_source: stem cuts regions from the features of stem: conv. Set that too.",
+    ),
+    (
+        lambda c: c.stem == "conv" and c.pretrained,
+        "Pretrained weights have no convolutional stem: use stem: patch or pretrained: false.",
+    ),
+    (
+        lambda c: c.stem == "conv" and c.patch_size not in [2**step for step in range(1, 12)],
+        "Expected a power of two as patch_size with stem: conv, but got {0.patch_size}.",
+    ),
+    (
+        lambda c: c.pretrained and (c.attention, c.block) != ("dot", "pre_norm"),
+        "Pretrained weights are of attention: dot and block: pre_norm. Else use pretrained: false.",
+    ),
+    (
+        lambda c: c.causal and c.head != "query",
+        "Only the decoder of head: query can be causal, but the head is {0.head}.",
+    ),
+)
+"""What contradicts itself in a configuration, and what is then said."""
 
 
 def check_config(config: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration contradicts itself or names what does not exist."""
     for name, kind in get_type_hints(RegionViTConfig).items():  # checkpoints and Python hand over any value
-        value = getattr(config, name)
-        if not _is_a(value, kind):
-            one_of, words = get_args(kind), kind.__name__ if isinstance(kind, type) else str(kind)
-            words = f"one of {', '.join(map(str, one_of))}" if get_origin(kind) is Literal else words
-            raise FerVitError(f"Expected network.{name} to be {words}, but got {short(value)}.")
+        if not _is_a(value := getattr(config, name), kind):
+            raise FerVitError(f"Expected network.{name} to be {_words(kind)}, but got {short(value)}.")
     if not timm.is_model(config.backbone):
         close = ", ".join(timm.list_models(f"*{config.backbone.split('_')[0]}*patch*")[:3])
-        hint = f"for example {close}" if close else "for example vit_tiny_patch16_224"
-        raise FerVitError(f"Expected a timm model as backbone ({hint}), but got {config.backbone}.")
-    for name, most in LARGEST.items():
+        hint = close or "vit_tiny_patch16_224"
+        raise FerVitError(f"Expected a timm model as backbone (for example {hint}), but got {config.backbone}.")
+    for name, (least, most) in RANGES.items():
         if (number := getattr(config, name)) is not None:
-            check_number(f"network.{name}", number, 0 if name == "reg_tokens" else 1, most)
-    for name in ("dropout", "drop_path_rate", "head_drop_rate"):
-        check_number(f"network.{name}", getattr(config, name), 0, 1)
-    if config.embed_dim is not None and config.embed_dim % 4:
-        raise FerVitError(f"Expected network.embed_dim to be a multiple of 4, but got {config.embed_dim}.")
-    if not all(0 < rate <= 1 for rate in config.keep_rate):
-        raise FerVitError(f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {config.keep_rate}.")
-    if config.tokens != "patch" and not config.regions:
-        raise FerVitError(f"Expected at least one region with tokens: {config.tokens}, but got none (tokens: patch).")
-    if config.tokens == "region" and (config.keep_rate or config.patch_downscale > 1):
-        raise FerVitError("network.keep_rate and patch_downscale are about patches: use tokens: both or patch.")
-    if config.region_source == "stem" and config.stem != "conv":
-        raise FerVitError("network.region_source: stem cuts regions from the features of stem: conv. Set that too.")
-    if config.stem == "conv":
-        if config.pretrained:
-            raise FerVitError("Pretrained weights have no convolutional stem: use stem: patch or pretrained: false.")
-        patch = config.patch_size or 0
-        if patch < 2 or patch & (patch - 1):
-            raise FerVitError(f"Expected a power of two as patch_size with stem: conv, but got {config.patch_size}.")
-    if config.pretrained and (config.attention, config.block) != ("dot", "pre_norm"):
-        raise FerVitError("Pretrained weights are of attention: dot and block: pre_norm. Else use pretrained: false.")
-    if config.causal and config.head != "query":
-        raise FerVitError(f"Only the decoder of head: query can be causal, but the head is {config.head}.")
+            check_number(f"network.{name}", number, least, most)
+    for broken, words in RULES:
+        if broken(config):
+            raise FerVitError(words.format(config))
+
+
+def _words(kind: Any) -> str:
+    """Says what values of a type are: "int | None", "one of 1, 3"."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def _is_a(value: Any, kind: Any) -> bool:

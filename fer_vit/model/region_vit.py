@@ -1,31 +1,23 @@
 """RegionViT: a vision transformer that reads patch tokens and landmark-cropped region tokens together.
 
 The encoder, its class and register tokens, patch position embeddings and classifier are timm's `VisionTransformer`, so
-that timm's pretrained weights load; this file adds the region tokens and the mask of the missing ones. What else a
-configuration asks for is put in its place by `backbone`.
+that timm's pretrained weights load; this file is the way of a face through them, with the region tokens and the mask of
+the missing ones. `build` makes the parts.
 
-B images, S crop size, R regions, T tokens, D width, C classes (see `tokens`).
+B images, S crop size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width, C classes.
 """
 
-import math
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fer_vit.model.backbone import (
-    ATTENTION,
-    create_backbone,
-    create_pool,
-    create_region_embed,
-    patch_side,
-    remove_patches,
-)
+from fer_vit.model.backbone import prepend_prefix
+from fer_vit.model.build import build
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.positions import patch_centres, token_centres
-from fer_vit.model.tokens import RegionEmbed, TokenLayout, Tokens, keep_patches
+from fer_vit.model.positions import token_centres
+from fer_vit.model.tokens import Tokens, keep_patches
 
 
 class RegionViT(nn.Module):
@@ -36,13 +28,14 @@ class RegionViT(nn.Module):
     Args:
         config: What to build.
         labels: The C expressions in the order of the logits.
-        align: How faces are cropped for it: "landmarks" or "crop" (see `data.crop`).
+        align: How faces are cropped for it: "landmarks" or "crop" (see `face.crop`).
         template: Where the five landmarks belong in a crop, as fractions of its side. Empty: not known.
         temperature: What logits are divided by before the softmax, so that confidence is right as often as it says.
 
     Attributes:
         layout: Which token is which when they enter the encoder.
         patch_size: Side of a patch in crop pixels.
+        num_kept: Patches at first, and in each block.
         drop_by_mask: Hard attention masks patches instead of taking them out: the same result without the saving (but
             for rounding, which in bfloat16 may choose other patches), for those who want T tokens in every block.
 
@@ -50,8 +43,6 @@ class RegionViT(nn.Module):
         FerVitError: The configuration does not fit together.
     """
 
-    mean: Tensor
-    std: Tensor
     centres: Tensor
 
     def __init__(
@@ -69,31 +60,16 @@ class RegionViT(nn.Module):
         self.template = tuple((x, y) for x, y in template)
         self.temperature = temperature
         self.drop_by_mask = False
-        self.vit = vit = create_backbone(config, len(self.labels))
-        self.patch_size = patch_side(vit, config)
-        self.reduce = nn.AvgPool2d(config.patch_downscale) if config.patch_downscale > 1 else nn.Identity()
-        self.region_embed: RegionEmbed | None = None
-        if config.tokens != "patch" and config.regions:
-            self.region_embed = create_region_embed(vit, config)
-        grid = vit.patch_embed.grid_size
-        if config.tokens == "region":
-            grid = (0, 0)
-            remove_patches(vit, config)
-        self.relation = ATTENTION[config.attention].relation
-        self.pool: Any = create_pool(vit, config, len(self.labels))
-
-        num_regions = 0 if self.region_embed is None else len(config.regions)
-        self.layout = TokenLayout(vit.num_prefix_tokens, grid, num_regions, config.region_grid)
-        rates = config.keep_rate or (1.0,) * len(vit.blocks)
-        self.num_kept = tuple(
-            accumulate(rates, kept_patches, initial=self.layout.num_patches)
-        )  # at first, in each block
-        middle = torch.full((vit.num_prefix_tokens, 2), config.img_size / 2)
-        centres = torch.cat([middle, patch_centres(grid) * self.patch_size])  # of all tokens but the regions'
-        self.register_buffer("centres", centres, persistent=False)
-        pixels = vit.pretrained_cfg  # timm's note of the mean and deviation that the backbone expects
-        self.register_buffer("mean", _per_channel(pixels["mean"], config.in_chans), persistent=False)
-        self.register_buffer("std", _per_channel(pixels["std"], config.in_chans), persistent=False)
+        parts = build(config, len(self.labels))
+        self.normalize = parts.normalize
+        self.vit = parts.vit
+        self.region_embed = parts.region_embed
+        self.pool: Any = parts.pool
+        self.relation = parts.relation
+        self.layout = parts.layout
+        self.patch_size = parts.patch_size
+        self.num_kept = parts.num_kept
+        self.register_buffer("centres", parts.centres, persistent=False)
 
     def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Classifies faces.
@@ -106,63 +82,61 @@ class RegionViT(nn.Module):
         Returns:
             Logits (B, C).
         """
-        return self.forward_head(self.forward_features(self.tokenize(image, boxes, valid)))
+        tokens = self.tokenize(image, boxes, valid)  # T tokens
+        tokens = self.forward_features(tokens)  # T, or fewer with a keep rate
+        return self.forward_head(tokens)  # (B, C)
 
     def tokenize(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tokens:
         """Turns images into tokens with their positions; arguments as for `forward`."""
-        vit, batch = self.vit, image.shape[0]
-        image = self.normalize(image)
-        patches, source = self.embed_patches(image)
-        x = vit._pos_embed(patches)  # (B, prefix + N, D)
-        if vit.pos_embed is None:
-            x = vit.pos_drop(x)  # which timm does after adding positions
-        centres = self.centres.expand(batch, -1, -1)
+        image = self.normalize(image)  # (B, in_chans, S, S)
+        patches, source = self.embed_patches(image)  # (B, N, D), and what regions are cut from
+        x = prepend_prefix(self.vit, patches)  # (B, prefix + N, D)
+        centres = self.centres.expand(x.shape[0], -1, -1)  # (B, prefix + N, 2)
         if self.region_embed is None:
-            return Tokens(vit.norm_pre(vit.patch_drop(x)), None, centres)
-        if boxes is None:
-            boxes = image.new_zeros(batch, self.layout.num_regions, 4)
-            valid = torch.zeros_like(boxes[..., 0], dtype=torch.bool)
-        if valid is None:
-            valid = torch.ones_like(boxes[..., 0], dtype=torch.bool)
-        # A missing region may hold anything, NaN too, and NaN times a weight of 0 would still be NaN.
-        boxes = boxes.masked_fill(~valid[..., None], 0.0)
+            return Tokens(self.vit.norm_pre(x), None, centres)
+        boxes, valid = self.all_regions(image, boxes, valid)  # (B, R, 4), (B, R)
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
-        regions = self.region_embed(source, boxes, where)
-        present = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
-        regions = regions.masked_fill(~present[..., None], 0.0)
-        x = vit.norm_pre(torch.cat([x, vit.pos_drop(regions)], dim=1))  # (B, T, D)
-        centres = torch.cat([centres, where], dim=1)
-        always = present.new_ones(batch, self.layout.regions.start)
-        return Tokens(x, torch.cat([always, present], dim=1), centres)
-
-    def normalize(self, image: Tensor) -> Tensor:
-        """(B, 3, S, S) in [0, 1] -> (B, in_chans, S, S) with the backbone's mean and deviation."""
-        if self.config.in_chans == 1:
-            weights = image.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)  # ITU-R BT.601 luma
-            image = (image * weights).sum(1, keepdim=True)
-        return (image - self.mean) / self.std
+        there = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
+        regions = self.region_embed(source, boxes, where)  # (B, R k^2, D)
+        regions = self.vit.pos_drop(regions.masked_fill(~there[..., None], 0.0))
+        always = there.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
+        return Tokens(
+            self.vit.norm_pre(torch.cat([x, regions], dim=1)),  # (B, T, D)
+            torch.cat([always, there], dim=1),  # (B, T)
+            torch.cat([centres, where], dim=1),  # (B, T, 2)
+        )
 
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeds the patches of a normalised image (B, C, S, S).
+        """Embeds the patches of a normalised image (B, in_chans, S, S).
 
         Returns:
             Patches (B, N, D), and what the regions are cut from: the image itself, or the stem's features of it.
         """
-        embed, patches = self.vit.patch_embed, image.new_zeros(image.shape[0], 0, self.vit.embed_dim)
-        if self.config.region_source == "stem":
-            features = embed.early(self.reduce(image))
-            return embed.patches(features) if self.layout.num_patches else patches, features
-        return embed(self.reduce(image)) if self.layout.num_patches else patches, image
+        embed = self.vit.patch_embed
+        if self.config.region_source == "image":
+            return embed(image), image
+        features = embed.early(image)  # (B, C', 2 S/P, 2 S/P)
+        return embed.late(features), features
+
+    def all_regions(self, image: Tensor, boxes: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns boxes (B, R, 4) and which are there (B, R), whatever of the two was left out."""
+        if boxes is None:
+            boxes = image.new_zeros(image.shape[0], self.layout.num_regions, 4)
+            valid = torch.zeros_like(boxes[..., 0], dtype=torch.bool)
+        if valid is None:
+            valid = torch.ones_like(boxes[..., 0], dtype=torch.bool)
+        # A missing region may hold anything, NaN too, and NaN times a weight of 0 would still be NaN.
+        return boxes.masked_fill(~valid[..., None], 0.0), valid
 
     def forward_features(self, tokens: Tokens) -> Tokens:
         """Encodes tokens. Those of missing regions get no attention; with a keep rate fewer patches come out."""
         relation = self.relation(tokens)
         for block, before, kept in zip(self.vit.blocks, self.num_kept, self.num_kept[1:], strict=False):
             if kept < before:
-                scores = block.class_attention(tokens.x, relation)
+                scores = block.class_attention(tokens.x, relation)  # (B, T')
                 tokens = keep_patches(tokens, scores, self.layout, kept, self.drop_by_mask)
                 relation = self.relation(tokens)
-            tokens = tokens._replace(x=block(tokens.x, attn_mask=relation))
+            tokens = tokens._replace(x=block(tokens.x, attn_mask=relation))  # (B, T', D)
         return tokens._replace(x=self.vit.norm(tokens.x))
 
     def forward_head(self, tokens: Tokens) -> Tensor:
@@ -187,13 +161,3 @@ class RegionViT(nn.Module):
             "stem": r"^region_embed|^vit\.(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)",
             "blocks": [(r"^vit\.blocks\.(\d+)", None), (r"^vit\.(?:norm|fc_norm)", (99999,))],
         }
-
-
-def kept_patches(patches: int, rate: float) -> int:
-    """How many of some patches a rate keeps: rounded up, but for what floating point adds to a whole number."""
-    return math.ceil(patches * rate - 1e-9)
-
-
-def _per_channel(values: tuple[float, ...], in_chans: int) -> Tensor:
-    tensor = torch.tensor(values).view(-1, 1, 1)
-    return tensor.mean(0, keepdim=True) if in_chans == 1 else tensor

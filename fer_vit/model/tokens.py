@@ -113,6 +113,34 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     return Tokens(taken(tokens.x), valid, taken(tokens.centres))
 
 
+class Normalize(nn.Module):
+    """Crops as a backbone expects them: with its mean and deviation, and grey where it reads one channel.
+
+    Args:
+        mean: Of each channel, in [0, 1].
+        std: Deviation of each channel.
+        in_chans: 3, or 1 for grey.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], in_chans: int) -> None:
+        super().__init__()
+        self.in_chans = in_chans
+        for name, values in (("mean", mean), ("std", std)):
+            channels = torch.tensor(values).view(-1, 1, 1)
+            channels = channels.mean(0, keepdim=True) if in_chans == 1 else channels
+            self.register_buffer(name, channels, persistent=False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, 3, S, S) in [0, 1] -> (B, in_chans, S, S)."""
+        if self.in_chans == 1:
+            weights = image.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)  # ITU-R BT.601 luma
+            image = (image * weights).sum(1, keepdim=True)
+        return (image - self.mean) / self.std
+
+
 class ConvStem(nn.Module):
     """Patch embedding by 3x3 convolutions, three for every halving, for small images trained from scratch.
 
@@ -138,17 +166,36 @@ class ConvStem(nn.Module):
         widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
         *early, late = (halving(before, after) for before, after in pairwise(widths))
         self.early = nn.Sequential(*early)
-        self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias), nn.Flatten(2))
+        self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias), Rows())
         self.early_width = widths[-2]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, S, S) -> (B, N, D)."""
-        return self.patches(self.early(x))
+        """(B, C, S, S) -> (B, N, D); between `early` and `late` it is a map (B, C', 2 S/P, 2 S/P)."""
+        return self.late(self.early(x))  # type: ignore[no-any-return]
 
-    def patches(self, features: Tensor) -> Tensor:
-        """Goes on from the map of half a patch a cell that `early` makes: (B, C', 2 S/P, 2 S/P) -> (B, N, D)."""
-        x: Tensor = self.late(features)
-        return x.transpose(1, 2)
+
+class Rows(nn.Module):
+    """A map as tokens, row by row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, D, H, W) -> (B, H W, D)."""
+        return x.flatten(2).transpose(1, 2)
+
+
+class NoPatches(nn.Module):
+    """Stands where patches were embedded, in a model that has none.
+
+    Args:
+        embed_dim: Width D.
+    """
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.embed_dim = embed_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, ...) -> (B, 0, D)."""
+        return x.new_zeros(x.shape[0], 0, self.embed_dim)
 
 
 def halving(before: int, after: int) -> nn.Sequential:

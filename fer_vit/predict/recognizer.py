@@ -23,7 +23,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detect import CROP_SCORE, Face, YuNet
 from fer_vit.face.regions import check_regions
-from fer_vit.geometry import LANDMARKS, TEMPLATE
+from fer_vit.geometry import LANDMARKS, TEMPLATE, Array
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import Images, Source, as_sources
@@ -142,20 +142,19 @@ class Recognizer(nn.Module):
             found = ((row, chunk, shares) for chunk in chunks for row, shares in enumerate(self.probabilities(chunk)))
             for photo, source in zip(photos, remaining, strict=False):
                 faces = zip(enumerate(photo.faces), found, strict=False)
-                yield photo, [self._result(photo, source, index, face, *its) for (index, face), its in faces]
+                yield photo, [self.result(photo, source, index, face, *its) for (index, face), its in faces]
 
     @torch.inference_mode()
     def probabilities(self, batch: Batch) -> list[list[float]]:
         """Returns the probability of every expression for each face of a batch that is ready."""
         return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
 
-    def _result(
+    def result(
         self, photo: Photo, source: Source, index: int, face: Face | None, row: int, batch: Batch, shares: list[float]
     ) -> FaceResult:
+        """Returns the face in a row of a batch that is ready, by its photo and the probability of every expression."""
         probabilities = dict(zip(self.labels, shares, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
-        names, boxes = self.crop_spec.regions, batch.boxes[row].cpu().double().numpy()
-        seen = batch.valid[row].nonzero().flatten().tolist() if self.net.layout.num_regions else []
         return FaceResult(
             label=label,
             confidence=probabilities[label],
@@ -168,8 +167,13 @@ class Recognizer(nn.Module):
             source=source,
             to_crop=batch.to_crop[row].double().numpy(),
             crop_size=self.crop_spec.size,
-            regions={names[i]: boxes[i] for i in seen},
+            regions=self.region_boxes(batch, row) if self.net.layout.num_regions else {},
         )
+
+    def region_boxes(self, batch: Batch, row: int) -> dict[str, Array]:
+        """Returns the box (4,) of each region that is there in a face of a batch, xyxy in crop pixels."""
+        boxes, valid = batch.boxes[row].cpu().double().numpy(), batch.valid[row].tolist()
+        return {name: box for name, box, there in zip(self.crop_spec.regions, boxes, valid, strict=True) if there}
 
     def _finder(self, face: FaceMode) -> YuNet:
         """Returns the detector for a mode, which is loaded once: loading takes longer than a photo."""

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.geometry import LANDMARKS, Array
+from fer_vit.geometry import LANDMARKS, Array, Image
 from fer_vit.predict.inputs import Source
 from fer_vit.predict.photos import Photo
 from fer_vit.report.draw import FaceView, prediction_figure
@@ -58,19 +57,19 @@ class FaceResult:
             photo = read_image(self.source) if isinstance(self.source, Path) else self.source
         except ImageError as error:
             raise FerVitError(f"{self.path}: {error}.") from error
-        return prediction_figure(
-            FaceView(
-                name=self.path,
-                face=self.face,
-                photo=photo,
-                box=self.box,
-                to_crop=self.to_crop,
-                crop_size=self.crop_size,
-                heat=np.zeros((0, 0)),
-                regions=self.regions,
-                shares={},
-                probabilities=self.probabilities,
-            )
+        return prediction_figure(self.view(photo))
+
+    def view(self, photo: Image) -> FaceView:
+        """Returns the face as pictures show it, in its photo (H, W, 3), RGB uint8."""
+        return FaceView(
+            photo=photo,
+            to_crop=self.to_crop,
+            crop_size=self.crop_size,
+            regions=self.regions,
+            box=self.box,
+            name=self.path,
+            face=self.face,
+            probabilities=self.probabilities,
         )
 
 

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from fer_vit.geometry import Image
+from fer_vit.report.rasterize import rasterize
 
-def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Path | None = None) -> NDArray[np.uint8]:
+
+def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Path | None = None) -> Image:
     """Draws a confusion matrix: counts, coloured by their share of the row.
 
     Args:
@@ -22,7 +24,6 @@ def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Pa
     """
     classes = len(labels)
     figure = Figure(figsize=(2.2 + 0.6 * classes, 1.8 + 0.55 * classes), dpi=110, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     shares = confusion / confusion.sum(1, keepdims=True).clip(1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
@@ -35,7 +36,6 @@ def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Pa
     axes.set(xlabel="predicted", ylabel="true")
     accuracy = confusion.trace() / max(1, confusion.sum())
     axes.set_title(f"{confusion.sum()} images, accuracy {accuracy:.1%}", fontsize=10)
-    canvas.draw()  # type: ignore[no-untyped-call]
     if path is not None:
         figure.savefig(path)
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
+    return rasterize(figure)

@@ -1,49 +1,20 @@
 """One face as a picture: where it is, which patches and which regions speak for an expression, what was predicted.
 
-Coordinates are those of the face package: (x, y) in pixels, a pixel's centre at +0.5, boxes xyxy, images RGB uint8 HWC.
 `zoom` carries a face to display resolution first; everything after draws there, so lines and words stay crisp on a
-48-pixel face and cheap on a 24-megapixel photo. numpy and Pillow, no torch, no OpenCV.
+48-pixel face and cheap on a 24-megapixel photo. Coordinates as in `geometry`. numpy and Pillow, no torch, no OpenCV.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image as Pil
 from PIL import ImageDraw, ImageFont
 
-Image = NDArray[np.uint8]
-Array = NDArray[np.float64]
-
-REGION_COLOURS = {
-    "right_eye": "#2f7de1",
-    "left_eye": "#7db9ff",
-    "right_brow": "#d9560b",
-    "left_brow": "#ffa25c",
-    "nose": "#1fa653",
-    "mouth": "#e5254f",
-    "right_cheek": "#8e3fe0",
-    "left_cheek": "#c99bff",
-    "glabella": "#12a3a3",
-    "forehead": "#e3b505",
-    "chin": "#9a6640",
-}
-"""Line colour of each region; the person's right is the darker of a pair."""
-
-OTHER_COLOUR = "#8a8a90"
-"""Line colour of a region that has none of its own."""
-
-# matplotlib's magma, every 16th colour; linear in between it is within 3/255 of the original.
-_MAGMA = (
-    "000004 0a0822 1d1147 36106b 51127c 6a1c81 832681 9c2e7f b73779 "
-    "cf4070 e55064 f4695c fb8761 fea571 fec287 fde0a1 fcfdbf"
-)
-_ANCHORS = np.array([list(bytes.fromhex(colour)) for colour in _MAGMA.split()], float)  # (17, 3)
-COLOURMAP = np.stack([np.interp(np.linspace(0, 16, 256), range(17), channel) for channel in _ANCHORS.T], axis=1)
-"""Colours (256, 3) in [0, 255] from nothing to most: perceptually uniform, dark to light."""
+from fer_vit.geometry import Array, Image, apply, compose, invert
+from fer_vit.report.colours import ACCENT, EMPTY, FAINT, INK, MUTED, PAPER, TRACK, heat_colours, region_colour
 
 SIDE = 320
 """Side of a panel in a figure, in pixels."""
@@ -52,37 +23,34 @@ _PAD, _HEAD, _FOOT, _GAP, _BAR = 18, 56, 34, 14, 200
 PANELS = tuple((x, _HEAD, x + SIDE, _HEAD + SIDE) for x in (_PAD, _PAD + SIDE + _GAP))
 """Where the two pictures are in a figure, xyxy: the photo with its boxes, the heat map."""
 
-_PAPER, _INK, _MUTED, _TRACK, _EMPTY = "#ffffff", "#1c1c1e", "#6e6e73", "#ececef", "#d8d8dc"
-_ACCENT, _FAINT = "#3a3a3c", "#b4b4ba"
-
 
 @dataclass(frozen=True)
 class FaceView:
-    """One explained face.
+    """One face to draw.
 
     Attributes:
-        name: Path of the photo as the user should see it. Untrusted text.
-        face: Index of the face in the photo.
         photo: The photo (H, W, 3), RGB uint8, of any size.
-        box: Detected face (4,), xyxy in photo pixels; None for a whole-image crop.
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the square crop in pixels.
-        heat: Score of each patch (h, w), negative where it speaks against; (0, 0) when the model has regions only.
-        regions: Box (4,) of each region that was present, xyxy in crop pixels.
-        shares: Share of each region, same keys, negative where it speaks against.
+        regions: Box (4,) of each region that is present, xyxy in crop pixels.
+        box: Detected face (4,), xyxy in photo pixels; None for a whole-image crop.
+        name: Path of the photo as the user should see it. Untrusted text.
+        face: Index of the face in the photo.
         probabilities: Probability of each label.
+        heat: Score of each patch (h, w), negative where it speaks against; (0, 0) where no patch has one.
+        shares: Share of each region, same keys as `regions`, negative where it speaks against; empty if unexplained.
     """
 
-    name: str
-    face: int
     photo: Image
-    box: Array | None
     to_crop: Array
     crop_size: int
-    heat: Array
     regions: dict[str, Array]
-    shares: dict[str, float]
-    probabilities: dict[str, float]
+    box: Array | None = None
+    name: str = ""
+    face: int = 0
+    probabilities: dict[str, float] = field(default_factory=dict)
+    heat: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    shares: dict[str, float] = field(default_factory=dict)
 
 
 class Bar(NamedTuple):
@@ -111,13 +79,13 @@ def face_figure(view: FaceView) -> Pil.Image:
         _paste_half(figure, panel, picture)
 
     foot = _HEAD + SIDE + 20
-    draw.text((PANELS[0][0], foot), "face and regions" if view.regions else "face", _MUTED, font(12), "ls")
+    draw.text((PANELS[0][0], foot), "face and regions" if view.regions else "face", MUTED, font(12), "ls")
     tokens = "patch" if view.heat.size else "region"
-    draw.text((PANELS[1][0], foot), f"by {tokens}", _MUTED, font(12), "ls")
-    scale = Pil.fromarray(COLOURMAP.round().astype(np.uint8)[None]).resize((72, 8))
+    draw.text((PANELS[1][0], foot), f"by {tokens}", MUTED, font(12), "ls")
+    scale = Pil.fromarray(heat_colours()[None]).resize((72, 8))
     figure.paste(scale, (PANELS[1][2] - 34 - 72, foot - 8))
-    draw.text((PANELS[1][2] - 34 - 72 - 6, foot), "0", _MUTED, font(12), "rs")
-    draw.text((PANELS[1][2], foot), "most", _MUTED, font(12), "rs")
+    draw.text((PANELS[1][2] - 34 - 72 - 6, foot), "0", MUTED, font(12), "rs")
+    draw.text((PANELS[1][2], foot), "most", MUTED, font(12), "rs")
 
     left = PANELS[1][2] + 2 * _GAP
     _draw_bars(draw, left, "share of the regions", share_bars(view.shares))
@@ -126,7 +94,7 @@ def face_figure(view: FaceView) -> Pil.Image:
 
 
 def prediction_figure(view: FaceView) -> Pil.Image:
-    """Draws one face with its box and regions beside its probabilities; `heat` and `shares` are not looked at.
+    """Draws one face with its box and regions beside its probabilities.
 
     Returns:
         RGB image; the photo lies in the first of `PANELS`.
@@ -138,7 +106,7 @@ def prediction_figure(view: FaceView) -> Pil.Image:
 
 
 def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
-    """Cuts the photo around a face and scales the cut to a display size.
+    """Crops the photo around a face and scales the result to a display size.
 
     Args:
         view: The face.
@@ -165,17 +133,17 @@ def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
     return replace(
         view,
         photo=np.asarray(cut.resize((width, height), Pil.Resampling.BICUBIC, reducing_gap=2.0)),
-        box=None if view.box is None else _apply(matrix, view.box.reshape(2, 2)).ravel(),
-        to_crop=view.to_crop @ np.vstack([_invert(matrix), [0.0, 0.0, 1.0]]),
+        box=None if view.box is None else apply(matrix, view.box.reshape(2, 2)).ravel(),
+        to_crop=compose(view.to_crop, invert(matrix)),
     )
 
 
 def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> Image:
-    """Lays the scores of the patches over a photo.
+    """Lays the patches' scores over a photo.
 
     Args:
         photo: RGB uint8 (H, W, 3).
-        heat: Score of each patch (h, w). Colours run from 0, and all below, to its largest value.
+        heat: Score of each patch (h, w). Colours run from 0, which stands for all below too, to its largest value.
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the crop in pixels.
 
@@ -185,15 +153,15 @@ def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> I
     rows, columns = heat.shape
     to_grid = np.diag([columns / crop_size, rows / crop_size]) @ to_crop  # one unit is one patch
     grid = Pil.fromarray((heat.clip(0) / max(heat.max(), 1e-12)).astype(np.float32))
-    # Pillow asks for the matrix from output to input, in the same coordinates as ours.
-    placed = grid.transform(
+    # Pillow takes the matrix from output to input, in the same coordinates as ours.
+    warped = grid.transform(
         photo.shape[1::-1], Pil.Transform.AFFINE, to_grid.ravel().tolist(), Pil.Resampling.BICUBIC, fillcolor=np.nan
     )
-    values = np.asarray(placed)  # (H, W)
+    values = np.asarray(warped)  # (H, W)
     inside = Pil.fromarray(~np.isnan(values))
     level = Pil.fromarray((np.nan_to_num(values).clip(0, 1) * 255).astype(np.uint8))
     colour = level.copy()
-    colour.putpalette(COLOURMAP.round().astype(np.uint8).tobytes())
+    colour.putpalette(heat_colours().tobytes())
     below = Pil.fromarray(photo)
     opacity = level.point([round(0.45 * 255 + 0.25 * value) for value in range(256)])
     blend = Pil.composite(colour.convert("RGB"), below.convert("L").convert("RGB"), opacity)
@@ -201,7 +169,7 @@ def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> I
 
 
 def region_heat(view: FaceView) -> Array:
-    """Draws the regions' shares into the crop, for a model without patches.
+    """Fills each region of the crop with its share, for a model without patches.
 
     Returns:
         Heat (crop_size, crop_size): at each pixel the largest share of the regions that cover it.
@@ -218,7 +186,7 @@ def draw_boxes(view: FaceView) -> Image:
     image = Pil.fromarray(view.photo)
     draw = ImageDraw.Draw(image, "RGBA")
     width = max(1, round(max(image.size) / 160))
-    outlines = [(turned_back(view, box), REGION_COLOURS.get(name, OTHER_COLOUR)) for name, box in view.regions.items()]
+    outlines = [(turned_back(view, box), region_colour(name)) for name, box in view.regions.items()]
     if view.box is not None:
         left, top, right, bottom = view.box
         outlines.insert(0, (np.array([[left, top], [right, top], [right, bottom], [left, bottom]]), "#ffffff"))
@@ -231,9 +199,9 @@ def draw_boxes(view: FaceView) -> Image:
 
 
 def turned_back(view: FaceView, box: Array) -> Array:
-    """Carries a box in crop pixels back onto the photo: its corners (4, 2), clockwise from the upper left."""
+    """Maps a box in crop pixels back to the photo: its corners (4, 2), clockwise from the upper left."""
     left, top, right, bottom = box
-    return _apply(_invert(view.to_crop), np.array([[left, top], [right, top], [right, bottom], [left, bottom]]))
+    return apply(invert(view.to_crop), np.array([[left, top], [right, top], [right, bottom], [left, bottom]]))
 
 
 def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
@@ -249,7 +217,7 @@ def share_bars(shares: dict[str, float]) -> list[Bar]:
             name.replace("_", " "),
             share,
             abs(share) / max(largest, 1e-12),
-            REGION_COLOURS.get(name, OTHER_COLOUR) if share >= 0 else _FAINT,
+            region_colour(name) if share >= 0 else FAINT,
         )
         for name, share in shares.items()
     ]
@@ -258,23 +226,23 @@ def share_bars(shares: dict[str, float]) -> list[Bar]:
 def probability_bars(probabilities: dict[str, float]) -> list[Bar]:
     """Returns the bars of at most the 12 most probable labels, the top one strong."""
     return [
-        Bar(name, value, value, _FAINT if place else _ACCENT, not place)
-        for place, (name, value) in enumerate(ranked(probabilities)[:12])
+        Bar(name, value, value, FAINT if rank else ACCENT, not rank)
+        for rank, (name, value) in enumerate(ranked(probabilities)[:12])
     ]
 
 
-def percent(value: float) -> str:
-    """Returns a whole percentage, never minus nothing."""
-    return f"{round(value, 2) + 0.0:.0%}"
+def percent(value: float, digits: int = 0) -> str:
+    """Returns a percentage rounded to some digits, never -0%."""
+    return f"{round(value, digits + 2) + 0.0:.{digits}%}"
 
 
 def printable(text: str) -> str:
-    """Returns untrusted text on one line; what cannot be shown (control characters, broken encodings) becomes `?`."""
+    """Returns untrusted text on one line; what cannot be printed (control characters, lone surrogates) becomes `?`."""
     return "".join(" " if char.isspace() else char if char.isprintable() else "?" for char in text)
 
 
 def fitted(text: str, size: int, width: float) -> str:
-    """Returns printable text cut to a width in pixels; the end of a path says most, so the start gives way."""
+    """Returns printable text cut to a width in pixels at its start: the end of a path says most."""
     text = printable(text)
     kept = text[-160:]
     while kept and font(size).getlength("…" + kept if kept != text else kept) > width:
@@ -289,43 +257,34 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _titled(view: FaceView, width: int) -> Pil.Image:
-    """Returns a figure with its head: the expression on the left, the photo's name and the face's number after it."""
-    figure = Pil.new("RGB", (width, _HEAD + SIDE + _FOOT), _PAPER)
+    """Returns a figure with its heading: the expression, the photo's name and the face's index."""
+    figure = Pil.new("RGB", (width, _HEAD + SIDE + _FOOT), PAPER)
     draw = ImageDraw.Draw(figure)
     (label, confidence), *_ = ranked(view.probabilities)
     title = fitted(f"{label}  {confidence:.0%}", 24, SIDE)
-    draw.text((_PAD, 40), title, _INK, font(24), "ls")
+    draw.text((_PAD, 40), title, INK, font(24), "ls")
     start = _PAD + max(font(24).getlength(title) + 16, SIDE + _GAP)
     where = f"face {view.face}"
     name = fitted(view.name, 14, width - _PAD - start - font(14).getlength(where) - 12)
-    draw.text((start, 40), name, _INK, font(14), "ls")
-    draw.text((start + font(14).getlength(name) + 12, 40), where, _MUTED, font(14), "ls")
+    draw.text((start, 40), name, INK, font(14), "ls")
+    draw.text((start + font(14).getlength(name) + 12, 40), where, MUTED, font(14), "ls")
     return figure
 
 
 def _paste_half(figure: Pil.Image, panel: tuple[int, int, int, int], picture: Image) -> None:
-    """Puts a picture of twice its size into the middle of a panel."""
-    ImageDraw.Draw(figure).rectangle((panel[0], panel[1], panel[2] - 1, panel[3] - 1), _EMPTY)
+    """Centres a picture in a panel at half its size."""
+    ImageDraw.Draw(figure).rectangle((panel[0], panel[1], panel[2] - 1, panel[3] - 1), EMPTY)
     small = Pil.fromarray(picture).reduce(2)
     figure.paste(small, (panel[0] + (SIDE - small.width) // 2, panel[1] + (SIDE - small.height) // 2))
 
 
 def _draw_bars(draw: ImageDraw.ImageDraw, left: int, title: str, bars: Iterable[Bar]) -> None:
-    draw.text((left, _HEAD + 11), title, _MUTED, font(12), "ls")
+    draw.text((left, _HEAD + 11), title, MUTED, font(12), "ls")
     for row, bar in enumerate(bars):
         y = _HEAD + 24 + 24 * row
-        ink = _INK if bar.strong else _MUTED
+        ink = INK if bar.strong else MUTED
         draw.text((left, y + 12), fitted(bar.name, 13, 84), ink, font(13), "ls")
         draw.text((left + _BAR, y + 12), percent(bar.value), ink, font(13), "rs")
         start, full = left + 90, _BAR - 90 - 40
-        draw.rectangle((start, y + 3, start + full, y + 11), _TRACK)
+        draw.rectangle((start, y + 3, start + full, y + 11), TRACK)
         draw.rectangle((start, y + 3, start + round(bar.length * full), y + 11), bar.colour)
-
-
-def _apply(matrix: Array, points: Array) -> Array:
-    return points @ matrix[:, :2].T + matrix[:, 2]
-
-
-def _invert(matrix: Array) -> Array:
-    linear = np.linalg.inv(matrix[:, :2])
-    return np.hstack([linear, -linear @ matrix[:, 2:]])

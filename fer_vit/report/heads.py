@@ -4,25 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image as Pil
 from PIL import ImageDraw
 
-from fer_vit.report.draw import (
-    Array,
-    FaceView,
-    Image,
-    draw_boxes,
-    fitted,
-    font,
-    overlay_heat,
-    ranked,
-    region_heat,
-    turned_back,
-    zoom,
-)
+from fer_vit.geometry import Array, Image
+from fer_vit.report.colours import ACCENT, INK, MUTED, PAPER
+from fer_vit.report.draw import FaceView, draw_boxes, fitted, font, overlay_heat, ranked, region_heat, turned_back, zoom
+from fer_vit.report.rasterize import rasterize
 
+JOINED = 0.4
+"""Two regions are joined in the picture of a head when the shares that they take from one another add up to this."""
 TILE = 132
 """Side of one head's picture in pixels."""
 
@@ -37,7 +29,7 @@ class HeadMap:
         caption: What to write below.
         heat: Share of each patch (h, w); (0, 0) without patch tokens.
         shares: Share of each region that is there.
-        relations: What two regions take from one another, both directions together, by their names; the pairs to join.
+        relations: How much two regions take from one another, both directions together, by their names.
     """
 
     caption: str
@@ -47,30 +39,30 @@ class HeadMap:
 
 
 def heads_figure(view: FaceView, title: str, rows: Sequence[tuple[str, Sequence[HeadMap]]]) -> Pil.Image:
-    """Draws a face once for every head, under colours for where it looks, its first region outlined; lines join regions
-    of which one takes much from the other.
+    """Draws a face once for every head: where it looks in colour, the region with the largest share outlined, and lines
+    between regions that take `JOINED` or more from one another.
 
     Args:
         view: The face; its own heat and shares are not used.
         title: Heading. Untrusted text.
-        rows: A name and the maps from left to right, for every row.
+        rows: Name and maps of every row, from left to right.
     """
     columns = max(len(maps) for _, maps in rows)
     step = TILE + 8
     size = (2 * _PAD + _LABEL + columns * step, _PAD + _HEAD + len(rows) * (TILE + _CAPTION))
-    figure = Pil.new("RGB", size, "#ffffff")
+    figure = Pil.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(figure)
-    draw.text((_PAD, _PAD + 14), fitted(title, 15, size[0] - 2 * _PAD), "#1c1c1e", font(15), "ls")
+    draw.text((_PAD, _PAD + 14), fitted(title, 15, size[0] - 2 * _PAD), INK, font(15), "ls")
     close = replace(zoom(view, 2 * TILE), box=None)
     for row, (name, maps) in enumerate(rows):
         top = _PAD + _HEAD + row * (TILE + _CAPTION)
-        draw.text((_PAD, top + TILE // 2), name, "#6e6e73", font(13), "lm")
+        draw.text((_PAD, top + TILE // 2), name, MUTED, font(13), "lm")
         for column, head in enumerate(maps):
             left = _PAD + _LABEL + column * step
             picture = Pil.fromarray(_tile(close, head)).reduce(2)
             figure.paste(picture, (left + (TILE - picture.width) // 2, top + (TILE - picture.height) // 2))
-            for line, text in enumerate((head.caption, _first(head.shares))):
-                draw.text((left, top + TILE + 13 + 14 * line), fitted(text, 11, TILE), "#6e6e73", font(11), "ls")
+            for line, text in enumerate((head.caption, _largest(head.shares))):
+                draw.text((left, top + TILE + 13 + 14 * line), fitted(text, 11, TILE), MUTED, font(11), "ls")
     return figure
 
 
@@ -79,28 +71,35 @@ def _tile(view: FaceView, head: HeadMap) -> Image:
     covered = overlay_heat(view.photo, heat, view.to_crop, view.crop_size)
     outlined = {name: view.regions[name] for name, _ in ranked(head.shares)[:1]}
     picture = Pil.fromarray(draw_boxes(replace(view, photo=covered, regions=outlined)))
-    middle = {name: tuple(turned_back(view, box).mean(0)) for name, box in view.regions.items()}
+    centres = {name: tuple(turned_back(view, box).mean(0)) for name, box in view.regions.items()}
     draw = ImageDraw.Draw(picture, "RGBA")
     for (one, other), share in head.relations.items():
-        draw.line([middle[one], middle[other]], "#ffffffb0", round(1 + 3 * share))
+        if share >= JOINED:
+            draw.line([centres[one], centres[other]], f"{PAPER}b0", round(1 + 3 * share))
     return np.asarray(picture)
 
 
-def _first(shares: dict[str, float]) -> str:
-    """The region with the largest share, in words."""
+def _largest(shares: dict[str, float]) -> str:
+    """Names the region with the largest share."""
     return "".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in ranked(shares)[:1])
 
 
 def distance_figure(distance: Array, crop_size: int) -> Image:
-    """Draws how far each head looks (L, H), in crop pixels, block by block. -> RGB uint8 (H, W, 3)."""
+    """Draws how far each head looks, block by block.
+
+    Args:
+        distance: Mean attention distance of every head (L, H) in crop pixels.
+        crop_size: Side of the crop in pixels.
+
+    Returns:
+        RGB uint8 (H, W, 3).
+    """
     figure = Figure(figsize=(5.2, 3.2), dpi=110, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     blocks = np.arange(1, len(distance) + 1)
-    axes.plot(np.repeat(blocks, distance.shape[1]), distance.ravel(), "o", color="#2f7de1", alpha=0.7, label="a head")
-    axes.plot(blocks, distance.mean(1), "-", color="#3a3a3c", linewidth=1, label="mean of the block")
+    axes.plot(np.repeat(blocks, distance.shape[1]), distance.ravel(), "o", alpha=0.7, label="a head")
+    axes.plot(blocks, distance.mean(1), "-", color=ACCENT, linewidth=1, label="mean of the block")
     axes.set(xlabel="block", ylabel=f"pixels of {crop_size}", title="Mean attention distance", xticks=blocks)
     axes.set_ylim(0, 1.1 * max(distance.max(), 1.0))
     axes.legend(frameon=False, fontsize=8)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
+    return rasterize(figure)

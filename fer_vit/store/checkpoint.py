@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.errors import FerVitError, short
+from fer_vit.model.config import drop_retired
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -24,23 +25,40 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         with ZipFile(path) as file:
             if sum(entry.file_size for entry in file.infolist()) > size:
                 raise ValueError("it is compressed")  # torch never does so, and little could become very much
-        checkpoint = _dict(torch.load(path, map_location="cpu", weights_only=True))
+        checkpoint = as_dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # torch raises many kinds for files that are not checkpoints
         raise FerVitError(
             f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
         ) from error
-    state = _dict(checkpoint.get("state_dict"))
-    if not {"network", "labels"} <= _dict(checkpoint.get("hyper_parameters")).keys() or not state:
+    hyper, state = as_dict(checkpoint.get("hyper_parameters")), as_dict(checkpoint.get("state_dict"))
+    if not {"network", "labels"} <= hyper.keys() or not state:
         raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
-    if not _all([*state.values()], Tensor) or sum(value.nbytes for value in state.values()) > size:
+    if not all_are([*state.values()], Tensor) or sum(value.nbytes for value in state.values()) > size:
         raise FerVitError(f"{path} claims more weights than it holds. Choose a checkpoint that `fer-vit fit` wrote.")
+    _check_parts(checkpoint, path)
+    if isinstance(hyper["network"], dict):
+        hyper["network"] = drop_retired(hyper["network"])
+    return checkpoint
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """Returns a dictionary whose keys are strings as it is, and an empty one for everything else."""
+    return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else {}
+
+
+def all_are(values: Any, kind: Any) -> bool:
+    """Tells whether something is a list or tuple whose items are all of a type."""
+    return isinstance(values, list | tuple) and all(isinstance(value, kind) for value in values)
+
+
+def _check_parts(checkpoint: dict[str, Any], path: Path) -> None:
+    """Raises FerVitError when what Lightning goes on from is not as Lightning writes it."""
     for part in ("callbacks", "loops", "optimizer_states", "lr_schedulers"):
         notes = checkpoint.get(part, [])
-        if not _all([*notes.values()] if isinstance(notes, dict) else notes, dict):
+        if not all_are([*notes.values()] if isinstance(notes, dict) else notes, dict):
             raise FerVitError(f"{path}: its {part} are broken. Choose a checkpoint that `fer-vit fit` wrote.")
     for notes in checkpoint.get("callbacks", {}).values():
         _check_saved(notes, path)
-    return checkpoint
 
 
 def _check_saved(notes: dict[Any, Any], path: Path) -> None:
@@ -69,12 +87,3 @@ def _leads_elsewhere(name: str) -> bool:
     parts = Path(name).parts
     upwards = parts.count("..")
     return "://" in name or "::" in name or parts[:upwards] != ("..",) * upwards
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    """Returns what is a dictionary with names as keys; an empty one for everything else."""
-    return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else {}
-
-
-def _all(values: Any, kind: Any) -> bool:
-    return isinstance(values, list | tuple) and all(isinstance(value, kind) for value in values)

@@ -5,6 +5,7 @@ Nothing here runs code that lies in a file, or believes what a file says of its 
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,14 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.files import atomic_write
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.config import RegionViTConfig, drop_retired
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.store.checkpoint import _all, load_checkpoint
-from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
+from fer_vit.store.checkpoint import all_are, load_checkpoint
+from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
 
 MAX_CONFIG = 1_000_000
 """Bytes of a config.json, at most; ours have 2 kB."""
-USE = ("labels", "align", "template", "temperature")
+EXTRA_KEYS = ("labels", "align", "template", "temperature")
 """What a model's use needs beside the network."""
 CARD = """---
 library_name: fer-vit
@@ -42,6 +43,21 @@ tags: [facial-expression-recognition]
 What it was trained on, how good it is, and what it must not be used for: not said yet.
 """
 """The card of a folder that has none."""
+
+
+def _is_template(value: Any) -> bool:
+    """Tells whether something is five points (x, y) in a crop or near it, or none."""
+    if not all_are(value, list | tuple) or [len(point) for point in value] not in ([], [2] * 5):
+        return False
+    return all(isinstance(number, int | float) and -9 <= number <= 9 for point in value for number in point)
+
+
+EXTRA_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "align": (lambda value: value in ("landmarks", "crop"), "landmarks or crop"),
+    "template": (_is_template, "five points (x, y)"),
+    "temperature": (lambda value: isinstance(value, int | float) and 1e-3 <= value <= 1e3, "from 0.001 to 1000"),
+}
+"""What they may be, beside labels, and how that is said."""
 
 
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
@@ -66,7 +82,7 @@ def save_network(net: RegionViT, folder: Path) -> None:
     Raises:
         FerVitError: The folder cannot be written.
     """
-    settings = {"config": asdict(net.config)} | {name: getattr(net, name) for name in USE}
+    settings = {"config": asdict(net.config)} | {name: getattr(net, name) for name in EXTRA_KEYS}
     weights = save({name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"})
     card = folder / CARD_FILE
     text = card.read_bytes() if card.is_file() else CARD.encode()
@@ -94,12 +110,11 @@ def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, An
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
         checkpoint = load_checkpoint(Path(name))
         hyper = checkpoint["hyper_parameters"]
-        settings = {"config": hyper["network"], **{key: hyper[key] for key in USE if key in hyper}}
+        settings = {"config": hyper["network"], **{key: hyper[key] for key in EXTRA_KEYS if key in hyper}}
         state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
         return check_settings(settings, name), state
     folder = find_folder(name, **hub)
-    if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
-        raise FerVitError(f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint.")
+    check_folder(folder, name)
     try:
         if (folder / CONFIG).stat().st_size > MAX_CONFIG:
             raise FerVitError(f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes, but that of {name} has more.")
@@ -119,24 +134,19 @@ def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
         raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
+    config = drop_retired(config)
     if unknown := config.keys() - {field.name for field in fields(RegionViTConfig)}:
         raise FerVitError(
             f"{name} does not fit this version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit."
         )
-    known = {key: settings[key] for key in USE if key in settings}
-    labels, template, temperature = known["labels"], known.get("template", ()), known.get("temperature", 1.0)
-    if known.get("align", "landmarks") not in ("landmarks", "crop"):
-        raise FerVitError(f"{name}: expected align to be landmarks or crop, but got {known['align']}.")
-    check_labels(labels, name)
-    points = template if _all(template, list | tuple) else [[]]
-    numbers = [value for point in points for value in point if isinstance(value, int | float) and -9 <= value <= 9]
-    if template and ([len(point) for point in points] != [2] * 5 or len(numbers) != 10):
-        raise FerVitError(f"{name}: expected five points (x, y) as template, but got {short(template)}.")
-    if not isinstance(temperature, int | float) or not 1e-3 <= temperature <= 1e3:
-        raise FerVitError(f"{name}: expected a temperature from 0.001 to 1000, but got {short(temperature)}.")
+    check_labels(settings["labels"], name)
+    extra = {key: settings[key] for key in EXTRA_KEYS if key in settings}
+    for key, (fits, expected) in EXTRA_RULES.items():
+        if key in extra and not fits(extra[key]):
+            raise FerVitError(f"{name}: expected {key} to be {expected}, but got {short(extra[key])}.")
     # JSON knows lists only
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
-    return {**known, "config": RegionViTConfig(**{**values, "pretrained": False})}  # the weights are its own
+    return {**extra, "config": RegionViTConfig(**{**values, "pretrained": False})}  # the weights are its own
 
 
 def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:

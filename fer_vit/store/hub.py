@@ -49,8 +49,7 @@ def _download(name: str, **hub: Any) -> Path:
         FerVitError: It would not come over https, is too large, or its weights are not those that the hub lists.
     """
     if not hub.get("local_files_only"):
-        if not constants.ENDPOINT.startswith("https://"):
-            raise FerVitError(f"Expected HF_ENDPOINT to begin with https://, but got {constants.ENDPOINT}. Change it.")
+        _check_endpoint()
         with suppress(DryRunError):  # the hub does not answer: its cache may know the model
             files = snapshot_download(name, allow_patterns=FILES, dry_run=True, **hub)
             if (size := sum(file.file_size or 0 for file in files)) > MAX_BYTES:
@@ -70,8 +69,14 @@ def shipped_models() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{CONFIG}"))}
 
 
-def push(folder: Path, name: str, *, private: bool = False, token: str | None = None) -> str:
-    """Publishes a folder of `fer-vit export` on the Hugging Face hub.
+def check_folder(folder: Path, name: str | Path) -> None:
+    """Raises FerVitError when a folder, called `name` in the message, has no settings or no weights."""
+    if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
+        raise FerVitError(f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint.")
+
+
+def push(folder: str | Path, name: str, *, private: bool = False, token: str | None = None) -> str:
+    """Publishes a folder of `fer-vit export` on the Hugging Face hub: weights, settings and model card.
 
     Args:
         folder: The folder.
@@ -83,16 +88,23 @@ def push(folder: Path, name: str, *, private: bool = False, token: str | None = 
         The address of the commit.
 
     Raises:
-        FerVitError: The folder is not a model, or the hub refuses it.
+        FerVitError: The folder is not a model, or the hub cannot be reached or refuses it.
     """
-    if not (folder / CONFIG).is_file():
-        raise FerVitError(f"Expected a folder that `fer-vit export` wrote, but {folder} has no {CONFIG}.")
+    check_folder(Path(folder), folder)
+    _check_endpoint()
     api = HfApi(token=token)
     try:
-        api.create_repo(name, private=private, exist_ok=True)
-        return str(api.upload_folder(repo_id=name, folder_path=folder, allow_patterns=FILES))
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        repo = api.create_repo(name, private=private, exist_ok=True)
+        commit = api.upload_folder(repo_id=repo.repo_id, folder_path=folder, allow_patterns=FILES)
+    except Exception as error:  # the hub's, the disk's, or of httpx, whose name differs by version
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FerVitError(
             f"Cannot push {folder} to {name} on the hub ({reason}). Check the name and log in."
         ) from error
+    return commit.commit_url
+
+
+def _check_endpoint() -> None:
+    """Raises FerVitError when the hub would be asked in clear text."""
+    if not constants.ENDPOINT.startswith("https://"):
+        raise FerVitError(f"Expected HF_ENDPOINT to begin with https://, but got {constants.ENDPOINT}. Change it.")

@@ -149,10 +149,10 @@ def train(args: list[str]) -> None:
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*accumulate the metric across devices")
     # Of the average of weights dealt out to processes, which `EMA` refuses
     warnings.filterwarnings("ignore", message=".*WeightAveraging callback with a model that overrides")
+    # FaceDataModule keeps the position
+    warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
     # Lightning's own use of torch
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-    # litdata's streams share their rows out among the workers and know their number
-    warnings.filterwarnings("ignore", message="Your `IterableDataset` has `__len__` defined")
     asks = {"-h", "--help"} & set(args) or any(word.startswith("--print_config") for word in args)
     if args[0] != "fit" and not asks and checkpoint_path(args) is None:
         raise FerVitError(f"Expected `--ckpt_path FILE`, because `{args[0]}` judges a checkpoint, but got none.")

@@ -7,14 +7,15 @@ import lightning as L
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.manifest import Manifest, class_counts, no_label
 from fer_vit.data.sample import Batch, Draw, Sample, collate
-from fer_vit.data.samplers import EvalSampler, TrainSampler, check_position
+from fer_vit.data.samplers import EvalSampler, TrainSampler, check_position, from_litdata
 from fer_vit.data.schema import SPLITS, Split
 from fer_vit.data.shards import is_sharded
+from fer_vit.data.stream import ShardDataset, ShardSampler
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
@@ -75,7 +76,6 @@ class FaceDataModule(L.LightningDataModule):
             )
         self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
         self.labels = list(self.manifest.names)
-        self.loader: Any = None
         self.position: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,8 +83,6 @@ class FaceDataModule(L.LightningDataModule):
 
         Lightning counts the batches too, but asks for a loader before it has read how many there were.
         """
-        if self.streamed:
-            return self.loader.state_dict() if self.loader else {}
         if self.trainer is None:
             return {}
         loop: Any = self.trainer.fit_loop
@@ -128,22 +126,15 @@ class FaceDataModule(L.LightningDataModule):
 
         The first loader goes on where a checkpoint says, if there is one.
         """
-        position, self.position = self.position, {}
-        if self.streamed:
-            return self._stream(position)
-        dataset, processes, weights = self.dataset("train"), _processes(), None
+        dataset, weights = self._shards() if self.streamed else self.dataset("train"), None
         if self.balanced:
             labels = dataset.targets.argmax(1)  # type: ignore[union-attr]  # checked by `dataset`
             weights = 1 / np.bincount(labels)[labels]
             weights /= weights.sum()
-        epoch, batches = position.get("epoch", 0), position.get("batches", 0)
-        if batches:
-            check_position(position, self._order())
-        whole = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
-        done = batches * self.batch_size * processes if whole else 0
-        if not whole or done > len(dataset):
-            raise FerVitError(f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. {OTHER}")
-        sampler = TrainSampler(dataset, weights, processes, dist.get_rank() if processes > 1 else 0, (epoch, done))
+        processes = _processes()
+        rank = dist.get_rank() if processes > 1 else 0
+        deal = ShardSampler if self.streamed else TrainSampler
+        sampler = deal(dataset, weights, processes, rank, self._start(len(dataset)))
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Sample]:
@@ -158,27 +149,34 @@ class FaceDataModule(L.LightningDataModule):
         """Turns the image bytes into numbers in [0, 1], on the device."""
         return batch.ready(batch.image.device)
 
-    def _stream(self, position: dict[str, Any]) -> DataLoader[Sample]:
-        from fer_vit.data.stream import go_on, shard_loader
+    def _shards(self) -> ShardDataset:
+        path = self.manifest.path
+        dataset = ShardDataset(path, self.manifest.names, self.spec, Augment(self.augment))
+        if len(dataset) < self.batch_size * _processes():
+            raise FerVitError(
+                f"{path} has fewer training rows than one batch of {self.batch_size} for every process: choose a "
+                "smaller data.batch_size."
+            )
+        return dataset
 
-        one_thread()
-        place, labels, augment = self.manifest.path, self.manifest.names, Augment(self.augment)
-        loader = shard_loader(place, labels, self.spec, augment, self.batch_size, self.num_workers)
-        loader.current_epoch = self.trainer.current_epoch if self.trainer else 0
-        if "dataset" in position:
-            try:
-                go_on(loader, position)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise FerVitError(f"The checkpoint's place in the shards cannot be read. {OTHER}") from error
-        self.loader = loader
-        return loader
+    def _start(self, rows: int) -> tuple[int, int]:
+        """Takes the epoch to go on with, and how many of its rows have had their turn, out of the position."""
+        position, self.position = from_litdata(self.position), {}
+        epoch, batches = position.get("epoch", 0), position.get("batches", 0)
+        if batches:
+            check_position(position, self._order())
+        whole = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
+        done = batches * self.batch_size * _processes() if whole else 0
+        if not whole or done > rows:
+            raise FerVitError(f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. {OTHER}")
+        return epoch, done
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:
         dataset = self.dataset(split)
         return self._loader(dataset, EvalSampler(dataset) if _processes() > 1 else None)
 
     def _loader(
-        self, dataset: FaceDataset, sampler: Sampler[Draw] | None, drop_last: bool = False
+        self, dataset: Dataset[Sample], sampler: Sampler[Draw] | None, drop_last: bool = False
     ) -> DataLoader[Sample]:
         one_thread()
         return DataLoader(

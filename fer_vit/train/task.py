@@ -24,7 +24,7 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.config import RegionViTConfig, drop_retired
 from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
@@ -77,7 +77,7 @@ class FERTask(L.LightningModule):
         hyper = {name: value for name, value in locals().items() if name not in ("self", "__class__", "network")}
         super().__init__()
         if isinstance(network, dict):  # as it comes out of a checkpoint
-            network = RegionViTConfig(**network)
+            network = RegionViTConfig(**drop_retired(network))
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
         check_regions(network.regions)

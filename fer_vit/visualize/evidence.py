@@ -1,13 +1,18 @@
-"""What a page shows of a face: its crop, regions and what speaks for its expression."""
+"""What a report shows of a face: its photo, its regions and what speaks for its expression."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fer_vit.data.sample import Batch
+from fer_vit.explain.heads import HeadRoles, head_roles
 from fer_vit.explain.methods import CLASS_SPECIFIC, Method, explain_each
 from fer_vit.explain.relations import relations
 from fer_vit.explain.trace import Trace, trace
@@ -16,70 +21,99 @@ from fer_vit.geometry import Array, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import Photo
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.results import FaceResult
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import Evidence
 
 
+class ExplainedFace(NamedTuple):
+    """A face with what speaks for its expression.
+
+    Attributes:
+        view: The face, explained for its most probable expression.
+        evidence: The explanation for every expression.
+        crop: What the model saw (3, S, S), in [0, 1].
+        roles: What each attention head does, or None.
+    """
+
+    view: FaceView
+    evidence: Evidence
+    crop: Tensor
+    roles: HeadRoles | None
+
+
 def explained(
-    photos: Sequence[Photo], parts: Sequence[Batch], model: Recognizer, method: Method
-) -> Iterator[tuple[Batch, Trace, list[tuple[FaceView, Evidence]]]]:
-    """Yields what the model did with the faces of some photos, part by part, and what the report shows of each."""
-    faces = ((photo, number, face) for photo in photos for number, face in enumerate(photo.faces))
-    names = model.crop_spec.regions
-    path, pixels = "", None
-    for part in parts:
-        seen = trace(model.net, part.image, part.boxes, part.valid)
+    model: Recognizer, photos: Sequence[Photo], chunks: Iterable[Batch], method: Method, heads: bool
+) -> Iterator[ExplainedFace]:
+    """Explains every face of some photos.
+
+    Args:
+        model: The model.
+        photos: The photos.
+        chunks: Their faces in order, ready for the model.
+        method: How to explain.
+        heads: Whether to look at every attention head too.
+    """
+    faces = ((photo, index, face) for photo in photos for index, face in enumerate(photo.faces))
+    # Read again rather than carried along: workers hand over crops alone, since photos can be large.
+    read = lru_cache(maxsize=1)(_read_again)
+    for chunk in chunks:
+        seen = trace(model.net, chunk.image, chunk.boxes, chunk.valid)
         probabilities = model.net.probabilities(seen.logits).tolist()
-        found = []
-        for row, evidence in enumerate(evidence_of(model.net, seen, method)):
-            photo, number, face = next(faces)
-            if photo.path != path:
-                # Read again rather than carried along: the workers hand over crops, and photos can be large.
-                path, pixels = photo.path, _read_again(photo.path)
-            present = part.valid[row].nonzero().flatten().tolist()
+        roles = _per_face(head_roles(seen)) if heads else repeat(None)
+        for row, (evidence, role) in enumerate(zip(evidence_of(model.net, seen, method), roles, strict=False)):
+            photo, index, face = next(faces)
+            result = model.result(photo, Path(photo.path), index, face, row, chunk, probabilities[row])
+            regions = model.region_boxes(chunk, row)
             shares, heat = evidence.labels[evidence.order[0]]
-            view = FaceView(
-                name=path,
-                face=number,
-                photo=_crop(part.image[row]) if pixels is None else pixels,
-                box=None if face is None or pixels is None else face.box,
-                to_crop=np.eye(2, 3) if pixels is None else part.to_crop[row].double().numpy(),
-                crop_size=model.crop_spec.size,
+            by_name = dict(zip(model.crop_spec.regions, shares.tolist(), strict=True))
+            view = replace(
+                _in_photo(result, read(photo.path), chunk.image[row]),
+                regions=regions,
                 heat=heat,
-                regions={names[i]: part.boxes[row, i].double().cpu().numpy() for i in present},
-                shares={names[i]: float(shares[i]) for i in present},
-                probabilities=dict(zip(model.labels, probabilities[row], strict=True)),
+                shares={name: by_name[name] for name in regions},
             )
-            found.append((view, evidence))
-        yield part, seen, found
+            yield ExplainedFace(view, evidence, chunk.image[row], role)
 
 
 def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidence]:
-    """Yields what speaks for each label in each face, or by methods that do not know labels for the predicted one."""
+    """Yields what speaks for each label in each face, or for the predicted one if the method does not know labels."""
     order = seen.logits.argsort(dim=1, descending=True, stable=True)
     first, second = order[:, 0], order[:, :2][:, -1]
     classes = torch.eye(seen.logits.shape[1], device=first.device)
     directions = classes[first][None]
     if method in CLASS_SPECIFIC:  # every label, and the first rather than the second
         directions = torch.cat([classes[:, None].expand(-1, len(first), -1), directions - classes[second]])
-    found, flow = explain_each(net, seen, method, directions), relations(seen)
+    explanations, flow = explain_each(net, seen, method, directions), relations(seen)
     for row, ranking in enumerate(order.tolist()):
-        each = [(_array(one.shares[row]), _array(one.heat[row])) for one in found]
+        each = [(_array(one.shares[row]), _array(one.heat[row])) for one in explanations]
         labels = dict(enumerate(each[:-1])) if method in CLASS_SPECIFIC else {ranking[0]: each[0]}
         yield Evidence(ranking, labels, each[-1] if method in CLASS_SPECIFIC else None, _array(flow[row]))
+
+
+def _in_photo(result: FaceResult, photo: Image | None, crop: Tensor) -> FaceView:
+    """Shows a face in its photo; if that is gone, as the model saw it."""
+    if photo is None:
+        return replace(result, box=None, to_crop=np.eye(2, 3)).view(as_image(crop))
+    return result.view(photo)
+
+
+def _per_face(roles: HeadRoles) -> Iterator[HeadRoles]:
+    for values in zip(*roles, strict=True):
+        yield HeadRoles(*(value.double().cpu() for value in values))
 
 
 def _array(values: Tensor) -> Array:
     return values.double().cpu().numpy()
 
 
-def _crop(image: Tensor) -> Image:
+def as_image(crop: Tensor) -> Image:
     """Returns what the model saw of a face (3, S, S) as an image (S, S, 3)."""
-    return (255 * image).round().byte().permute(1, 2, 0).cpu().numpy()
+    return (255 * crop).round().byte().permute(1, 2, 0).cpu().numpy()
 
 
 def _read_again(path: str) -> Image | None:
-    """Returns a photo, or None where it is gone or changed: its faces are then shown as the model saw them."""
+    """Returns a photo, or None where it is gone or changed."""
     try:
         return read_image(Path(path))
     except ImageError:

@@ -17,7 +17,7 @@ COLUMNS = {"predicted": str, "region": str, "takes_from": str, "faces": int, "me
 
 
 class RelationWriter:
-    """Gathers which regions take from which, face after face.
+    """Collects which regions take from which, face after face.
 
     Args:
         folder: The report.
@@ -29,29 +29,29 @@ class RelationWriter:
         self.folder = folder
         self.labels = labels
         self.regions = regions
-        self.found: dict[str, list[np.ndarray]] = {}  # (R, R) each, NaN where one of a pair is missing
+        self.matrices: dict[str, list[np.ndarray]] = {}  # (R, R) each, NaN where one of a pair is missing
 
     def add(self, view: FaceView, evidence: Evidence) -> None:
         """Takes a face."""
-        there = np.array([name in view.regions for name in self.regions])
-        pairs = np.where(np.outer(there, there), evidence.relations, np.nan).astype(np.float32)
-        self.found.setdefault(ranked(view.probabilities)[0][0], []).append(pairs)
+        present = np.array([name in view.regions for name in self.regions])
+        matrix = np.where(np.outer(present, present), evidence.relations, np.nan).astype(np.float32)
+        self.matrices.setdefault(ranked(view.probabilities)[0][0], []).append(matrix)
 
     def write(self) -> list[Pil.Image]:
         """Writes `relations.png` and `relations.csv`. Returns the pictures."""
-        labels = [label for label in self.labels if label in self.found]
+        labels = [label for label in self.labels if label in self.matrices]
         if not labels or len(self.regions) < 2:
             return []
         pairs = [(region, other) for region in self.regions for other in self.regions]
-        matrices: dict[str, Array] = {}
+        means: dict[str, Array] = {}
         with TableWriter(self.folder / "relations.csv", COLUMNS) as table:
             for label in labels:
-                faces = self.found[label]
-                means = mean_intervals(np.stack(faces).reshape(len(faces), -1).astype(float))
-                for (region, other), one in zip(pairs, means, strict=True):
-                    table.write([{"predicted": label, "region": region, "takes_from": other, **one}])
+                faces = self.matrices[label]
+                intervals = mean_intervals(np.stack(faces).reshape(len(faces), -1).astype(float))
+                for (region, other), interval in zip(pairs, intervals, strict=True):
+                    table.write([{"predicted": label, "region": region, "takes_from": other, **interval}])
                 title = f"{label}, {len(faces):,} face{'s' * (len(faces) != 1)}"
-                matrices[title] = np.array([one["mean"] for one in means], float).reshape(faces[0].shape)
-        picture = Pil.fromarray(relations_figure(matrices, self.regions, 4))
+                means[title] = np.array([interval["mean"] for interval in intervals], float).reshape(faces[0].shape)
+        picture = Pil.fromarray(relations_figure(means, self.regions, 4))
         picture.save(self.folder / "relations.png")
         return [picture]

@@ -1,7 +1,10 @@
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from tests.helpers.commands import main
@@ -12,7 +15,7 @@ ROWS = ["relevance", "ablation", "rollout", "raw", "random", "centre"]
 def test_a_manifest_and_photos_are_scored(
     drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--checkpoint", str(checkpoint), "--most", "5"]
+    words = ["--checkpoint", str(checkpoint), "--max_faces", "5"]
     main(["faithfulness", str(drawn / "faces.parquet"), *words, "--output", str(tmp_path / "a")])
     found = json.loads((tmp_path / "a" / "faithfulness.json").read_text())
     assert found["model"] == str(checkpoint)
@@ -37,11 +40,39 @@ def test_what_cannot_be_scored_is_said(
     (tmp_path / "old" / "faithfulness.md").touch()
     crops = [str(drawn / "faces" / "test" / "anger"), "--face", "crop", "--detector", "none"]
     for words, reason in (
-        ([*crops, "--output", str(tmp_path / "old")], "holds results already"),
-        ([*crops, "--output", str(tmp_path / "new"), "--most", "0"], "most"),
+        ([*crops, "--output", str(tmp_path / "old")], "exists already"),
+        ([*crops, "--output", str(tmp_path / "new"), "--max-faces", "0"], "max_faces"),
         ([str(seven), "--output", str(tmp_path / "new")], "Expected labels"),
         ([*crops, "--output", str(drawn / "faces.parquet")], "Cannot write"),
     ):
         with pytest.raises(SystemExit):
             main(["faithfulness", *words, "--checkpoint", str(checkpoint)])
         assert reason in capsys.readouterr().err
+
+
+def test_results_are_replaced_whole_and_nothing_else(
+    drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    words = [str(drawn / "faces.parquet"), "--checkpoint", str(checkpoint), "--max-faces", "2"]
+    main(["faithfulness", *words, "--output", str(tmp_path)])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(path.name for path in before) == [
+        "faithfulness.json",
+        "faithfulness.md",
+        "faithfulness.png",
+        "mine.txt",
+    ]
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Figure, "savefig", fail)  # the last of the three files
+        with pytest.raises(SystemExit):
+            main(["faithfulness", *words[:-1], "3", "--output", str(tmp_path), "--overwrite"])
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    main(["faithfulness", *words[:-1], "3", "--output", str(tmp_path), "--overwrite"])
+    found = json.loads((tmp_path / "faithfulness.json").read_text())
+    assert found["methods"]["raw"]["deletion"]["faces"] == 3
+    assert (tmp_path / "mine.txt").read_text() == "mine"

@@ -10,27 +10,25 @@ import torch
 from PIL import Image
 from skimage.data import astronaut
 
-from fer_vit.data.sample import Batch
-from fer_vit.explain.methods import Method, explain
-from fer_vit.explain.relations import head_relations, relations
-from fer_vit.explain.trace import trace
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.draw import FaceView
-from fer_vit.report.html import Evidence
 from fer_vit.store.folder import save_network
-from fer_vit.visualize.evidence import evidence_of
-from fer_vit.visualize.heads import HeadWriter
-from fer_vit.visualize.relations import RelationWriter
 from tests.helpers.commands import main
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
     main(["visualize", str(images), "--checkpoint", str(checkpoint), "--output", str(output), *more])
     return (output / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def report(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of drawn faces."""
+    folder = tmp_path_factory.mktemp("report") / "r"
+    visualize(drawn / "faces" / "test", checkpoint, folder, "--face", "crop", "--detector", "none")
+    return folder
 
 
 @pytest.mark.parametrize("method", ["relevance", "ablation", "rollout"])
@@ -41,7 +39,7 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     pictures = sorted((tmp_path / "r" / "faces").iterdir())
     assert len(pictures) == count
     assert all(Image.open(path).width > 640 for path in pictures)
-    assert page.count('{"name":"') - len(DEFAULT_REGIONS) == count
+    assert page.count('{"name":"') == count
     assert len(list((tmp_path / "r" / "photos").iterdir())) == count
     assert f"<dt>Method</dt><dd>{method}</dd>" in page
     assert re.search(r"""(src|href)=["'](?!data:|#)""", page.split("<script")[0]) is None  # nothing from elsewhere
@@ -136,36 +134,33 @@ def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp
     ]
 
 
-def test_mean_shares_are_written_by_expression(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
-    visualize(drawn / "faces" / "test", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
-    with (tmp_path / "r" / "shares.csv").open() as file:
+def test_mean_shares_are_written_by_expression(report: Path) -> None:
+    with (report / "shares.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["region"] for row in rows} == set(DEFAULT_REGIONS)
     for row in rows:
         assert float(row["low"]) <= float(row["mean"]) <= float(row["high"])
 
 
-def test_every_face_has_a_row(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
-    visualize(drawn / "faces" / "test", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
-    table = pq.read_table(tmp_path / "r" / "faces.parquet").to_pydict()
-    assert len(table["path"]) == len(list((tmp_path / "r" / "faces").iterdir()))
+def test_every_face_has_a_row(report: Path) -> None:
+    table = pq.read_table(report / "faces.parquet").to_pydict()
+    assert len(table["path"]) == len(list((report / "faces").iterdir()))
     assert all(Path(path).is_file() for path in table["path"])
     shares = np.stack([table[region] for region in DEFAULT_REGIONS], axis=1)
     assert np.allclose(np.abs(shares).sum(1), 1)
-    with (tmp_path / "r" / "shares.csv").open() as file:
+    with (report / "shares.csv").open() as file:
         for row in csv.DictReader(file):
             those = np.array(table["predicted"]) == row["predicted"]
             expected = shares[those, DEFAULT_REGIONS.index(row["region"])].mean()
             assert (float(row["mean"]), int(row["faces"])) == (pytest.approx(expected), those.sum())
 
 
-def test_relations_between_regions_are_shown_by_expression(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
-    words = (drawn / "faces" / "test", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
-    page = visualize(*words)
+def test_relations_between_regions_are_shown_by_expression(report: Path) -> None:
+    page = (report / "index.html").read_text(encoding="utf-8")
     assert "<h2>Relations between regions</h2>" in page
-    with (tmp_path / "r" / "relations.csv").open() as file:
+    with (report / "relations.csv").open() as file:
         rows = list(csv.DictReader(file))
-    predicted = Counter(pq.read_table(tmp_path / "r" / "faces.parquet")["predicted"].to_pylist())
+    predicted = Counter(pq.read_table(report / "faces.parquet")["predicted"].to_pylist())
     assert len(rows) == len(predicted) * len(DEFAULT_REGIONS) ** 2
     sums: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -175,7 +170,7 @@ def test_relations_between_regions_are_shown_by_expression(drawn: Path, checkpoi
         if row["region"] == row["takes_from"]:
             assert float(row["mean"]) > 1 / len(DEFAULT_REGIONS)  # by the residual paths
     assert list(sums.values()) == pytest.approx([1] * len(sums), abs=1e-5)
-    assert Image.open(tmp_path / "r" / "relations.png").width > 200
+    assert Image.open(report / "relations.png").width > 200
 
 
 def test_heads_without_any_face(checkpoint: Path, tmp_path: Path) -> None:
@@ -186,85 +181,14 @@ def test_heads_without_any_face(checkpoint: Path, tmp_path: Path) -> None:
     assert "No face was found" in page
 
 
-THREE = ("right_eye", "nose", "mouth")
-
-
-def tiny(regions: tuple[str, ...] = THREE, labels: str = "abcd", **change: object) -> RegionViT:
+def tiny(
+    regions: tuple[str, ...] = ("right_eye", "nose", "mouth"), labels: str = "abcd", **change: object
+) -> RegionViT:
     torch.manual_seed(0)
     size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     net = RegionViT(RegionViTConfig(**size, regions=regions, **change), labels).eval()
     torch.nn.init.normal_(net.vit.head.weight)
     return net
-
-
-def make_view(boxes: dict[str, np.ndarray]) -> FaceView:
-    photo = np.zeros((32, 32, 3), np.uint8)
-    return FaceView("", 0, photo, None, np.eye(2, 3), 32, np.zeros((0, 0)), boxes, {}, {"a": 1.0})
-
-
-def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    boxes = torch.tensor([[2.0, 2, 14, 14], [10, 10, 20, 20], [8, 18, 24, 30]]).expand(2, 3, 4).clone()
-    image = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    return image, boxes, torch.tensor([[True, True, True], [True, True, False]])  # the second face has no mouth
-
-
-@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout"])
-def test_evidence_is_that_of_each_label_and_of_the_first_rather_than_the_second(method: Method) -> None:
-    net, faces = tiny(), batch()
-    seen = trace(net, *faces)
-    found = list(evidence_of(net, seen, method))
-    flow, eye = relations(seen), torch.eye(4)
-    order = net(*faces).argsort(1, descending=True)
-    for row in range(2):
-        assert found[row].order == order[row].tolist()
-        assert np.allclose(found[row].relations, flow[row], atol=1e-6)
-        for label, (shares, heat) in found[row].labels.items():
-            expected = explain(net, *faces, method, eye[label].expand(2, 4))
-            assert np.allclose(shares, expected.shares[row], atol=1e-5)
-            assert np.allclose(heat, expected.heat[row], atol=1e-5)
-        if method == "rollout":
-            assert list(found[row].labels) == [order[row, 0]]
-            assert found[row].contrast is None
-        else:
-            assert list(found[row].labels) == [0, 1, 2, 3]
-            why = (eye[order[row, 0]] - eye[order[row, 1]]).expand(2, 4)
-            assert np.allclose(found[row].contrast[0], explain(net, *faces, method, why).shares[row], atol=1e-5)
-
-
-def test_relations_are_means_over_the_faces_that_show_both(tmp_path: Path) -> None:
-    writer = RelationWriter(tmp_path, ["a", "b"], THREE)
-    whole = np.array([[0.2, 0.4, 0.4], [0.1, 0.5, 0.4], [0.3, 0.3, 0.4]])
-    without = np.array([[0.5, 0.5, 0.0], [0.9, 0.1, 0.0], [0.0, 0.0, 0.0]])
-    for matrix, present in ((whole, THREE), (without, THREE[:2])):
-        writer.add(make_view({name: np.zeros(4) for name in present}), Evidence([0], {}, None, matrix))
-    writer.write()
-    with (tmp_path / "relations.csv").open() as file:
-        rows = {(row["region"], row["takes_from"]): row for row in csv.DictReader(file)}
-    found = {pair: (int(row["faces"]), round(float(row["mean"]), 5)) for pair, row in rows.items()}
-    assert found["right_eye", "nose"] == (2, 0.45)
-    assert found["nose", "right_eye"] == (2, 0.5)
-    assert found["right_eye", "mouth"] == (1, 0.4)
-    assert found["mouth", "nose"] == (1, 0.3)
-
-
-def test_heads_join_regions_by_means_over_the_faces_that_show_both(tmp_path: Path) -> None:
-    net, (image, boxes, valid) = tiny(), batch()
-    writer = HeadWriter(tmp_path, Recognizer(net))
-    seen = trace(net, image, boxes, valid)
-    views = []
-    for row in range(2):
-        present = {name: boxes[row, i].numpy() for i, name in enumerate(net.config.regions) if valid[row, i]}
-        views.append(make_view(present))
-    part = Batch(image, boxes, valid, None, torch.arange(2), ["", ""], torch.eye(2, 3).expand(2, 2, 3))
-    writer.add(part, seen, views)
-    writer.write()
-    each = head_relations(seen)
-    with (tmp_path / "heads_relations.csv").open() as file:
-        for row in csv.DictReader(file):
-            pair = [net.config.regions.index(row[name]) for name in ("region", "takes_from")]
-            shown = valid[:, pair].all(1)
-            expected = each[shown, int(row["block"]) - 1, int(row["head"]) - 1, pair[0], pair[1]].mean()
-            assert float(row["mean"]) == pytest.approx(expected.item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}])
@@ -293,3 +217,11 @@ def test_nothing_but_a_report_is_replaced(drawn: Path, checkpoint: Path, tmp_pat
     (tmp_path / "r" / "relations.png").mkdir()  # of another kind than what comes
     visualize(*words)
     assert (tmp_path / "r" / "relations.png").is_file()
+
+
+@pytest.mark.parametrize("method", ["random", "centre"])
+def test_controls_are_no_methods(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["visualize", str(tmp_path), "--method", method])
+    assert end.value.code == 2
+    assert "relevance" in capsys.readouterr().err

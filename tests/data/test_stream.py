@@ -1,17 +1,23 @@
+import json
+import weakref
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from shutil import copytree
+from shutil import copy, copytree
+from typing import Any
 
 import boto3
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from litdata.utilities.env import _DistributedEnv
 from moto.server import ThreadedMotoServer
 
+from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.manifest import Manifest
+from fer_vit.data.sample import Batch
+from fer_vit.data.stream import ShardDataset
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.errors import FerVitError
 from fer_vit.train.datamodule import FaceDataModule
@@ -25,7 +31,7 @@ FACES = 16
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards of uneven size: 5 of 113 drawn training faces, and the two other splits."""
+    """Shards of uneven size: 5 of 112 drawn training faces, and the two other splits."""
     folder = tmp_path_factory.mktemp("sharded") / "shards"
     words = ["--count=160", "--size=48", "--detector=none", "--shards=5", "--workers=1"]
     main(["prepare", "drawn", str(folder.parent / "faces"), str(folder), *words])
@@ -40,30 +46,74 @@ def rows(loader: object) -> list[list[int]]:
     return [batch.row.tolist() for batch in loader]  # type: ignore[attr-defined]
 
 
+def process(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int) -> None:
+    """Lets data modules take this for one of several processes."""
+    monkeypatch.setattr("fer_vit.train.datamodule._processes", lambda: processes)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_every_row_comes_once_an_epoch(
     shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int
 ) -> None:
-    total = len(Manifest.read(shards, ["train"]))
+    every = set(range(len(Manifest.read(shards, ["train"]))))
     epochs: list[list[int]] = [[], []]
     lengths: set[int] = set()
     for rank in range(processes):
-        env = _DistributedEnv(processes, rank, 1)
-        monkeypatch.setattr(_DistributedEnv, "detect", lambda env=env: env)
-        loader = module(shards, num_workers=workers).train_dataloader()
-        for epoch in epochs:
+        process(monkeypatch, rank, processes)
+        loader = module(shards, num_workers=workers, batch_size=5).train_dataloader()
+        for number, epoch in enumerate(epochs):
+            loader.sampler.set_epoch(number)
             batches = rows(loader)
             lengths.add(len(batches))
             assert len(batches) == len(loader)
-            assert {len(batch) for batch in batches} == {4}
+            assert {len(batch) for batch in batches} == {5}
             epoch += chain.from_iterable(batches)
     assert len(lengths) == 1  # another number of batches would let processes wait for one another
     for epoch in epochs:
-        assert len(epoch) > total - 4 * processes * max(workers, 1)
+        assert len(epoch) > len(every) - 5 * processes
         assert len(set(epoch)) == len(epoch)
-        assert set(epoch) <= set(range(total))
+        assert set(epoch) < every
     assert epochs[0] != epochs[1]
+    assert every - set(epochs[0]) != every - set(epochs[1])
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_process_reads_a_shard_once_and_lets_it_go(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    read, alive, most, original = [], weakref.WeakSet(), 0, ShardDataset.read
+
+    def counted(dataset: ShardDataset, index: int) -> FaceDataset:
+        read.append(index)
+        faces = original(dataset, index)
+        alive.add(faces)
+        return faces
+
+    monkeypatch.setattr(ShardDataset, "read", counted)
+    for rank in range(processes):
+        process(monkeypatch, rank, processes)
+        begin = len(read)
+        for _ in module(shards, batch_size=2).train_dataloader():
+            most = max(most, len(alive))
+        assert len(set(read[begin:])) == len(read[begin:])
+    assert most <= 3
+    assert set(read) == set(range(5))
+    assert len(read) < 5 + processes  # two share a shard where the stretch of one ends and that of the other begins
+
+
+def test_neither_workers_nor_processes_change_what_is_seen(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[Batch]] = [list(module(shards, num_workers=workers).train_dataloader()) for workers in (0, 1, 2)]
+    for batches in seen[1:]:
+        for one, other in zip(seen[0], batches, strict=True):
+            assert one.path == other.path
+            assert torch.equal(one.image, other.image)
+            assert torch.equal(one.boxes, other.boxes)
+    images = {int(row): image for batch in seen[0] for row, image in zip(batch.row, batch.image, strict=True)}
+    process(monkeypatch, 1, 2)
+    for batch in module(shards).train_dataloader():
+        assert all(torch.equal(images[int(row)], image) for row, image in zip(batch.row, batch.image, strict=True))
 
 
 def test_the_seed_gives_the_order(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +144,11 @@ def test_a_streamed_sample_is_the_manifests(shards: Path) -> None:
 
 
 def test_a_streamed_face_is_changed_otherwise_in_every_epoch(shards: Path) -> None:
-    loader = module(shards).train_dataloader()
-    epochs = [
-        {path: image for batch in loader for path, image in zip(batch.path, batch.image, strict=True)} for _ in range(2)
-    ]
+    loader, epochs = module(shards).train_dataloader(), []
+    for epoch in (0, 1, 0):
+        loader.sampler.set_epoch(epoch)
+        epochs.append({path: image for batch in loader for path, image in zip(batch.path, batch.image, strict=True)})
+    assert all(torch.equal(epochs[0][path], image) for path, image in epochs[2].items())
     both = epochs[0].keys() & epochs[1].keys()
     assert len(both) > 5
     assert not any(torch.equal(epochs[0][path], epochs[1][path]) for path in both)
@@ -109,84 +160,168 @@ def test_class_counts_are_the_manifests(shards: Path) -> None:
     assert data.class_counts().tolist() == [labels.count(name) for name in data.labels]
 
 
-def test_what_cannot_be_streamed_is_said(shards: Path) -> None:
+def test_what_cannot_be_streamed_is_said(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"use model\.class_weight: balanced"):
         module(shards, balanced=True)
     with pytest.raises(FerVitError, match=r"fewer training rows than one batch of 200 "):
         module(shards, batch_size=200, num_workers=2).train_dataloader()
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    copy(shards / "val-00000-of-00001.parquet", folder)
+    with pytest.raises(FerVitError, match=r"has no rows with split train"):
+        module(folder).train_dataloader()
 
 
-def test_a_broken_image_is_named_with_its_shard(shards: Path, tmp_path: Path) -> None:
-    folder = Path(copytree(shards, tmp_path / "shards"))
-    path = folder / "train-00003-of-00005.parquet"
-    table, before = pq.read_table(path), path.stat().st_size
+@pytest.fixture
+def copied(shards: Path, tmp_path: Path) -> Path:
+    return Path(copytree(shards, tmp_path / "shards"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_image_is_named_with_its_shard(copied: Path, workers: int) -> None:
+    path = copied / "train-00003-of-00005.parquet"
+    table = pq.read_table(path)
     broken = [{"bytes": b"no image", "path": "broken"}] * len(table)
     pq.write_table(table.set_column(0, table.schema.field(0), [broken]), path)
-    index = folder / "index.json"
-    index.write_text(index.read_text().replace(f'"chunk_bytes": {before}', f'"chunk_bytes": {path.stat().st_size}'))
     with pytest.raises(FerVitError, match=r"train-00003-of-00005.parquet, image broken: "):
-        rows(module(folder).train_dataloader())
+        rows(module(copied, num_workers=workers).train_dataloader())
+
+
+def test_a_copy_that_is_not_whole_is_said(copied: Path) -> None:
+    shard = copied / "train-00001-of-00005.parquet"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(FerVitError, match=r"train-00001-of-00005.parquet is not a whole Parquet table"):
+        module(copied).train_dataloader()
+
+
+def test_shards_of_another_prepare_are_said(copied: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    words = ["--count=150", "--size=48", "--detector=none", "--shards=5", "--workers=1"]
+    main(["prepare", "drawn", str(tmp_path / "faces"), str(other), *words])
+    copy(other / "train-00001-of-00005.parquet", copied)
+    with pytest.raises(FerVitError, match=r"shards of more than one `prepare`. Copy the whole folder again"):
+        module(copied).train_dataloader()
+
+
+def test_a_shard_that_changes_meanwhile_is_said(copied: Path) -> None:
+    loader = module(copied).train_dataloader()
+    path = copied / "train-00002-of-00005.parquet"
+    table = pq.read_table(path)
+    for changed, words in (
+        (table.slice(1), "has changed"),
+        (
+            table.set_column(2, table.schema.field(2), pa.nulls(len(table), pa.string())),
+            "has train rows without a label",
+        ),
+        (table.replace_schema_metadata(), "the metadata `fer_vit` is missing"),
+    ):
+        pq.write_table(changed, path)
+        with pytest.raises(FerVitError, match=rf"train-00002-of-00005.parquet:? {words}"):
+            rows(loader)
+
+
+def test_shards_of_earlier_versions_are_read(shards: Path, copied: Path) -> None:
+    (copied / "index.json").write_text('{"chunks": [], "config": {}, "updated_at": "0"}')
+    for path in copied.glob("*.parquet"):
+        table = pq.read_table(path)
+        meta = json.loads(table.schema.metadata[b"fer_vit"])
+        del meta["together"]
+        pq.write_table(table.replace_schema_metadata({"fer_vit": json.dumps(meta)}), path)
+    there, here = module(copied), module(shards)
+    assert there.manifest.table.equals(here.manifest.table)
+    assert rows(there.train_dataloader()) == rows(here.train_dataloader())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_epochs_that_are_cut_short_differ(shards: Path, workers: int) -> None:
-    loader = module(shards, num_workers=workers).train_dataloader()
-    epochs = [rows(islice(loader, 3)) for _ in range(3)]
+    loader, epochs = module(shards, num_workers=workers).train_dataloader(), []
+    for epoch in range(3):
+        loader.sampler.set_epoch(epoch)
+        epochs.append(rows(islice(loader, 3)))
     assert all(one != other for one, other in zip(epochs, epochs[1:] + epochs[:1], strict=True))
 
 
-def test_a_network_folder_is_like_any_other(shards: Path, tmp_path: Path) -> None:
-    there = copytree(shards, tmp_path / "vast" / "shards")  # by such a name litdata knows one
-    assert rows(module(there).train_dataloader()) == rows(module(shards).train_dataloader())
+def position(shards: Path, epoch: int, batches: int) -> dict[str, Any]:
+    return {"epoch": epoch, "batches": batches, **module(shards)._order()}
 
 
-def position(shards: Path, batches: int | None) -> dict[str, object]:
-    data = module(shards, num_workers=2)
-    loader = data.train_dataloader()
-    assert len(list(islice(loader, batches))) == (batches or len(loader))
-    return data.state_dict()
-
-
-def test_the_middle_of_an_epoch_belongs_to_its_workers(shards: Path) -> None:
-    for change, words in (
-        ({"num_workers": 0}, "num_workers 2, but now it is 1"),
-        ({"num_workers": 2, "batch_size": 8}, "batch_size 4, but now it is 8"),
-    ):
-        data = module(shards, **change)
-        data.load_state_dict(position(shards, 3))
-        with pytest.raises(FerVitError, match=f"middle of an epoch with {words}. Go on with the same"):
-            data.train_dataloader()
-
-
-def test_the_end_of_an_epoch_suits_any_number_of_workers(shards: Path) -> None:
-    data, whole = module(shards), module(shards)
-    data.load_state_dict(position(shards, None))
-    first, second = (rows(loader) for loader in [whole.train_dataloader()] * 2)
-    assert rows(data.train_dataloader()) == second != first
+def test_the_middle_of_an_epoch_belongs_to_its_batches(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = position(shards, 0, 3)
+    data = module(shards, batch_size=8)
+    data.load_state_dict(state)
+    with pytest.raises(FerVitError, match=r"middle of an epoch with batch_size 4, but now it is 8. Go on"):
+        data.train_dataloader()
+    process(monkeypatch, 0, 2)
+    data = module(shards)
+    data.load_state_dict(state)
+    with pytest.raises(FerVitError, match=r"middle of an epoch with world_size 1, but now it is 2. Go on"):
+        data.train_dataloader()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_position_counts_once(shards: Path, workers: int) -> None:
-    whole = module(shards, num_workers=workers).train_dataloader()
-    first, second = rows(whole), rows(whole)
-    begun = module(shards, num_workers=workers)
-    list(islice(begun.train_dataloader(), 3))
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_position_counts_once(shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int) -> None:
+    process(monkeypatch, processes - 1, processes)
+    loader, epochs = module(shards).train_dataloader(), []
+    for epoch in (0, 1):
+        loader.sampler.set_epoch(epoch)
+        epochs.append(rows(loader))
     data = module(shards, num_workers=workers)
-    data.load_state_dict(begun.state_dict())
+    data.load_state_dict(position(shards, 0, 3))
     loader = data.train_dataloader()
-    assert rows(islice(loader, 5)) == first[3:8]  # left before its end, as Lightning does
-    assert rows(loader) == second
+    assert rows(islice(loader, 5)) == epochs[0][3:8]  # left before its end, as Lightning does
+    loader.sampler.set_epoch(1)
+    assert rows(loader) == epochs[1]
+    data.load_state_dict(position(shards, 1, 0) | {"batch_size": 7, "world_size": 9})
+    assert rows(data.train_dataloader()) == epochs[1]  # the end of an epoch suits all
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_goes_on_in_mid_epoch(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
+def test_a_position_reads_no_shard_before_it(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, original = [], ShardDataset.read
+    monkeypatch.setattr(ShardDataset, "read", lambda *a: (read.append(a[1]), original(*a))[1])
+    whole = rows(module(shards).train_dataloader())
+    order = read.copy()
+    read.clear()
+    data = module(shards)
+    data.load_state_dict(position(shards, 0, 20))
+    assert rows(data.train_dataloader()) == whole[20:]
+    assert read == order[-2:]  # of 22 and 23 rows each
+
+
+LITDATA = {
+    "dataset": {"num_samples_yielded": 12, "num_workers": 2, "batch_size": 4, "current_epoch": 1, "world_size": 1},
+    "current_epoch": 1,
+    "num_samples_yielded": 12,
+    "latest_worker_idx": 0,
+    "batches": 28,
+}
+"""Out of a checkpoint of the version that streamed by litdata 0.2.76, in the middle of the first epoch."""
+
+
+def test_a_checkpoint_of_an_earlier_version(shards: Path) -> None:
+    data = module(shards)
+    data.load_state_dict(LITDATA)
+    with pytest.raises(FerVitError, match=r"middle of an epoch of shards, as an earlier version dealt them out"):
+        data.train_dataloader()
+    for odd in (None, "x", [], {"batch_size": None}):
+        data.load_state_dict({**LITDATA, "dataset": odd})
+        with pytest.raises(FerVitError, match=r"Go on from the end of an epoch"):
+            data.train_dataloader()
+    data.load_state_dict({**LITDATA, "num_samples_yielded": 112, "current_epoch": "x"})
+    with pytest.raises(FerVitError, match=r"Go on from another checkpoint"):
+        data.train_dataloader()
+    loader = module(shards).train_dataloader()
+    loader.sampler.set_epoch(1)
+    data.load_state_dict({**LITDATA, "num_samples_yielded": 112})
+    assert rows(data.train_dataloader()) == rows(loader)
+
+
+def test_a_run_goes_on_in_mid_epoch(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
     step = FERTask.training_step
     monkeypatch.setattr(FERTask, "training_step", lambda *a: (seen.append(a[1].row.tolist()), step(*a))[1])
 
-    def fit(folder: str, *words: str) -> list[list[int]]:
+    def fit(folder: str, workers: int, *words: str) -> list[list[int]]:
         seen.clear()
         logger = f"--trainer.logger.init_args.save_dir={tmp_path / folder}"
         main([*FIT, f"--data.num_workers={workers}", f"--data.manifest={shards}", logger, *words])
@@ -195,11 +330,11 @@ def test_a_run_goes_on_in_mid_epoch(
     def last(folder: str) -> str:
         return f"--ckpt_path={tmp_path / folder / 'default' / 'version_0' / 'checkpoints' / 'last.ckpt'}"
 
-    whole = fit("whole")
+    whole = fit("whole", 0)
     epoch = len(whole) // 2
-    first = fit("first", "--trainer.max_steps=2", "--trainer.val_check_interval=2")
-    then = fit("then", last("first"), f"--trainer.max_steps={epoch + 2}", "--trainer.val_check_interval=2")
-    end = fit("end", last("then"))
+    first = fit("first", 2, "--trainer.max_steps=2", "--trainer.val_check_interval=2")
+    then = fit("then", 0, last("first"), f"--trainer.max_steps={epoch + 2}", "--trainer.val_check_interval=2")
+    end = fit("end", 1, last("then"))
     assert first + then + end == whole
     assert len(first) == 2
     assert len(then) == epoch
@@ -207,7 +342,7 @@ def test_a_run_goes_on_in_mid_epoch(
 
 
 @pytest.fixture
-def bucket(shards: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+def bucket(shards: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The shards in an object store on this machine."""
     server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()
@@ -219,7 +354,6 @@ def bucket(shards: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("litdata.utilities.dataset_utilities._LITDATA_CACHE_DIR", str(tmp_path / "cache"))
     client = boto3.client("s3")
     client.create_bucket(Bucket="faces")
     for file in shards.iterdir():

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fer_vit.explain.faithfulness import BETTER, blur, faithfulness, pixel_scores, randomised, saco, spearman
+from fer_vit.explain.faithfulness import BETTER, blur, measure, pixel_scores, randomised, saco, spearman
 from fer_vit.explain.methods import Method, explain
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
@@ -32,7 +32,7 @@ def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def measured(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method) -> dict[str, Tensor]:
-    return faithfulness(net, image, boxes, valid, ["random", method])[method]
+    return measure(net, image, boxes, valid, ["random", method])[method]
 
 
 def test_deletion_and_insertion_of_regions_one_by_one() -> None:

@@ -9,7 +9,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.explain.ablation import drops
 from fer_vit.explain.attention import raw, relevance
 from fer_vit.explain.methods import Method, explain, explain_each
-from fer_vit.explain.regions import coverage, members, units
+from fer_vit.explain.regions import coverage, membership, units
 from fer_vit.explain.relations import relations
 from fer_vit.explain.trace import evaluating, record_attention, trace
 from fer_vit.model.config import RegionViTConfig
@@ -83,7 +83,7 @@ def test_a_share_is_the_mean_score_of_what_lies_in_a_region() -> None:
         {"block": "post_norm"},
         {"keep_rate": (1, 0.5, 0.5)},
         {"stem": "conv", "region_source": "stem"},
-        {"patch_downscale": 2, "reg_tokens": 2},
+        {"reg_tokens": 2},
     ],
 )
 @pytest.mark.parametrize("method", METHODS)
@@ -227,7 +227,7 @@ def test_ablation_of_a_region_takes_the_patches_under_it_along() -> None:
     under[:, 17:21] = True
     hidden = tokens._replace(valid=tokens.valid & ~under)
     fall = net.forward_head(net.forward_features(tokens)) - net.forward_head(net.forward_features(hidden))
-    parts = members(net.layout, 8, boxes, valid)
+    parts = membership(net.layout, 8, boxes, valid)
     assert torch.allclose(drops(net, tokens, units(net.layout, parts))[0, 0], fall[0], atol=1e-5)
 
 
@@ -237,7 +237,7 @@ def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> N
     boxes[0, 1] = torch.tensor([10.0, 8.0, 26.0, 30.0])  # both regions lie over patch (1, 1)
     seen = trace(net, image, boxes, valid)
     result = explain(net, image, boxes, valid, "ablation")
-    together = units(net.layout, seen.parts)[0]
+    together = units(net.layout, seen.membership)[0]
     label = int(result.probabilities.argmax())
     falls = drops(net, seen.tokens, together[None])[0, :, label]
     expected = torch.zeros(25)
@@ -295,7 +295,7 @@ def test_what_cannot_be_explained_is_said() -> None:
 def test_a_region_smaller_than_a_patch_is_the_patch_that_it_lies_in() -> None:
     layout = TokenLayout(1, (2, 2), 0, 1)
     boxes = torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])
-    found = units(layout, members(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
+    found = units(layout, membership(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
     assert found[0].tolist() == [[False, True, False, False, False], [False] * 5]
 
 

@@ -74,7 +74,7 @@ def test_relations_of_a_head_are_its_attention_from_region_to_region(tokens: str
     assert found.shape == (2, 3, 2, 3, 3)
     for face, block, head in np.ndindex(2, 3, 2):
         weights = seen.attention[block][face, head].detach().double().numpy()
-        parts = seen.parts[face].double().numpy()
+        parts = seen.membership[face].double().numpy()
         for a in range(3):
             taken = np.zeros(3)
             for b in range(3):

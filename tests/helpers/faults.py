@@ -6,7 +6,6 @@ if there is one), and must end with what the undisturbed run made: tables and we
 to 1e-5. Runs are forked from a process that has imported everything, so that no kill falls among imports.
 """
 
-import json
 import multiprocessing
 import os
 import random
@@ -28,7 +27,6 @@ import torch
 from tqdm import tqdm
 
 from fer_vit.cli import main as fer_vit
-from fer_vit.data.shards import INDEX
 from fer_vit.store.checkpoint import load_checkpoint
 from tests.helpers.commands import TINY
 
@@ -102,7 +100,7 @@ def visible(folder: Path) -> list[Path]:
 
 
 def tables(folder: Path) -> Content:
-    """Reads every table, picture and list whole.
+    """Reads every table and picture whole.
 
     Raises:
         Exception: One of them is not.
@@ -114,8 +112,6 @@ def tables(folder: Path) -> Content:
             found[name] = pq.read_table(path, partitioning=None)
         elif path.suffix == ".csv":
             found[name] = pyarrow.csv.read_csv(path)
-        elif path.name == INDEX:
-            found[name] = json.loads(path.read_bytes())["chunks"]
         else:
             found[name] = path.read_bytes()
     return found

@@ -12,7 +12,6 @@ from fer_vit.model.attention import (
     AdditiveAttention,
     DotAttention,
     GaussianAttention,
-    HeadDrop,
     fused_is_faster,
     masked_softmax,
     use_fused_attention,
@@ -171,24 +170,6 @@ def test_gradients_against_finite_differences(kind: type[DotAttention], valid: T
 def test_distances_are_no_infinities_in_half_precision() -> None:
     far = Tokens(torch.zeros(1, 2, DIM), None, torch.tensor([[[0.0, 0.0], [448.0, 448.0]]]).half())
     assert GaussianAttention.relation(far)[0, 0, 0, 1] == 2 * 448.0**2
-
-
-def test_head_dropping_is_right_on_average_and_takes_one_head() -> None:
-    torch.manual_seed(0)
-    drop = HeadDrop(num_heads=4, rate=0.6)
-    x = torch.rand(20000, 1, 8) + 0.5
-    dropped = drop(x)
-    heads = dropped.view(-1, 4, 2)
-    gone = (heads == 0).all(-1)
-    assert torch.equal(gone, (heads == 0).any(-1))
-    assert gone.sum(1).max() == 1
-    assert gone.any(1).float().mean().item() == pytest.approx(0.6, abs=0.015)
-    assert torch.allclose(gone.float().mean(0), torch.tensor(0.15), atol=0.01)
-    scale = 1 / (1 - 0.6 / 4)
-    assert torch.allclose(heads[~gone], x.view(-1, 4, 2)[~gone] * scale)
-    # The same face, dropped many times: its mean is the face.
-    assert torch.allclose(drop(x[:1].expand(200_000, -1, -1)).mean(0), x[0], atol=0.02)
-    assert torch.equal(drop.eval()(x), x)
 
 
 def test_switches_every_layer_and_tells_what_was() -> None:

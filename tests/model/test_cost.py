@@ -24,7 +24,6 @@ def block(tokens: int) -> int:
         ({}, (N, R, 3 * block(1 + N + R), D * 5)),
         ({"tokens": "patch"}, (N, 0, 3 * block(1 + N), D * 5)),
         ({"tokens": "region"}, (0, R, 3 * block(1 + R), D * 5)),
-        ({"patch_downscale": 2}, (N // 4, R, 3 * block(1 + N // 4 + R), D * 5)),
         ({"attention": "additive"}, (N, R, 3 * block(1 + N + R), D * 5)),
         ({"head": "additive"}, (N, R, 3 * block(1 + N + R), D * 5 + 25 * (D * D + D))),
     ],

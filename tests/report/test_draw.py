@@ -1,5 +1,7 @@
 """Drawing: the right pixels light up, boxes are where they belong, and every size of photo becomes one panel."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +10,13 @@ import numpy as np
 import pytest
 
 from fer_vit.face.regions import REGIONS
-from fer_vit.geometry import apply, invert
-from fer_vit.report import draw
+from fer_vit.geometry import Array, apply, invert
+from fer_vit.report import colours, draw
 
 CROP, GRID = 64, 8
 
 
-def rotation(degrees: float, scale: float, shift: tuple[float, float]) -> draw.Array:
+def rotation(degrees: float, scale: float, shift: tuple[float, float]) -> Array:
     cos, sin = scale * np.cos(np.deg2rad(degrees)), scale * np.sin(np.deg2rad(degrees))
     return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
 
@@ -40,7 +42,7 @@ def make_view(**changes: Any) -> draw.FaceView:
     return replace(view, **changes)
 
 
-def crop_coordinates(height: int, width: int, to_crop: draw.Array) -> draw.Array:
+def crop_coordinates(height: int, width: int, to_crop: Array) -> Array:
     """Where every pixel's centre of a photo lies in the crop: (H, W, 2)."""
     y, x = np.mgrid[:height, :width] + 0.5
     return apply(to_crop, np.stack([x, y], -1))
@@ -63,7 +65,7 @@ def test_hot_patch_lights_up_its_place_on_the_photo(patch: tuple[int, int]) -> N
     assert from_patch[change > 0.8 * change.max()].max() < 0.5  # the brightest is within it
     assert not change[from_patch > 2].any()  # and there is nothing beyond the smoothing's reach
     y, x = (apply(invert(TURNED), np.array([column + 0.5, row + 0.5]) * CROP / GRID))[::-1]
-    assert np.abs(hot[int(y), int(x)] - (0.3 * 128 + 0.7 * draw.COLOURMAP[255])).max() < 12
+    assert np.abs(hot[int(y), int(x)] - (0.3 * 128 + 0.7 * colours.heat_colours()[255])).max() < 12
 
 
 def test_overlay_leaves_the_photo_alone_where_the_crop_does_not_reach() -> None:
@@ -88,12 +90,12 @@ def test_overlay_follows_a_grid_that_is_not_square() -> None:
 
 def test_colours_are_magma() -> None:
     magma = matplotlib.colormaps["magma"](np.arange(256))[:, :3] * 255
-    assert np.abs(draw.COLOURMAP - magma).max() < 4
+    assert np.abs(colours.heat_colours() - magma).max() <= 1
 
 
 def test_every_region_has_a_colour_of_its_own() -> None:
-    assert set(REGIONS) <= set(draw.REGION_COLOURS)
-    assert len(set(draw.REGION_COLOURS.values())) == len(draw.REGION_COLOURS)
+    assert set(REGIONS) <= set(colours.REGIONS)
+    assert len(set(colours.REGIONS.values())) == len(colours.REGIONS)
 
 
 def test_zoom_keeps_every_point_in_its_place() -> None:
@@ -114,7 +116,7 @@ def test_zoom_keeps_every_point_in_its_place() -> None:
         (100, 100, rotation(0, 1, (60, 60))),  # the crop reaches far over the upper left corner
     ],
 )
-def test_zoom_shows_the_photo_where_the_matrix_says(height: int, width: int, to_crop: draw.Array) -> None:
+def test_zoom_shows_the_photo_where_the_matrix_says(height: int, width: int, to_crop: Array) -> None:
     y, x = np.mgrid[:height, :width] + 0.5
     photo = np.stack([255 * x / width, 255 * y / height, np.zeros_like(x)], -1).round().astype(np.uint8)
     close = draw.zoom(make_view(photo=photo, box=None, to_crop=to_crop), 160)
@@ -142,6 +144,7 @@ def test_box_corners_are_drawn_where_they_belong() -> None:
 
 
 def test_percent() -> None:
+    assert [draw.percent(value, 1) for value in (-0.0004, 0.1264)] == ["0.0%", "12.6%"]
     assert [draw.percent(value) for value in (-0.004, 0.126, -0.3, 1)] == ["0%", "13%", "-30%", "100%"]
 
 
@@ -154,8 +157,8 @@ def test_region_heat_shows_the_larger_share_where_regions_overlap() -> None:
 def test_bars() -> None:
     mouth, nose, chin = draw.share_bars({"mouth": 0.1, "nose": 0.05, "chin": -0.2})
     assert (mouth.length, nose.length, chin.length) == (0.5, 0.25, 1.0)
-    assert mouth.colour == draw.REGION_COLOURS["mouth"]
-    assert chin.colour not in draw.REGION_COLOURS.values()
+    assert mouth.colour == colours.REGIONS["mouth"]
+    assert chin.colour not in colours.REGIONS.values()
     first, second, _ = draw.probability_bars({"neutral": 0.2, "happiness": 0.7, "fear": 0.1})
     assert (first.name, first.strong, second.name, second.strong) == ("happiness", True, "neutral", False)
 
@@ -192,3 +195,16 @@ def test_fitted_keeps_the_end_of_a_path() -> None:
     assert cut.startswith("…")
     assert cut.endswith("name.png")
     assert draw.font(14).getlength(cut) <= 200
+
+
+def test_a_prediction_is_drawn_without_matplotlib() -> None:
+    program = """
+import sys
+import numpy as np
+from fer_vit.report.draw import FaceView, prediction_figure
+view = FaceView(np.zeros((32, 32, 3), np.uint8), np.eye(2, 3), 32, {}, probabilities={"happiness": 1.0})
+prediction_figure(view)
+print("matplotlib" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -2,15 +2,13 @@ import numpy as np
 import pytest
 
 from fer_vit.report.draw import FaceView
-from fer_vit.report.heads import TILE, HeadMap, distance_figure, heads_figure
+from fer_vit.report.heads import JOINED, TILE, HeadMap, distance_figure, heads_figure
 
 
 @pytest.mark.parametrize("grid", [(4, 4), (0, 0)])
 def test_every_head_has_its_tile_and_the_hottest_patch_shines(grid: tuple[int, int]) -> None:
     boxes = {"right_eye": np.array([4.0, 4.0, 16.0, 16.0]), "mouth": np.array([16.0, 20.0, 30.0, 30.0])}
-    view = FaceView(
-        "a.png", 0, np.full((32, 32, 3), 90, np.uint8), None, np.eye(2, 3), 32, np.zeros(grid), boxes, {}, {}
-    )
+    view = FaceView(np.full((32, 32, 3), 90, np.uint8), np.eye(2, 3), 32, boxes)
     shares = {"right_eye": 0.4, "mouth": 0.1}
     heat = np.zeros(grid)
     if heat.size:
@@ -33,12 +31,13 @@ def test_every_head_has_its_tile_and_the_hottest_patch_shines(grid: tuple[int, i
 
 def test_a_line_joins_regions_from_middle_to_middle() -> None:
     boxes = {"right_eye": np.array([4.0, 4.0, 12.0, 12.0]), "mouth": np.array([20.0, 20.0, 28.0, 28.0])}
-    view = FaceView("", 0, np.zeros((32, 32, 3), np.uint8), None, np.eye(2, 3), 32, np.zeros((0, 0)), boxes, {}, {})
+    view = FaceView(np.zeros((32, 32, 3), np.uint8), np.eye(2, 3), 32, boxes)
     shares = dict.fromkeys(boxes, 0.0)
-    without, joined = (
+    without, less, joined = (
         np.asarray(heads_figure(view, "", [("", [HeadMap("", np.zeros((2, 2)), shares, relations)])])).astype(int)
-        for relations in ({}, {("right_eye", "mouth"): 1.0})
+        for relations in ({}, {("right_eye", "mouth"): JOINED - 0.01}, {("right_eye", "mouth"): JOINED})
     )
+    assert np.array_equal(without, less)
     rows, columns = np.nonzero((joined - without).sum(-1) > 100)
     left, top = 100, 56
     x, y = (columns - left) * 32 / TILE, (rows - top) * 32 / TILE
@@ -47,7 +46,7 @@ def test_a_line_joins_regions_from_middle_to_middle() -> None:
 
 
 def test_without_regions_or_places_nothing_breaks() -> None:
-    view = FaceView("a", 0, np.zeros((8, 8, 3), np.uint8), None, np.eye(2, 3), 8, np.zeros((0, 0)), {}, {}, {})
+    view = FaceView(np.zeros((8, 8, 3), np.uint8), np.eye(2, 3), 8, {})
     heads_figure(view, "", [("block 1", [HeadMap("", np.zeros((0, 0)), {})])])
 
 

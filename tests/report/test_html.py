@@ -16,15 +16,15 @@ from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
 from fer_vit.errors import FerVitError
-from fer_vit.report import draw
-from fer_vit.report.html import Contents, Evidence, FaceRecord, mean_shares, save_face, write_page
+from fer_vit.report.draw import FaceView, face_figure, printable, turned_back, zoom
+from fer_vit.report.heads import JOINED
+from fer_vit.report.html import Evidence, FaceRecord, mean_shares, save_face, write_page
 
 HOSTILE = "<script>alert(1)</script>.png"
 QUOTES = """a"b'c&amp;<!--</script>.png"""
 FACTS = {"Method": "relevance", "Model": "<best>.ckpt"}
 REGIONS = ("mouth", "nose", "chin")
 LABELS = ("neutral", "happiness", '"><i>x')
-NOBODY = Contents("Title", FACTS, [], {}, REGIONS, {})
 
 
 class Reader(HTMLParser):
@@ -44,8 +44,8 @@ class Reader(HTMLParser):
             self.text += data
 
 
-def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2), patches: bool = True) -> draw.FaceView:
-    return draw.FaceView(
+def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2), patches: bool = True) -> FaceView:
+    return FaceView(
         name=name,
         face=2,
         photo=np.full((48, 48, 3), 90, np.uint8),
@@ -78,8 +78,7 @@ def write(folder: Path) -> Path:
         Evidence([2, 1, 0], {2: (np.ones(3), np.ones((2, 4)))}, None, np.eye(3)),
     ]
     records = [save_face(folder, *one, REGIONS) for one in zip(range(3), views, evidence, strict=True)]
-    contents = Contents("A <title>", FACTS, records, mean_shares(records, REGIONS), REGIONS, {})
-    write_page(folder / "index.html", contents)
+    write_page(folder / "index.html", "A <title>", FACTS, records, mean_shares(records, REGIONS), REGIONS)
     return folder / "index.html"
 
 
@@ -120,7 +119,7 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
     record = save_face(tmp_path, 7, view, make_evidence(), REGIONS)
     assert record.label == "happiness"
     assert record.shares == {"mouth": 0.25, "chin": -0.5}
-    drawn = np.asarray(draw.face_figure(view)).astype(float)
+    drawn = np.asarray(face_figure(view)).astype(float)
     with Image.open(tmp_path / "faces" / "000007.jpg") as saved:
         assert np.abs(np.asarray(saved) - drawn).mean() < 2
     data = json.loads(record.data)
@@ -130,7 +129,7 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
     # A region's corner goes from crop to picture as the photo's zoom has it.
     a, b, c, d, e, f = data["matrix"]
     left, top, _, _ = data["boxes"][0]
-    expected = draw.turned_back(draw.zoom(view, 480), view.regions["mouth"])[0]
+    expected = turned_back(zoom(view, 480), view.regions["mouth"])[0]
     assert np.allclose([a * left + c * top + e, b * left + d * top + f], expected, atol=0.05)
     assert data["boxes"][1] is None  # it was not there
     assert data["heat"][1] == pytest.approx([-0.4, -0.2, 0, 0.2, 0.4, 0.6, 0.8, 1.0])  # of the largest
@@ -244,7 +243,7 @@ NAMES = [
 def test_hostile_names_and_labels_are_text_everywhere(browser: tuple[Page, list[str]], tmp_path: Path) -> None:
     folder = tmp_path / "re#port 100%41?"
     labels = (f"<img src=x onerror={OWN}>", f"'\"><svg/onload={OWN}>", "</script>\u202ex")
-    shown = [draw.printable(label) for label in labels]
+    shown = [printable(label) for label in labels]
     records = []
     for number, name in enumerate(NAMES):
         view = make_view(name)
@@ -253,13 +252,13 @@ def test_hostile_names_and_labels_are_text_everywhere(browser: tuple[Page, list[
         evidence = make_evidence()._replace(order=np.argsort([-p for p in probabilities.values()]).tolist())
         records.append(save_face(folder, number, view, evidence, REGIONS))
     means = mean_shares(records, REGIONS)
-    write_page(folder / "index.html", Contents(NAMES[0], {"Model": NAMES[1]}, records, means, REGIONS, {}))
+    write_page(folder / "index.html", NAMES[0], {"Model": NAMES[1]}, records, means, REGIONS)
     _, wrong = browser
     page = browser[0].context.browser.new_page()
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.goto((folder / "index.html").as_uri())
-    names = [draw.printable(name) for name in NAMES]
+    names = [printable(name) for name in NAMES]
     assert names[6:8] == ["two lines three.png", "photo?gnp.exe"]
     assert page.title() == page.locator("h1").text_content() == NAMES[0]
     assert page.locator(".facts dd").first.text_content() == names[1]
@@ -303,7 +302,7 @@ def test_the_second_label_is_the_models_even_where_its_probability_rounds_to_not
     page, _ = browser
     view = make_view("a.png", (1e-6, 1.0, 2e-5))
     records = [save_face(tmp_path, 0, view, make_evidence(), REGIONS)]
-    write_page(tmp_path / "index.html", Contents("Title", {}, records, mean_shares(records, REGIONS), REGIONS, {}))
+    write_page(tmp_path / "index.html", "Title", {}, records, mean_shares(records, REGIONS), REGIONS)
     other = page.context.browser.new_page()
     other.goto((tmp_path / "index.html").as_uri())
     other.locator(".card").click()
@@ -326,7 +325,7 @@ def test_thousands_of_faces_stay_usable(browser: tuple[Page, list[str]], tmp_pat
     records = [
         dataclasses.replace(record, data=record.data.replace("a.png", f"{number:05d}.png")) for number in range(2000)
     ]
-    write_page(tmp_path / "index.html", Contents("Title", {}, records, mean_shares(records, REGIONS), REGIONS, {}))
+    write_page(tmp_path / "index.html", "Title", {}, records, mean_shares(records, REGIONS), REGIONS)
     large = page.context.browser.new_page()
     large.on("pageerror", lambda error: wrong.append(str(error)))
     large.goto((tmp_path / "index.html").as_uri())
@@ -374,8 +373,7 @@ def test_table_shows_means_and_counts(tmp_path: Path) -> None:
     shares = ({"mouth": 0.2, "nose": 0.8}, {"mouth": 0.3, "nose": -0.7}, {"nose": -1.0})
     tops = ("fear", "fear", "neutral")
     records = [FaceRecord({"neutral": 0.4} | {top: 0.6}, share, "{}") for top, share in zip(tops, shares, strict=True)]
-    contents = Contents("Title", {}, records, mean_shares(records, REGIONS), REGIONS, {})
-    write_page(tmp_path / "index.html", contents)
+    write_page(tmp_path / "index.html", "Title", {}, records, mean_shares(records, REGIONS), REGIONS)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     rows = re.findall(r"<tr><th scope=\"row\">(\w+)</th>(.*?)</tr>", page)
     cells = {label: re.findall(r"<td[^>]*>(.*?)</td>", row) for label, row in rows}
@@ -384,7 +382,7 @@ def test_table_shows_means_and_counts(tmp_path: Path) -> None:
 
 
 def test_page_without_faces_says_so(tmp_path: Path) -> None:
-    write_page(tmp_path / "index.html", NOBODY)
+    write_page(tmp_path / "index.html", "Title", FACTS, [], {}, REGIONS)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "No face was found." in page
     assert "<table>" not in page
@@ -395,4 +393,35 @@ def test_folder_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -
     with pytest.raises(FerVitError, match="Choose a folder"):
         save_face(tmp_path / "file", 0, make_view("a.png"), make_evidence(), REGIONS)
     with pytest.raises(FerVitError, match="Choose a folder"):
-        write_page(tmp_path / "file" / "index.html", NOBODY)
+        write_page(tmp_path / "file" / "index.html", "Title", FACTS, [], {}, REGIONS)
+
+
+def test_pictures_stand_under_their_headings(tmp_path: Path) -> None:
+    record = save_face(tmp_path, 0, make_view("a.png"), make_evidence(), REGIONS)
+    means = mean_shares([record], REGIONS)
+    pictures = [Image.new("RGB", (width, 20), "red") for width in (30, 40)]
+    write_page(tmp_path / "index.html", "Title", {}, [record], means, REGIONS, relations=pictures[:1], heads=pictures)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    tags = [attributes for tag, attributes in Reader(page).tags if tag == "img"]
+    shown = [(each["alt"], each["width"], each["height"]) for each in tags]
+    heads = "Attention heads"
+    assert shown == [("Relations between regions", "30", "20"), (heads, "30", "20"), (heads, "40", "20")]
+    for each in tags:
+        with Image.open(io.BytesIO(base64.b64decode(each["src"].removeprefix("data:image/jpeg;base64,")))) as picture:
+            assert picture.width == int(each["width"])
+    assert f"take {100 * JOINED:.0f}% or more from one another" in " ".join(Reader(page).text.split())
+    write_page(tmp_path / "index.html", "Title", {}, [record], means, REGIONS)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Relations between" not in page
+    assert heads not in page
+
+
+def test_a_page_is_written_as_its_faces_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    file = io.StringIO()
+    monkeypatch.setattr(file, "writelines", lambda pieces: written.extend(map(len, pieces)))
+    monkeypatch.setattr(Path, "open", lambda *_, **__: file)
+    record = FaceRecord({"happiness": 1.0}, {"mouth": 1.0}, f'"{"x" * 10_000}"')
+    write_page(tmp_path / "index.html", "Title", {}, [record] * 50, mean_shares([record], REGIONS), REGIONS)
+    assert sum(written) > 500_000
+    assert max(written) < 20_000

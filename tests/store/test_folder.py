@@ -4,13 +4,16 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, create_autospec
 
 import pytest
 import torch
-from huggingface_hub import ModelCard
-from huggingface_hub.errors import DryRunError
+from huggingface_hub import CommitInfo, HfApi, ModelCard, RepoUrl
+from huggingface_hub.errors import DryRunError, HFValidationError
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
+import fer_vit
 from fer_vit import RegionViT
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
@@ -56,27 +59,59 @@ def test_half_precision_is_read_into_float32(net: RegionViT, tmp_path: Path) -> 
     assert torch.allclose(logits(again), logits(net), atol=5e-3)
 
 
-def test_pushes_a_whole_folder(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pushed: dict[str, bytes] = {}
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """A hub that knows the arguments of huggingface_hub's own methods, and stores nothing."""
+    api = create_autospec(HfApi)
+    monkeypatch.setattr("fer_vit.store.hub.HfApi", api)
+    return api
 
-    class Api:
-        def __init__(self, **_: object) -> None: ...
 
-        def create_repo(self, repo_id: str, **_: object) -> object:
-            return type("Url", (), {"repo_id": repo_id})
-
-        def upload_folder(self, folder_path: Path, allow_patterns: list[str], **_: object) -> str:
-            pushed.update({name: (folder_path / name).read_bytes() for name in allow_patterns})
-            return "done"
-
-    monkeypatch.setattr("fer_vit.store.hub.HfApi", Api)
+@pytest.mark.parametrize("private", [False, True])
+def test_pushes_a_whole_folder(private: bool, net: RegionViT, tmp_path: Path, hub: Mock) -> None:
+    commit = "https://huggingface.co/somebody/model/commit/0123"
+    hub.return_value.create_repo.return_value = RepoUrl("https://huggingface.co/somebody/model")
+    hub.return_value.upload_folder.return_value = CommitInfo(commit, "message", "", "0123")
     save_network(net, tmp_path / "model")
+    assert push(str(tmp_path / "model"), "somebody/model", private=private, token="hf_x") == commit
+    hub.assert_called_once_with(token="hf_x")
+    hub.return_value.create_repo.assert_called_once_with("somebody/model", private=private, exist_ok=True)
+    asked = hub.return_value.upload_folder.call_args.kwargs
+    assert (asked["repo_id"], Path(asked["folder_path"])) == ("somebody/model", tmp_path / "model")
     (tmp_path / "model" / "notes.txt").write_text("mine")
-    assert push(tmp_path / "model", "somebody/model") == "done"
-    assert pushed.keys() == {"config.json", "model.safetensors", "README.md"}
-    assert json.loads(pushed["config.json"])["labels"] == ["sadness", "fear", "anger"]
-    with pytest.raises(FerVitError, match=r"Expected a folder that `fer-vit export` wrote, but .* has no config.json"):
+    files = {path.name for path in (tmp_path / "model").iterdir()}
+    pushed = set(filter_repo_objects(files, allow_patterns=asked["allow_patterns"]))
+    assert pushed == files - {"notes.txt"} == {"config.json", "model.safetensors", "README.md"}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (HFValidationError("Repo id must be ...\nmore"), r"\(Repo id must be \.\.\.\)"),
+        (OSError("no token"), "no token"),
+        (RuntimeError(), "RuntimeError"),  # as of a client without a network, which is of another library by version
+    ],
+)
+def test_what_the_hub_refuses_is_said(
+    error: Exception, words: str, net: RegionViT, tmp_path: Path, hub: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_network(net, tmp_path)
+    hub.return_value.create_repo.side_effect = error
+    with pytest.raises(FerVitError, match=rf"Cannot push .* to somebody/model on the hub .*{words}.* log in"):
         push(tmp_path, "somebody/model")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://mirror.example")
+    with pytest.raises(FerVitError, match="HF_ENDPOINT to begin with https://"):
+        push(tmp_path, "somebody/model")
+    for name in ("model.safetensors", "config.json"):
+        (tmp_path / name).unlink()
+        with pytest.raises(FerVitError, match=rf"has no {name}. Name a folder that `fer-vit export` wrote"):
+            push(tmp_path, "somebody/model")
+
+
+def test_what_the_package_offers() -> None:
+    assert (fer_vit.push, fer_vit.RegionViT) == (push, RegionViT)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = fer_vit.nothing
 
 
 def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +197,31 @@ def test_checkpoints_that_are_not_are_said(tmp_path: Path, checkpoint: Path) -> 
         load_network(tmp_path / "newer.ckpt")
 
 
+RETIRED = {"patch_downscale": 1, "head_drop_rate": 0.0}
+"""As every file of a model had them that was written before they were removed."""
+
+
+def test_files_with_options_that_were_removed(checkpoint: Path, net: RegionViT, tmp_path: Path) -> None:
+    save_network(net, tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    saved = torch.load(checkpoint, weights_only=True)
+    saved["hyper_parameters"]["network"] |= RETIRED
+    torch.save(saved, tmp_path / "old.ckpt")
+    assert load_network(tmp_path / "old.ckpt").config == load_network(checkpoint).config
+    assert not RETIRED.keys() & load_checkpoint(tmp_path / "old.ckpt")["hyper_parameters"]["network"].keys()
+    (tmp_path / "config.json").write_text(json.dumps(said | {"config": said["config"] | RETIRED}))
+    assert torch.equal(logits(load_network(tmp_path)), logits(net))
+    for name, value in (("patch_downscale", 2), ("head_drop_rate", 0.3), ("head_drop_rate", None)):
+        words = rf"Expected network.{name} to be {RETIRED[name]:g}, because the option was removed, but got {value}"
+        (tmp_path / "config.json").write_text(json.dumps(said | {"config": said["config"] | {name: value}}))
+        with pytest.raises(FerVitError, match=words):
+            load_network(tmp_path)
+        saved["hyper_parameters"]["network"] |= RETIRED | {name: value}
+        torch.save(saved, tmp_path / "old.ckpt")
+        with pytest.raises(FerVitError, match=words):
+            load_checkpoint(tmp_path / "old.ckpt")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -174,9 +234,9 @@ def test_checkpoints_that_are_not_are_said(tmp_path: Path, checkpoint: Path) -> 
         ({"config": {"unheard_of": 1}}, "`unheard_of` is unknown"),
         ({"config": {"depth": "two"}}, r"depth to be int \| None, but got two"),
         ({"config": {"backbone": "vit_nothing"}}, "Expected a timm model"),
-        ({"temperature": 0}, "temperature from 0.001"),
-        ({"temperature": "hot"}, "temperature from 0.001"),
-        ({"temperature": 10**400}, "temperature from 0.001"),
+        ({"temperature": 0}, "temperature to be from 0.001 to 1000, but got 0"),
+        ({"temperature": "hot"}, "temperature to be from 0.001 to 1000, but got hot"),
+        ({"temperature": 10**400}, "temperature to be from 0.001"),
         ({"template": [[1, 2, 3]] * 5}, "five points"),
         ({"template": [[1, 2]] * 2}, "five points"),
         ({"template": [[1, float("nan")]] * 5}, "five points"),
@@ -184,8 +244,11 @@ def test_checkpoints_that_are_not_are_said(tmp_path: Path, checkpoint: Path) -> 
         ({"config": {"backbone": 5}}, "backbone to be str, but got 5"),
         ({"config": {"backbone": None}}, "backbone to be str, but got None"),
         ({"config": {"regions": ["a.b"], "tokens": "both"}}, "of another version"),
-        ({"template": 7}, "five points"),
-        ({"align": "eyes"}, "landmarks or crop"),
+        ({"template": 7}, "template to be five points"),
+        ({"template": None}, "template to be five points"),
+        ({"template": [[0.5, 9.1]] * 5}, "five points"),
+        ({"template": [7] * 5}, "five points"),
+        ({"align": "eyes"}, "align to be landmarks or crop, but got eyes"),
     ],
 )
 def test_settings_that_are_wrong_are_said(

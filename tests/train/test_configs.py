@@ -120,12 +120,12 @@ MECHANISMS = {
     "causal": ["head=query", "causal=true", "attention=additive"],
     "additive head": ["head=additive", "pos_embed=sincos_1d"],
     "post-norm": ["block=post_norm", "dropout=0.1", "pos_embed=none"],
-    "head dropping": ["head_drop_rate=0.5", "keep_rate=[0.9,0.6]"],
+    "keep with regions": ["keep_rate=[0.9,0.6]"],
     "stem regions": ["region_source=stem", "stem=conv", "tokens=region"],
-    "foveated": ["patch_downscale=2", "stem=conv", "in_chans=1"],
+    "grey": ["stem=conv", "in_chans=1"],
     "all": [
         *("attention=gaussian", "keep_rate=[0.9,0.6]", "head=query", "causal=true", "pos_embed=sincos_1d"),
-        *("block=post_norm", "head_drop_rate=0.5", "patch_downscale=2", "reg_tokens=2"),
+        *("block=post_norm", "reg_tokens=2"),
     ],
 }
 

@@ -270,4 +270,4 @@ def test_two_processes_share_a_stream(tmp_path: Path) -> None:
     state = torch.load(tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
     trained = sum(row.split == "train" for row in reading.rows)
     assert state["global_step"] == trained // 8
-    assert state["FaceDataModule"]["dataset"]["world_size"] == 2
+    assert state["FaceDataModule"]["world_size"] == 2

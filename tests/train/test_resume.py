@@ -21,7 +21,6 @@ from tests.helpers.marks import slow
 RECIPE = [
     "--model.network.drop_path_rate=0.1",
     "--model.network.dropout=0.1",
-    "--model.network.head_drop_rate=0.1",
     "--model.network.stem=conv",
     "--model.mixup=0.4",
     "--model.cutmix=0.5",

@@ -132,6 +132,8 @@ def test_another_architecture_or_other_classes_are_said(checkpoint: Path) -> Non
     saved = load_checkpoint(checkpoint)
     task = FERTask(**saved["hyper_parameters"])
     task.on_load_checkpoint(saved)
+    saved["hyper_parameters"]["network"] |= {"patch_downscale": 1, "head_drop_rate": 0.0}  # as it was written before
+    assert FERTask(**saved["hyper_parameters"]).hparams == task.hparams
     other = copy.deepcopy(saved)
     other["hyper_parameters"]["labels"] = ["x", "y"]
     with pytest.raises(FerVitError, match="classes are x, y, but the manifest's are neutral, happiness"):

@@ -1,0 +1,41 @@
+"""The colours of all pictures. The page, which has a dark theme too, lists its own in `page.css`."""
+
+from functools import cache
+
+import numpy as np
+
+from fer_vit.geometry import Image
+
+REGIONS = {
+    "right_eye": "#2f7de1",
+    "left_eye": "#7db9ff",
+    "right_brow": "#d9560b",
+    "left_brow": "#ffa25c",
+    "nose": "#1fa653",
+    "mouth": "#e5254f",
+    "right_cheek": "#8e3fe0",
+    "left_cheek": "#c99bff",
+    "glabella": "#12a3a3",
+    "forehead": "#e3b505",
+    "chin": "#9a6640",
+}
+"""Line colour of each region; the person's right is the darker of a pair."""
+OTHER_REGION = "#8a8a90"
+"""Line colour of a region that has none of its own."""
+
+PAPER, INK, MUTED, TRACK, EMPTY = "#ffffff", "#1c1c1e", "#6e6e73", "#ececef", "#d8d8dc"
+ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
+
+
+def region_colour(region: str) -> str:
+    """Returns the line colour of a region."""
+    return REGIONS.get(region, OTHER_REGION)
+
+
+@cache
+def heat_colours() -> Image:
+    """Returns the colours of heat maps (256, 3), RGB uint8, from nothing to most: magma, perceptually uniform."""
+    from matplotlib import colormaps  # here: `predict` uses this room as well, and need not wait for matplotlib
+
+    colours: Image = colormaps["magma"](np.arange(256), bytes=True)[:, :3]
+    return colours

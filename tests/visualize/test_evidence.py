@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fer_vit.explain.heads import head_roles
+from fer_vit.explain.methods import Method, explain
+from fer_vit.explain.relations import relations
+from fer_vit.explain.trace import trace
+from fer_vit.face.image import encode_png, read_image
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.sources.drawn import draw_face
+from fer_vit.visualize.evidence import as_image, evidence_of, explained
+
+Faces = tuple[Tensor, Tensor, Tensor]
+
+
+@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout"])
+def test_evidence_is_that_of_each_label_and_of_the_first_rather_than_the_second(
+    method: Method, net: RegionViT, faces: Faces
+) -> None:
+    seen = trace(net, *faces)
+    found = list(evidence_of(net, seen, method))
+    flow, eye = relations(seen), torch.eye(4)
+    order = net(*faces).argsort(1, descending=True)
+    for row in range(2):
+        assert found[row].order == order[row].tolist()
+        assert np.allclose(found[row].relations, flow[row], atol=1e-6)
+        for label, (shares, heat) in found[row].labels.items():
+            expected = explain(net, *faces, method, eye[label].expand(2, 4))
+            assert np.allclose(shares, expected.shares[row], atol=1e-5)
+            assert np.allclose(heat, expected.heat[row], atol=1e-5)
+        if method == "rollout":
+            assert list(found[row].labels) == [order[row, 0]]
+            assert found[row].contrast is None
+        else:
+            assert list(found[row].labels) == [0, 1, 2, 3]
+            why = (eye[order[row, 0]] - eye[order[row, 1]]).expand(2, 4)
+            assert np.allclose(found[row].contrast[0], explain(net, *faces, method, why).shares[row], atol=1e-5)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{label}.png" for label in ("happiness", "anger", "fear")]
+    for seed, path in enumerate(paths):
+        path.write_bytes(encode_png(draw_face(path.stem, seed, 48)[0]))
+    model = Recognizer(net)
+    options = PhotoOptions("crop", "none", workers=0)
+    results = model.predict(paths, face="crop", detector="none", workers=0)
+    ((photos, chunks),) = model.batches(paths, options)
+    pixels = [read_image(path) for path in paths]
+    if gone:
+        for path in paths:
+            path.unlink()
+    seen = list(explained(model, photos, chunks, "relevance", heads=True))
+    roles = head_roles(trace(net, chunks[0].image, chunks[0].boxes, chunks[0].valid))
+    assert [face.view.name for face in seen] == [str(path) for path in paths]
+    for row, (face, result) in enumerate(zip(seen, results, strict=True)):
+        view = face.view
+        assert (view.face, view.box, view.crop_size) == (0, None, 32)
+        assert view.probabilities == pytest.approx(result.probabilities, abs=1e-6)
+        assert view.regions.keys() == view.shares.keys() == result.regions.keys()
+        assert all(np.array_equal(box, result.regions[name]) for name, box in view.regions.items())
+        assert np.allclose(
+            [view.shares[name] for name in net.config.regions], face.evidence.labels[face.evidence.order[0]][0]
+        )
+        if gone:  # as the model saw it
+            assert np.array_equal(view.photo, as_image(chunks[0].image[row]))
+            assert np.array_equal(view.to_crop, np.eye(2, 3))
+        else:
+            assert np.array_equal(view.photo, pixels[row])
+            assert np.array_equal(view.to_crop, result.to_crop)
+        assert torch.allclose(face.roles.maps, roles.maps[row].double())
+    assert all(face.roles is None for face in explained(model, photos, chunks, "raw", heads=False))
