@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 from benchmarks.machine import machine
 from fer_vit.face import image as reader
 from fer_vit.face.detect import MAX_SIDE
+from fer_vit.files import as_text
 from fer_vit.predict.inputs import find_images
-from fer_vit.report.table import as_text
 from tests.helpers.hostile import BOMBS, add_odd, bomb, many_scans, write_hostile
 
 

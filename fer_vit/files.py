@@ -109,6 +109,26 @@ def remove_stale(path: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yields the files in a folder and below it that are not hidden, in order.
+
+    Raises:
+        FerVitError: A folder cannot be listed.
+    """
+    for parent, folders, files in os.walk(folder, onerror=_cannot_list):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
+
+
+def _cannot_list(error: OSError) -> None:
+    raise FerVitError(f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name others.")
+
+
+def as_text(name: str) -> str:
+    """Returns a file's name as valid Unicode, as tables hold it; bytes that are not Unicode are escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def sync(path: Path) -> None:
     """Waits until a file, or a folder and all below it, is on the disk."""
     if path.is_dir():

@@ -103,7 +103,7 @@ def seven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fer_vit.data.schema import Reading, Row
     from fer_vit.data.writing import write_manifest
     from fer_vit.face.image import encode_png
-    from fer_vit.sources.drawn import draw_face
+    from fer_vit.sources.drawing import draw_face
 
     names = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
     rows = [

@@ -1,3 +1,4 @@
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fer_vit
+from fer_vit.cli import import_verb, main
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.store.checkpoint import load_checkpoint
@@ -21,6 +23,23 @@ def test_help_names_every_verb_and_needs_nothing_heavy(capsys: pytest.CaptureFix
     heavy = "{'torch', 'lightning', 'cv2', 'pyarrow', 'timm', 'albumentations', 'matplotlib'}"
     code = f"import sys, fer_vit.cli; fer_vit.cli.main(['--help']); sys.exit(bool(set(sys.modules) & {heavy}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_predict_imports_nothing_that_training_or_pictures_need() -> None:
+    heavy = "{'lightning', 'torchmetrics', 'albumentations', 'matplotlib', 'scipy', 'tensorboard', 'litdata'}"
+    code = f"import sys, fer_vit.commands.predict; print(set(sys.modules) & {heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_verb_is_imported_without_the_garbage_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "verb_of_a_test.py").write_text("import gc\nenabled = gc.isenabled()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not import_verb("verb_of_a_test").enabled
+    with pytest.raises(ModuleNotFoundError):
+        import_verb("fer_vit.commands.nothing")
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize("verb", ["prepare", "predict", "visualize"])

@@ -29,7 +29,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, remove_stale, scratch_folder
 from fer_vit.predict.plan import NAME, open_or_create
 from fer_vit.report.table import TableWriter
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.drawing import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.checkpoints import AtomicCheckpointIO
 from tests.helpers.commands import TINY, main

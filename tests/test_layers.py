@@ -31,7 +31,7 @@ HOMES = {
         *(f"face/{name}.py" for name in ("crop", "detect", "image")),
         "predict/photos.py",
         "processes.py",
-        "sources/drawn.py",
+        "sources/drawing.py",
         "sources/landmarks.py",
     },
     "jinja2": {"report/html.py"},

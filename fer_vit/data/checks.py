@@ -1,12 +1,13 @@
 """What can be wrong with a manifest: its schema, metadata and rows."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from fer_vit.data.schema import SCHEMA, SPLITS
 from fer_vit.data.shards import Shard
@@ -18,85 +19,110 @@ OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
 """A path that is absolute or leads upwards, on any system."""
 
 
-def _check(shard: Shard, table: pa.Table) -> tuple[str, ...]:
-    """Checks a manifest's schema, metadata and rows; returns the labels in order."""
-    path = shard.place
+def check_table(shard: Shard, table: pa.Table) -> tuple[str, ...]:
+    """Checks the schema, metadata and rows of a manifest or shard; returns its labels in order.
 
-    def fail(what: str, row: int | None = None, column: str | None = None) -> None:
-        place = f"{path}" + (f", row {row}" if row is not None else "") + (f", column `{column}`" if column else "")
-        raise FerVitError(f"{place}: {what}")
+    Raises:
+        FerVitError: The message names the file, the row (counted from 0) and the column, what was expected and what
+            came.
+    """
+    check_schema(shard.place, table)
+    labels = read_labels(shard.place, table)
+    for column, expected, wrong in _find_wrong(table, labels, may_point=shard.split is None):
+        rows = np.flatnonzero(pc.fill_null(wrong, False).to_numpy(zero_copy_only=False))
+        if rows.size:
+            value = table[column][row := int(rows[0])].as_py()
+            came = short(f"`{value}`" if isinstance(value, str) else value)
+            raise FerVitError(f"{shard.place}, row {row}, column `{column}`: expected {expected}, but got {came}.")
+    return labels
 
-    for entry in SCHEMA:
-        if table.schema.get_field_index(entry.name) < 0:
-            fail("the column is missing or there twice. Run `fer-vit prepare` again.", column=entry.name)
-        if table.schema.field(entry.name).type != entry.type:
-            came = table.schema.field(entry.name).type
-            fail(f"expected type {entry.type}, but got {came}. Run `fer-vit prepare` again.", column=entry.name)
+
+def check_schema(path: str, table: pa.Table) -> None:
+    """Checks that every column is there, once, with its type, and that its buffers hold what they claim.
+
+    Raises:
+        FerVitError: The message names the file and the column.
+    """
+    for field in SCHEMA:
+        column = f"{path}, column `{field.name}`"
+        if table.schema.get_field_index(field.name) < 0:
+            raise FerVitError(f"{column}: the column is missing or there twice. Run `fer-vit prepare` again.")
+        if (came := table.schema.field(field.name).type) != field.type:
+            raise FerVitError(f"{column}: expected type {field.type}, but got {came}. Run `fer-vit prepare` again.")
     try:
         table.validate(full=True)
     except pa.ArrowException as error:
-        fail(f"{' '.join(str(error).split())}. Run `fer-vit prepare` again.")
-    names = _metadata(path, table)
-
-    def first_row(bad: Any, what: str, column: str) -> None:
-        rows = np.flatnonzero(pc.fill_null(bad, False).to_numpy(zero_copy_only=False))
-        if rows.size:
-            row = int(rows[0])
-            value = table[column][row].as_py()
-            fail(f"expected {what}, but got {short(f'`{value}`' if isinstance(value, str) else value)}.", row, column)
-
-    def not_in(column: str, allowed: Iterable[str]) -> Any:
-        known = pc.is_in(table[column], pa.array(list(allowed), pa.string()))
-        return pc.invert(known)
-
-    image = table["image"]  # in its chunks: together their bytes can exceed what one array holds
-    no_bytes, paths = pc.is_null(pc.struct_field(image, "bytes")), pc.struct_field(image, "path")
-    no_image, what = (pc.is_null(paths), "image bytes or a path") if shard.split is None else (True, "image bytes")
-    first_row(pc.and_(no_bytes, no_image), what, "image")
-    outside = pc.and_(no_bytes, pc.match_substring_regex(paths, OUTSIDE))
-    first_row(outside, "a path below the manifest's folder", "image")
-    first_row(not_in("split", SPLITS), f"one of {', '.join(SPLITS)}", "split")
-    first_row(pc.and_(pc.is_valid(table["label"]), not_in("label", names)), f"one of {', '.join(names)}", "label")
-    first_row(pc.is_null(table["face"]), "a face index", "face")
-    first_row(pc.not_equal(pc.list_value_length(table["votes"]), len(names)), f"{len(names)} votes", "votes")
-    votes = _votes(table, names)
-    wrong = np.flatnonzero(~np.isfinite(votes).all(1) | (votes < 0).any(1) | (votes.sum(1) <= 0))
-    if wrong.size:
-        row = int(np.flatnonzero(table["votes"].is_valid().to_numpy())[wrong[0]])
-        came = short(table["votes"][row].as_py())
-        fail(f"expected votes that are not negative and not all 0, but got {came}.", row, "votes")
-    shape = f"{len(LANDMARKS)} points (x, y)"
-    first_row(pc.not_equal(pc.list_value_length(table["landmarks"]), len(LANDMARKS)), shape, "landmarks")
-    points = pc.list_flatten(table["landmarks"].combine_chunks())
-    coordinates = pc.list_flatten(points).to_numpy(zero_copy_only=False)
-    pairs = pc.list_value_length(points).to_numpy(zero_copy_only=False)
-    valid_rows = np.flatnonzero(table["landmarks"].combine_chunks().is_valid().to_numpy(zero_copy_only=False))
-    bad = np.flatnonzero(pairs != 2)
-    if not bad.size and not np.isfinite(coordinates).all():
-        bad = np.flatnonzero(~np.isfinite(coordinates)) // 2
-    if bad.size:
-        row = int(valid_rows[bad[0] // len(LANDMARKS)])
-        fail(f"expected {shape}, but got {short(table['landmarks'][row].as_py())}.", row, "landmarks")
-    return names
+        raise FerVitError(f"{path}: {' '.join(str(error).split())}. Run `fer-vit prepare` again.") from error
 
 
-def _metadata(path: str, table: pa.Table) -> tuple[str, ...]:
+def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
+    """Returns the labels that a manifest's metadata names, in order.
+
+    Raises:
+        FerVitError: The metadata is missing or broken, or names other landmarks.
+    """
     try:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
-        names, scheme = tuple(meta["labels"]), tuple(meta["landmarks"])
+        labels, scheme = tuple(meta["labels"]), tuple(meta["landmarks"])
     except (KeyError, TypeError, ValueError, RecursionError):
         raise FerVitError(
             f"{path}: the metadata `fer_vit` is missing or broken. Run `fer-vit prepare` again."
         ) from None
-    check_labels(names, path)
+    check_labels(labels, path)
     if scheme != LANDMARKS:
         raise FerVitError(
             f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {', '.join(map(str, scheme))}."
         )
-    return names
+    return labels
 
 
-def _votes(table: pa.Table, names: Sequence[str]) -> Array:
+def read_votes(table: pa.Table, labels: Sequence[str]) -> Array:
     """Returns the votes (M, C) of the M rows that have them."""
     values = table["votes"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return values.reshape(-1, len(names)).astype(float)  # type: ignore[no-any-return]
+    return values.reshape(-1, len(labels)).astype(float)  # type: ignore[no-any-return]
+
+
+def _find_wrong(table: pa.Table, labels: Sequence[str], may_point: bool) -> Iterator[tuple[str, str, Any]]:
+    """Yields a column, what is expected of it, and which rows are wrong, for one rule after another.
+
+    The later rules take for granted that the earlier ones hold: the caller stops at the first wrong row.
+
+    Args:
+        table: The rows, of the right schema.
+        labels: The manifest's labels.
+        may_point: Whether a row may name a file; a shard holds its images.
+    """
+    image = table["image"]  # in its chunks: together their bytes can exceed what one array holds
+    no_bytes, path = pc.is_null(pc.struct_field(image, "bytes")), pc.struct_field(image, "path")
+    if may_point:
+        yield "image", "image bytes or a path", pc.and_(no_bytes, pc.is_null(path))
+        outside = pc.match_substring_regex(path, OUTSIDE)
+        yield "image", "a path below the manifest's folder", pc.and_(no_bytes, outside)
+    else:
+        yield "image", "image bytes", no_bytes
+    yield "split", f"one of {', '.join(SPLITS)}", _not_in(table["split"], SPLITS)
+    unknown = pc.and_(pc.is_valid(table["label"]), _not_in(table["label"], labels))
+    yield "label", f"one of {', '.join(labels)}", unknown
+    yield "face", "a face index", pc.is_null(table["face"])
+    yield "votes", f"{len(labels)} votes", pc.not_equal(pc.list_value_length(table["votes"]), len(labels))
+    votes = read_votes(table, labels)
+    wrong = ~np.isfinite(votes).all(1) | (votes < 0).any(1) | (votes.sum(1) <= 0)
+    yield "votes", "votes that are not negative and not all 0", _spread(wrong, table["votes"])
+    count, pairs = len(LANDMARKS), f"{len(LANDMARKS)} points (x, y)"
+    yield "landmarks", pairs, pc.not_equal(pc.list_value_length(table["landmarks"]), count)
+    points = pc.list_flatten(table["landmarks"].combine_chunks())
+    lengths = pc.list_value_length(points).to_numpy(zero_copy_only=False)
+    yield "landmarks", pairs, _spread((lengths != 2).reshape(-1, count).any(1), table["landmarks"])
+    finite = np.isfinite(pc.list_flatten(points).to_numpy(zero_copy_only=False))
+    yield "landmarks", pairs, _spread(~finite.reshape(-1, 2 * count).all(1), table["landmarks"])
+
+
+def _not_in(column: pa.ChunkedArray, allowed: Iterable[str]) -> Any:
+    return pc.invert(pc.is_in(column, pa.array(list(allowed), pa.string())))
+
+
+def _spread(wrong: NDArray[np.bool_], column: pa.ChunkedArray) -> pa.Array:
+    """Takes what was found about the rows that are not null to all rows of a column."""
+    rows = np.zeros(len(column), bool)
+    rows[column.is_valid().to_numpy()] = wrong
+    return pa.array(rows)

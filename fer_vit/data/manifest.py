@@ -1,25 +1,4 @@
-"""The manifest: one Parquet table that holds a data set, checked when it is read.
-
-| column | type | meaning |
-| --- | --- | --- |
-| image | struct(bytes, path) | the encoded image, or its path below the manifest's folder |
-| split | string | train, val or test |
-| label | string or null | an expression's name |
-| votes | list of float or null | the weight of every label, in the metadata's order |
-| landmarks | list of (x, y) or null | five points in image pixels, see `face.geometry.LANDMARKS` |
-| score | float or null | detection score of the landmarks |
-| face | int | index of the face in its photo |
-| source | string | the data set |
-
-`image` is laid out as Hugging Face `datasets` reads an Image. The metadata names the labels in order, the landmark
-scheme and the version that wrote the table.
-
-A data set that is larger than a disk is a folder of shards, each of them such a table with its images inside, see
-`data.shards`.
-
-A manifest may come from a stranger, and names no file outside of its folder: an absolute path, or one with `..` in it,
-is an error. Links are followed, since whoever owns the folder put them there.
-"""
+"""Reading a manifest: a table of labelled faces, see `data.schema`, which is checked when it is opened."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fer_vit.data.checks import _check, _metadata, _votes
+from fer_vit.data.checks import check_table, read_labels, read_votes
 from fer_vit.data.schema import SCHEMA, SPLITS, Split
 from fer_vit.data.shards import Shard, find_shards
-from fer_vit.data.writing import PART
+from fer_vit.data.writing import ROW_GROUP
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import read_bytes
 from fer_vit.files import atomic_write
@@ -44,7 +23,7 @@ class Manifest:
 
     Attributes:
         path: The Parquet file, or the folder or URL of shards.
-        table: Its rows, see the module's text.
+        table: Its rows, see `data.schema`.
         names: The labels in order.
     """
 
@@ -65,7 +44,7 @@ class Manifest:
             FerVitError: The message names the file and, where there is one, the row (counted from 0) and the column.
         """
         found = find_shards(path)
-        names = _metadata(found[0].place, found[0].read([]))
+        names = read_labels(found[0].place, found[0].read([]))
         tables = [cls.read_shard(shard, names).table for shard in found if shard.split in (None, *splits)]
         return cls(path, tables[0] if len(tables) == 1 else pa.concat_tables([SCHEMA.empty_table(), *tables]), names)
 
@@ -77,7 +56,7 @@ class Manifest:
             FerVitError: As of `read`.
         """
         table = shard.read()
-        if (theirs := _check(shard, table)) != names:
+        if (theirs := check_table(shard, table)) != names:
             raise FerVitError(
                 f"{shard.place}: expected the labels {', '.join(names)}, as in the other shards, "
                 f"but got {', '.join(theirs)}. Run `fer-vit prepare` again."
@@ -119,7 +98,7 @@ class Manifest:
             return None
         positions = pc.index_in(self.table["label"], pa.array(self.names)).to_numpy()
         targets: Array = np.eye(len(self.names))[positions]
-        votes = _votes(self.table, self.names)
+        votes = read_votes(self.table, self.names)
         targets[self.table["votes"].is_valid().to_numpy()] = votes / votes.sum(1, keepdims=True)
         return targets
 
@@ -149,8 +128,8 @@ class Manifest:
             FerVitError: The folder cannot be written, or the place does not fit.
         """
         self.check_place(path)
-        with atomic_write(path) as part:
-            pq.write_table(self.table, part, compression="zstd", row_group_size=PART)
+        with atomic_write(path) as file:
+            pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:

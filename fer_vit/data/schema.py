@@ -1,4 +1,4 @@
-"""The manifest: one Parquet table that holds a data set, checked when it is read.
+"""What a manifest is made of: one Parquet table that holds a data set.
 
 | column | type | meaning |
 | --- | --- | --- |
@@ -6,7 +6,7 @@
 | split | string | train, val or test |
 | label | string or null | an expression's name |
 | votes | list of float or null | the weight of every label, in the metadata's order |
-| landmarks | list of (x, y) or null | five points in image pixels, see `face.geometry.LANDMARKS` |
+| landmarks | list of (x, y) or null | five points in image pixels, see `geometry.LANDMARKS` |
 | score | float or null | detection score of the landmarks |
 | face | int | index of the face in its photo |
 | source | string | the data set |

@@ -18,22 +18,19 @@ from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
 from fer_vit.data.shards import shard_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, read_bytes
-from fer_vit.files import atomic_write
+from fer_vit.files import as_text, atomic_write
 from fer_vit.geometry import LANDMARKS
 from fer_vit.version import __version__
 
 EMBED_BELOW = 32 * 1024
 """Images smaller than this many bytes are kept inside the manifest unless the user says otherwise."""
-PART = 2000
+ROW_GROUP = 2000
 """Rows that are written at once."""
+Embed = Literal["auto", "always"]
 
 
 def write_manifest(
-    path: Path,
-    reading: Reading,
-    source: str,
-    embed: Literal["auto", "always", "never"] = "auto",
-    together: str | None = None,
+    path: Path, reading: Reading, source: str, embed: Embed = "auto", together: str | None = None
 ) -> None:
     """Writes a manifest, which is there when it is whole.
 
@@ -41,18 +38,17 @@ def write_manifest(
         path: The Parquet file; an existing one is replaced.
         reading: The rows.
         source: Name of the data set.
-        embed: Whether images are kept inside: small ones, all, or none.
+        embed: Which images are kept inside: small ones or all.
         together: What the shards of one data set have in common.
 
     Raises:
-        FerVitError: The folder cannot be written, an image cannot be read or does not lie below the folder, or `embed`
-            is "never" and a row has no file.
+        FerVitError: The folder cannot be written, or an image cannot be read or does not lie below the folder.
     """
     meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__, "together": together}
     schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
-    with atomic_write(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
-        for start in range(0, len(reading.rows), PART):
-            rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + PART]]
+    with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for start in range(0, len(reading.rows), ROW_GROUP):
+            rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + ROW_GROUP]]
             writer.write_table(pa.Table.from_pylist(rows, schema))
 
 
@@ -90,20 +86,18 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
             write_manifest(part / name, replace(reading, rows=dealt), source, "always", together.hexdigest())
 
 
-def check_images(reading: Reading, folder: Path, embed: str) -> None:
+def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
     """Raises FerVitError when an image would be neither inside a manifest in a folder nor below that folder."""
     for row in reading.rows:
         if isinstance(row.image, Path) and row.image.is_file() and not _embedded(row, embed):
             _path_below(row.image, folder)
 
 
-def _embedded(row: Row, embed: str) -> bool:
-    if isinstance(row.image, bytes):
-        return True
-    return embed == "always" or (embed == "auto" and row.image.stat().st_size < EMBED_BELOW)
+def _embedded(row: Row, embed: Embed) -> bool:
+    return isinstance(row.image, bytes) or embed == "always" or row.image.stat().st_size < EMBED_BELOW
 
 
-def _inside(row: Row, embed: str) -> bytes | None:
+def _inside(row: Row, embed: Embed) -> bytes | None:
     """Returns the image that a manifest keeps inside; None where it points to a file."""
     try:
         if not _embedded(row, embed):
@@ -112,7 +106,7 @@ def _inside(row: Row, embed: str) -> bytes | None:
     except (ImageError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FerVitError(
-            f"{row.name} changed while it was read ({reason}). Run again when the images are at rest."
+            f"{row.name} changed while it was read ({reason}). Run again when nothing writes to the images."
         ) from error
 
 
@@ -129,14 +123,9 @@ def _path_below(image: Path, folder: Path) -> str:
     return path
 
 
-def _record(row: Row, folder: Path, source: str, embed: str) -> dict[str, Any]:
-    if isinstance(row.image, bytes) and embed == "never":
-        raise FerVitError(f"The images of `{source}` have no files to point to: leave out `--embed never`.")
-    if (data := _inside(row, embed)) is not None:
-        path = row.name.encode("utf-8", "backslashreplace").decode()  # a name need not be Unicode, but this string is
-    else:
-        assert isinstance(row.image, Path)
-        path = _path_below(row.image, folder)
+def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]:
+    data = _inside(row, embed)
+    path = as_text(row.name) if isinstance(row.image, bytes) or data is not None else _path_below(row.image, folder)
     return {
         "image": {"bytes": data, "path": path},
         "split": row.split,

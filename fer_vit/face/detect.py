@@ -1,9 +1,6 @@
 """Face detection: an image becomes faces with five landmarks. YuNet through OpenCV; others fit the Protocol."""
 
-import hashlib
-import http.client
 import os
-import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -11,7 +8,6 @@ import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import atomic_write
 from fer_vit.geometry import Array, Image
 
 YUNET_URL = (
@@ -19,8 +15,6 @@ YUNET_URL = (
     "models/face_detection_yunet/face_detection_yunet_2026may.onnx"
 )
 YUNET_SHA256 = "ebafce4e3c118d6554634be5c27ab333b4c047a9a8c3faf1d7cf93101c22f0f0"
-MAX_BYTES = 4 * 1024 * 1024
-"""No download is read further than this; the model has 230 kB."""
 
 MIN_SIDE, MAX_SIDE = 224, 1280
 """The longer side of what YuNet sees, in pixels.
@@ -161,62 +155,37 @@ def _resize(image: Image, side: int) -> Image:
 def yunet_path() -> Path:
     """Returns the checked YuNet file: `$FER_VIT_YUNET`, else the cached one, else downloaded into the cache.
 
-    The cache is `$FER_VIT_CACHE`, else `$XDG_CACHE_HOME/fer-vit`, else `~/.cache/fer-vit`.
+    The cache is `$FER_VIT_CACHE`, else the user's (`~/.cache/fer-vit` on Linux). Several processes may download at
+    once; nothing gets there but the right file, and a damaged one is fetched again.
 
     Raises:
         FerVitError: The named file is missing or another one, or the download failed.
     """
+    import pooch  # not before it is needed
+
+    name = YUNET_URL.rpartition("/")[2]
     if named := os.environ.get("FER_VIT_YUNET"):
         path = Path(named)
         if not path.is_file():
             raise FerVitError(f"Expected the YuNet model at FER_VIT_YUNET={path}, but there is no file.")
-        if (came := _sha256(path.read_bytes())) != YUNET_SHA256:
+        if (came := pooch.file_hash(path)) != YUNET_SHA256:
             raise FerVitError(
                 f"Expected sha256 {YUNET_SHA256} of FER_VIT_YUNET={path}, but got {came}. Fetch {YUNET_URL}."
             )
         return path
-    path = _cache() / YUNET_URL.rpartition("/")[2]
-    if not path.is_file() or _sha256(path.read_bytes()) != YUNET_SHA256:
-        _download(path)
-    return path
-
-
-def _cache() -> Path:
-    if folder := os.environ.get("FER_VIT_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fer-vit"
-
-
-def _download(path: Path) -> None:
-    """Fetches the model to `path`; several processes may do so at once, and a wrong file never gets there."""
-    way_out = (
-        f"Fetch {YUNET_URL} by hand and set FER_VIT_YUNET=path/to/file, or do without landmarks (`--detector none`)."
-    )
+    cache = os.environ.get("FER_VIT_CACHE") or pooch.os_cache("fer-vit")
     try:
-        with _https().open(YUNET_URL, timeout=30) as response:
-            data = response.read(MAX_BYTES + 1)
-    except (OSError, http.client.HTTPException) as error:
-        raise FerVitError(f"Cannot download the face detector ({error}). {way_out}") from error
-    if (came := _sha256(data)) != YUNET_SHA256:
-        raise FerVitError(f"Expected sha256 {YUNET_SHA256} of the face detector, but got {came}. {way_out}")
-    with atomic_write(path, advice="Set FER_VIT_CACHE to a folder that you may write.") as part:
-        part.write_bytes(data)
+        return Path(pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", name, cache, processor=_readable_by_all))
+    except (OSError, ValueError) as error:
+        raise FerVitError(
+            f"Cannot download the face detector to {cache}. Fetch {YUNET_URL} elsewhere and set "
+            "FER_VIT_YUNET=path/to/file, or do without landmarks (`--detector none`). FER_VIT_CACHE=folder replaces a "
+            f"folder that cannot be written. ({error})"
+        ) from error
 
 
-def _https() -> urllib.request.OpenerDirector:
-    """Returns what opens https alone, wherever a server sends it on to; urllib's own opener goes on to http."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.UnknownHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPErrorProcessor,
-    ):
-        opener.add_handler(handler())
-    return opener
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _readable_by_all(path: str, action: str, _: object) -> str:
+    """Lets other users of a shared cache read what pooch has just downloaded for this one alone."""
+    if action != "fetch":
+        os.chmod(path, 0o644)
+    return path

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import IMAGE_SUFFIXES, to_rgb
+from fer_vit.files import files_below
 from fer_vit.geometry import Image
 
 Source: TypeAlias = Path | Image
@@ -93,13 +94,5 @@ def _named(item: str) -> list[Path]:
     return sorted(matches.values())
 
 
-def _refuse(error: OSError) -> None:
-    raise FerVitError(f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name others.")
-
-
 def _images_below(folder: Path) -> Iterator[Path]:
-    for parent, folders, files in os.walk(folder, onerror=_refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
-                yield Path(parent, name)
+    return (path for path in files_below(folder) if path.suffix.lower() in IMAGE_SUFFIXES)

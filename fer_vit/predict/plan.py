@@ -25,8 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import atomic_write, remove_stale
-from fer_vit.report.table import as_text
+from fer_vit.files import as_text, atomic_write, remove_stale
 
 NAME = "_plan.parquet"
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import atomic_write
+from fer_vit.files import as_text, atomic_write
 
 SUFFIXES = (".csv", ".parquet", ".jsonl")
 Cell = str | int | float | None
@@ -97,8 +97,3 @@ def csv_cell(cell: Cell) -> Cell:
     The other formats keep names as they are.
     """
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
-
-
-def as_text(name: str) -> str:
-    """Returns a file's name as tables have it: valid Unicode, what is not is written as an escape."""
-    return name.encode("utf-8", "backslashreplace").decode()

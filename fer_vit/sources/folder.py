@@ -6,12 +6,12 @@ With splits or without:
     happy/*.jpg                                            without splits
 """
 
-import os
 from pathlib import Path
 
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import IMAGE_SUFFIXES
+from fer_vit.files import files_below
 from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.sources.common import hold_out, not_found
 
@@ -70,13 +70,8 @@ def _read_split(root: Path, split_folder: Path, split: Split, reading: Reading) 
     """Adds the images of a split's class folders to a reading, unsorted."""
     for class_folder in _folders(split_folder):
         label = canonical(class_folder.name)
-        for place, folders, files in os.walk(class_folder):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            for name in files:
-                path = Path(place, name)
-                if name.startswith("."):
-                    continue
-                if path.suffix.lower() in IMAGE_SUFFIXES:
-                    reading.rows.append(Row(path, path.relative_to(root).as_posix(), split, label))
-                else:
-                    reading.dropped["not an image by its suffix"] += 1
+        for path in files_below(class_folder):
+            if path.suffix.lower() in IMAGE_SUFFIXES:
+                reading.rows.append(Row(path, path.relative_to(root).as_posix(), split, label))
+            else:
+                reading.dropped["not an image by its suffix"] += 1

@@ -9,7 +9,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.face.detect import Face
 from fer_vit.face.regions import region_boxes
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.drawing import draw_face
 
 IMAGE, LANDMARKS = draw_face("happiness", 3, 96)
 

@@ -22,6 +22,7 @@ from skimage.data import astronaut
 
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
+from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import find_images

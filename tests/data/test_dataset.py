@@ -17,7 +17,7 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE, apply
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.drawing import draw_face
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.face.image import encode_png
-from fer_vit.sources.drawn import draw_face, read
+from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
 from tests.helpers.commands import TINY, assert_same, main
 

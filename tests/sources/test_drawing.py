@@ -1,0 +1,154 @@
+"""Drawn faces: exact, repeatable, different in known regions only, and learnable."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import warp
+from fer_vit.face.regions import REGIONS, region_boxes
+from fer_vit.geometry import TEMPLATE, Image, crop_matrix
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources.drawing import differing_regions, draw_face
+
+BROWS, EYES = {"right_brow", "left_brow"}, {"right_eye", "left_eye"}
+PAIRS = list(combinations(EXPRESSIONS, 2))
+
+
+def box_mask(box: NDArray[np.float32], size: int, margin: float) -> NDArray[np.bool_]:
+    """Pixels (size, size) that lie wholly in a box which is wider by `margin` pixels on every side."""
+    x0, y0, x1, y1 = box
+    low, high = np.arange(size), np.arange(size) + 1
+    columns = (low >= x0 - margin) & (high <= x1 + margin)
+    rows = (low >= y0 - margin) & (high <= y1 + margin)
+    mask: NDArray[np.bool_] = rows[:, None] & columns
+    return mask
+
+
+def changed(first: Image, second: Image) -> Image:
+    """The largest change of any channel, per pixel."""
+    return np.asarray(np.abs(first.astype(int) - second).max(2), np.uint8)
+
+
+@pytest.mark.parametrize("size", [48, 96, 448])
+@pytest.mark.parametrize("colour", [False, True])
+def test_same_arguments_give_the_same_bytes(size: int, colour: bool) -> None:
+    image, landmarks = draw_face("fear", 5, size, colour)
+    again, points = draw_face("fear", 5, size, colour)
+    assert image.shape == (size, size, 3)
+    assert image.dtype == np.uint8
+    assert image.tobytes() == again.tobytes()
+    assert (landmarks == points).all()
+    assert colour == bool((image[..., :1] != image).any())
+    assert (draw_face("fear", 6, size, colour)[0] != image).mean() > 0.5
+
+
+def test_regions_of_each_expression_against_neutral() -> None:
+    truth = {
+        "neutral": set(),
+        "happiness": {"mouth"},
+        "surprise": BROWS | EYES | {"mouth"},
+        "sadness": BROWS | {"mouth"},
+        "anger": BROWS,
+        "disgust": {"nose", "mouth"},
+        "fear": BROWS | EYES,
+        "contempt": {"mouth"},
+    }
+    assert {name: set(differing_regions(name, "neutral")) for name in EXPRESSIONS} == truth
+    assert differing_regions("surprise", "fear") == BROWS | {"mouth"}
+    for a, b in PAIRS:
+        assert differing_regions(a, b) == differing_regions(b, a) <= REGIONS.keys()
+        assert differing_regions(a, b)
+
+
+@pytest.mark.parametrize("size", [48, 96])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 6, 7])
+def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> None:
+    faces = {name: draw_face(name, seed, size, colour=True) for name in EXPRESSIONS}
+    for a, b in PAIRS:
+        names = sorted(differing_regions(a, b))
+        change = changed(faces[a][0], faces[b][0])
+        for landmarks in (faces[a][1], faces[b][1]):
+            boxes = region_boxes(landmarks, names)
+            # One pixel for anti-aliasing.
+            allowed = np.any([box_mask(box, size, margin=1) for box in boxes], axis=0)
+            assert not change[~allowed].any(), (a, b)
+            for name, box in zip(names, boxes, strict=True):
+                assert change[box_mask(box, size, margin=0)].max() > 20, (a, b, name)
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_eyes_change_only_where_eyes_differ(name: str) -> None:
+    """The boxes of eyes and brows overlap; the middle of an eye belongs to the eye alone."""
+    for seed in range(8):
+        (neutral, landmarks), (image, _) = draw_face("neutral", seed), draw_face(name, seed)
+        for x, y in landmarks[:2]:
+            # The lower half of the eye: a brow that falls on the upper lid stays above.
+            window = np.s_[int(y) : int(y + 6), int(x - 4) : int(x + 5)]
+            moved = changed(neutral, image)[window].max() > 20
+            assert moved == bool(differing_regions(name, "neutral") & EYES)
+
+
+def test_landmarks_lie_on_what_is_drawn() -> None:
+    """Aligned by their landmarks, the mean of many faces has pupils and mouth corners at the template's points."""
+    size = 96
+    faces = [draw_face("neutral", seed) for seed in range(60)]
+    mean = np.mean([warp(image, crop_matrix(points, size), size)[..., 0] for image, points in faces], axis=0)
+    for x, y in np.array(TEMPLATE[:2]) * size:
+        left, top = int(x) - 8, int(y) - 3
+        row, column = np.unravel_index(mean[top : top + 12, left : left + 17].argmin(), (12, 17))
+        assert abs(left + column + 0.5 - x) < 2
+        assert abs(top + row + 0.5 - y) < 3
+    mouth = mean[int(0.70 * size) : int(0.82 * size)]
+    assert abs(int(0.70 * size) + mouth[:, size // 2].argmin() + 0.5 - TEMPLATE[3][1] * size) < 3
+    dark = np.flatnonzero(mouth.min(0) < (mouth.min(0).min() + mouth.max()) / 2) + 0.5
+    assert np.abs(np.array([dark.min(), dark.max()]) / size - (TEMPLATE[3][0], TEMPLATE[4][0])).max() < 0.04
+
+
+def test_corners_follow_the_mouth() -> None:
+    neutral, smile, sad = (draw_face(name, 3)[1] for name in ("neutral", "happiness", "sadness"))
+    assert (smile[3:, 1] < neutral[3:, 1]).all()
+    assert (sad[3:, 1] > neutral[3:, 1]).all()
+    assert (smile[:3] == neutral[:3]).all()
+    smirk = draw_face("contempt", 3)[1][3:] - neutral[3:]
+    assert sorted(np.abs(smirk).max(1) > 0.5) == [False, True]  # one side alone
+
+
+def test_mean_landmarks_are_the_template() -> None:
+    points = np.array([draw_face(EXPRESSIONS[seed % 8], seed, 48)[1] for seed in range(600)]) / 48
+    assert np.abs(points.mean(0) - TEMPLATE).max() < 0.03
+    assert points.min() > 0.2
+    assert points.max() < 0.9
+    assert (points.std(0) > 0.01).all()
+
+
+def test_sizes_show_the_same_picture() -> None:
+    for seed in range(6):
+        (small, points), (large, larger) = draw_face("happiness", seed, 64), draw_face("happiness", seed, 256)
+        assert larger == pytest.approx(4 * points)
+        reduced = large.reshape(64, 4, 64, 4, 3).mean((1, 3))
+        # Noise of at most 7 grey levels has a mean magnitude below 6; what is drawn differs by little.
+        assert np.abs(reduced - small).mean() < 7
+
+
+def test_expressions_can_be_learned() -> None:
+    """Ridge regression on small aligned crops: far above chance, 1/8, on new persons."""
+    size, count = 24, 640
+    crops = []
+    for seed in range(count):
+        image, points = draw_face(EXPRESSIONS[seed % 8], seed, 48)
+        crop = warp(image, crop_matrix(points, size), size)[..., 0].astype(float).ravel()
+        crops.append((crop - crop.mean()) / crop.std())
+    x, target = np.array(crops), np.arange(count) % 8
+    train, test = x[:480], x[480:]
+    weights = train.T @ np.linalg.solve(train @ train.T + 100 * np.eye(480), np.eye(8)[target[:480]])
+    assert ((test @ weights).argmax(1) == target[480:]).mean() > 0.6
+
+
+def test_unknown_expression() -> None:
+    with pytest.raises(FerVitError, match="got `boredom`"):
+        draw_face("boredom", 0)
+    with pytest.raises(FerVitError, match="got `boredom`"):
+        differing_regions("neutral", "boredom")

@@ -1,0 +1,51 @@
+"""What `prepare` prints."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from fer_vit.data.schema import Reading, Row
+from fer_vit.geometry import TEMPLATE
+from fer_vit.sources.summary import summary
+
+POINTS = np.asarray(TEMPLATE)
+
+
+def test_summary_is_a_table_with_totals(tmp_path: Path) -> None:
+    (tmp_path / "m.parquet").write_bytes(b"x" * 2_500_000)
+    rows = [Row(b"", "", "train", "fear", landmarks=POINTS)] * 1200
+    rows += [Row(b"", "", "test", "anger"), Row(b"", "", "test", None)]
+    lines = summary(
+        Reading(("anger", "fear"), rows, Counter(a=1, b=2), ["look out"]), tmp_path / "m.parquet"
+    ).splitlines()
+    assert [line.split() for line in lines[:5]] == [
+        ["train", "test", "total"],
+        ["anger", "0", "1", "1"],
+        ["fear", "1,200", "0", "1,200"],
+        ["(no", "label)", "0", "1", "1"],
+        ["total", "1,200", "2", "1,202"],
+    ]
+    assert len({len(line) for line in lines[:5]}) == 1
+    assert lines[5:] == [
+        "faces found: 1,200 of 1,202 (99.83%)",
+        "left out: 2 (b)",
+        "left out: 1 (a)",
+        "note: look out",
+        f"{tmp_path / 'm.parquet'}: 1,202 rows, 2.5 MB",
+    ]
+
+
+def test_splits_and_labels_that_are_not_there_have_no_column_and_no_line(tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "shards" / name).write_bytes(b"x" * 600_000)
+    lines = summary(Reading(("total", "sad"), [Row(b"", "", "val", "total")]), tmp_path / "shards").splitlines()
+    assert lines == [
+        "            val     total",
+        "total         1         1",
+        "sad           0         0",
+        "total         1         1",
+        "faces found: 0 of 1 (0.00%)",
+        f"{tmp_path / 'shards'}: 1 rows, 1.2 MB",
+    ]
