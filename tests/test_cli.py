@@ -8,7 +8,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fer_vit
-from fer_vit.cli import import_verb, main
+from fer_vit.cli import import_verb
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.store.checkpoint import load_checkpoint

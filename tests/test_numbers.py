@@ -18,7 +18,6 @@ from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.recognizer import CHUNK
 from fer_vit.sources.drawing import draw_face
-from fer_vit.sources.drawn import draw_face
 from fer_vit.train.results import ResultWriter
 from tests.helpers.commands import TINY, assert_same, build_fit, main
 from tests.helpers.marks import slow

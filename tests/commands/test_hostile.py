@@ -29,7 +29,6 @@ from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import OK
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import WORKER_DIED
-from fer_vit.report.table import as_text
 from tests.helpers.commands import assert_same, main
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
