@@ -21,7 +21,7 @@ def test_layout_knows_which_token_is_which() -> None:
         layout.num_prefix = 1
 
 
-@pytest.mark.parametrize("grid, regions", [((0, 0), 3), ((2, 2), 0)])
+@pytest.mark.parametrize(("grid", "regions"), [((0, 0), 3), ((2, 2), 0)])
 def test_layout_without_patches_or_regions(grid: tuple[int, int], regions: int) -> None:
     layout = TokenLayout(1, grid, regions, 1)
     for shape in ((4,), (4, 2), ()):
