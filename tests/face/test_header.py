@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.hostile import BOMBS, FORMATS, many_scans, picture, tiff_bomb
 from fer_vit.face.header import count_scans, image_size
 from fer_vit.face.image import MAX_PIXELS, MAX_SCANS, ImageError, decode_image, reduction_to
+from tests.helpers.hostile import BOMBS, FORMATS, many_scans, picture, tiff_bomb
 
 
 def encoded(kind: str, size: tuple[int, int], **how: object) -> bytes:
