@@ -44,7 +44,9 @@ def write_manifest(
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read or does not lie below the folder.
     """
-    meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__, "together": together}
+    meta: dict[str, object] = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
+    if together:
+        meta["together"] = together
     schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), ROW_GROUP):
