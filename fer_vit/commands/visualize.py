@@ -69,7 +69,7 @@ def visualize(
 
 
 def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
-    """Raises FerVitError, before any work, if no report can be written or it would replace anything but an older one."""
+    """Raises FerVitError, before any work, if a report cannot be written or would replace anything but a report."""
     if output.exists() and not output.is_dir():
         raise FerVitError(f"Expected a folder, but {output} is a file. Choose another name.")
     check_output(output, overwrite)

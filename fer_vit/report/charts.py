@@ -90,9 +90,8 @@ def faithfulness_figure(
         means = np.array([1.0, *(one["mean"] for one in steps.values())], float)
         axes.plot(["nothing", *steps], means, "o-", color=colours[method], label=method)
     axes.axhline(0, color=FAINT, linewidth=1)
-    axes.set(
-        xlabel="weights shuffled, from the classifier down to", ylabel="rank correlation\nwith the explanation before"
-    )
+    axes.set_xlabel("weights shuffled, from the classifier down to")
+    axes.set_ylabel("rank correlation\nwith the explanation before")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
     return figure

@@ -20,16 +20,14 @@ REGIONS = {
     "chin": "#9a6640",
 }
 """Line colour of each region; the person's right is the darker of a pair."""
-OTHER_REGION = "#8a8a90"
-"""Line colour of a region that has none of its own."""
 
 PAPER, INK, MUTED, TRACK, EMPTY = "#ffffff", "#1c1c1e", "#6e6e73", "#ececef", "#d8d8dc"
 ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
 
 
 def region_colour(region: str) -> str:
-    """Returns the line colour of a region."""
-    return REGIONS.get(region, OTHER_REGION)
+    """Returns the line colour of a region; grey for one that has none of its own."""
+    return REGIONS.get(region, "#8a8a90")
 
 
 @cache

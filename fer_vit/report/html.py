@@ -29,7 +29,6 @@ from fer_vit.report.heads import JOINED
 
 Means: TypeAlias = dict[str, dict[str, Interval]]
 """Mean share by predicted label and region."""
-
 PHOTO = 480
 """Longer side of the pictures that the page shows, in pixels."""
 GENERATOR = "fer-vit visualize"
