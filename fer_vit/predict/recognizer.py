@@ -69,15 +69,9 @@ def load(
 class Recognizer(nn.Module):
     """A RegionViT with what its use needs: cropping before, names and calibrated probabilities after.
 
-    Args:
-        net: The model.
-
     Attributes:
         labels: The C expressions in the order of the probabilities.
         crop_spec: How a face becomes a crop.
-
-    Raises:
-        FerVitError: The model names a region that does not exist.
     """
 
     def __init__(self, net: RegionViT) -> None:
@@ -114,7 +108,7 @@ class Recognizer(nn.Module):
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
             detector: Finds faces or, in crops, landmarks. With "none" crops count as framed like the model's own.
             batch_size: Photos per batch; the result does not depend on it.
-            workers: Worker processes that read photos. None: one for every core.
+            workers: Processes that read photos. None: one for every core.
 
         Returns:
             The faces, photo by photo. A photo without a face has none; those that cannot be read are warned about.
@@ -123,17 +117,13 @@ class Recognizer(nn.Module):
             FerVitError: An image is not there, or the only one cannot be read, or an option is unknown.
         """
         sources = as_sources(images)
-        found: list[FaceResult] = []
-        wrong: list[str] = []
-        for photo, faces in self.stream(sources, PhotoOptions(face, detector, batch_size, workers)):
-            found += faces
-            if photo.status not in (OK, NO_FACE):
-                wrong.append(f"{photo.path}: {photo.status}")
+        found = list(self.stream(sources, PhotoOptions(face, detector, batch_size, workers)))
+        wrong = [f"{photo.path}: {photo.status}" for photo, _ in found if photo.status not in (OK, NO_FACE)]
         if wrong and len(sources) == 1:
             raise FerVitError(f"{wrong[0]}.")
         if wrong:
             warnings.warn(f"{len(wrong)} of {len(sources)} images cannot be read, the first {wrong[0]}.", stacklevel=2)
-        return found
+        return [result for _, faces in found for result in faces]
 
     def stream(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[tuple[Photo, list[FaceResult]]]:
         """Yields every photo with its faces, in order."""
