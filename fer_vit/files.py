@@ -39,7 +39,8 @@ def atomic_write(path: Path, names: Sequence[str] | None = None, advice: str = A
         except FerVitError as error:  # about something in it
             error.args = (str(error).replace(str(new), str(path)),)
             raise
-        sync(new)
+        for entry in (*new.rglob("*"), new):
+            _flush(entry)
         if new.is_file():
             new.replace(path)
         else:
@@ -112,14 +113,6 @@ def as_text(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def sync(path: Path) -> None:
-    """Waits until a file, or a folder and all below it, is on the disk."""
-    if path.is_dir():
-        for entry in path.iterdir():
-            sync(entry)
-    _flush(path)
-
-
 def _name(path: Path) -> str:
     return os.path.basename(os.path.abspath(path))  # of `.` and `..` as well
 
@@ -129,6 +122,7 @@ def _stem(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
+    """Waits until a file, or a folder's list of names, is on the disk."""
     if sys.platform == "win32":  # opens no folders, and flushes nothing that is open for reading
         return
     handle = os.open(path, os.O_RDONLY)

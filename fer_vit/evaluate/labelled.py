@@ -45,11 +45,11 @@ def labelled_batches(
     """Reads the labelled faces of a manifest under a progress bar.
 
     Args:
-        model: Decides the crops.
+        model: Says how the faces are cropped.
         manifest: A Parquet table of `fer-vit prepare` with the model's labels in their order.
-        split: Which of its rows.
-        mirrored: Whether to mirror every face.
-        max_faces: Takes so many faces, evenly spaced. None: all.
+        split: Its rows to read.
+        mirrored: Whether every face is mirrored.
+        max_faces: No more than these are taken, evenly spaced. None: all.
 
     Returns:
         Batches ready for the model, and the share of every class (N, C).

@@ -58,10 +58,8 @@ def find_images(inputs: Sequence[str | Path]) -> list[Path]:
 def iter_images(inputs: Sequence[str | Path]) -> Iterator[Path]:
     """Yields the images that files, folders (with all below them) and glob patterns name, each once, in order.
 
-    Hidden files and folders are left out of folders; a file that is named itself is taken whatever it is called.
-
-    Raises:
-        FerVitError: An input does not exist or holds no image.
+    Hidden files and folders are left out of folders; a file that is named itself is taken whatever it is called. An
+    input that does not exist or holds no image is a FerVitError.
     """
     named = {str(item): _named(str(item)) for item in inputs}
     # A folder alone names no image twice, and may hold more than memory does.

@@ -1,12 +1,7 @@
-"""The plan of a large prediction: its images in parts that processes take on, each part a table of its own.
+"""The plan of a large prediction: its images in parts, each of which becomes a table beside it.
 
-    faces/
-      _plan.parquet         the images, a row group for each part
-      part-00000.parquet    their rows; a part that is there is whole
-      part-00001.parquet
-
-Readers of Parquet folders leave out names that begin with an underscore. The processes talk to nobody, so that none
-waits for one that died: which parts are theirs follows from their rank, and what is done from the files that are there.
+The processes talk to nobody, so that none waits for one that died: which parts are theirs follows from their rank, and
+what is done from the files that are there, since a table that is there is whole.
 """
 
 import json
@@ -28,6 +23,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.files import as_text, atomic_write, remove_stale
 
 NAME = "_plan.parquet"
+"""A row group for each part. Readers of Parquet folders leave out names that begin with an underscore."""
 MAX_PART_SIZE = 10_000_000
 """Images of a part, at most: their names are in memory."""
 PATIENCE = 600
@@ -131,12 +127,7 @@ class Plan(Sequence[Path]):
 def open_or_create(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
     """Opens the plan in a folder; the first process makes it where there is none, the others wait for it.
 
-    Args:
-        folder: Where the plan and the tables are kept.
-        images: Read only if there is no plan yet.
-        part_size: Images of a part.
-        settings: What the prediction depends on, as JSON has it.
-        rank: This process's.
+    `images` are read only if there is no plan yet; `settings` are what the tables depend on, as JSON has it.
 
     Raises:
         FerVitError: The folder was begun with other settings, holds something else, or cannot be written.

@@ -1,13 +1,4 @@
-"""A trained model at work: photos in, faces with their expressions out. The same for the command line and for Python.
-
-    from fer_vit import load
-
-    model = load()
-    faces = model.predict("photo.jpg")
-    faces[0].plot()
-
-B images, R regions, C classes.
-"""
+"""A trained model at work, for the command line and for Python: `fer_vit.load().predict("photo.jpg")[0].plot()`."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -142,7 +133,7 @@ class Recognizer(nn.Module):
     def result(
         self, photo: Photo, source: Source, index: int, face: Face | None, row: int, batch: Batch, shares: list[float]
     ) -> FaceResult:
-        """Returns the face in a row of a batch that is ready, by its photo and the probability of every expression."""
+        """Returns the face in a row of a batch that is ready; `shares` are its probabilities."""
         probabilities = dict(zip(self.labels, shares, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
         return FaceResult(

@@ -29,14 +29,6 @@ def predict_folder(
 ) -> str:
     """Writes those tables of a folder that are missing and this process's, and returns a summary.
 
-    Args:
-        model: The model.
-        images: Files, folders and patterns.
-        output: The folder; tables that are there are kept.
-        options: How the images are read.
-        part_size: Images of each table.
-        rank: Which tables are this process's.
-
     Raises:
         FerVitError: The folder was begun with other settings, or an image does not have its rows exactly once.
     """
