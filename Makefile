@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test card ablation help
+.PHONY: demo test test-all card ablation help
 help:
 	@echo "make demo   draw faces, train, test, predict and visualize (a few minutes on two cores)"
-	@echo "make test   style checks, types and tests"
+	@echo "make test   style checks, types and the default tests (3 minutes on two cores)"
+	@echo "make test-all  these and the tests marked slow, which need many more minutes"
 	@echo "make card FERPLUS=ferplus.zip  measure the model that is shipped (some minutes on two cores)"
 	@echo "make ablation  train the rows of docs/ablation.md on data/ferplus.parquet (hours on two cores)"
 
@@ -17,11 +18,17 @@ help:
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
+# A file of tests stays in one process: its fixtures are made once, and what it mounts or forks is alone.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
 test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-all: test
+	$(PYTEST) -m slow
 
 demo: .venv/installed
 	@echo "[1/5] Drawing 2,000 faces of eight expressions into demo/faces, and their manifest"

@@ -11,14 +11,10 @@ without fer-vit's limits, in a process of its own; it needs 13 GB.
 """
 
 import argparse
-import io
-import os
 import re
-import struct
 import subprocess
 import sys
 import time
-import zlib
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -26,193 +22,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import psutil
 import pyarrow.parquet as pq
-from PIL import Image
-from skimage.data import astronaut
 
 from benchmarks.machine import machine
 from fer_vit.face import image as reader
 from fer_vit.face.detect import MAX_SIDE
 from fer_vit.files import as_text
 from fer_vit.predict.inputs import find_images
-
-FORMATS = {
-    "JPEG": ("L", "RGB", "CMYK"),
-    "PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"),
-    "WEBP": ("RGB", "RGBA"),
-    "GIF": ("L", "P", "RGB"),
-    "BMP": ("1", "L", "P", "RGB"),
-    "TIFF": ("1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "F"),
-    "AVIF": ("RGB", "RGBA"),
-}
-ANIMATED = ("GIF", "WEBP", "PNG")
-WITH_EXIF = ("JPEG", "PNG", "WEBP")
-SIZES = {(1, 1): 3, (1, 300): 3, (300, 1): 3, (7, 5): 3, (64, 64): 3, (120, 90): 3, (2000, 3): 2, (20000, 10): 1}
-"""Width and height, and how many of 21 have it."""
-FACE = Image.fromarray(astronaut()[:256, 100:356])
-NAMES = (
-    b"plain",
-    b"with space",
-    b"with 'quotes\"",
-    b"line\nbreak",
-    "ünï-漢字 \u202egnp".encode(),
-    b"not unicode \xff\xfe",
-    b"=1+1",
-    b"-dash",
-    b"<script>alert(1)<",
-    b"%s{}#?&amp;",
-    b"long" * 60,
-)
-
-
-def hostile(seed: int) -> tuple[str, bytes]:
-    """Returns a name and what is in the file; about half of them are whole."""
-    rng = np.random.default_rng(seed)
-    kind = str(rng.choice(list(FORMATS)))
-    mode = str(rng.choice(FORMATS[kind]))
-    sizes = [size for size, number in SIZES.items() for _ in range(number)]
-    width, height = sizes[rng.integers(len(sizes))]
-    data = picture(rng, kind, mode, min(width, 16_383) if kind == "WEBP" else width, height)
-    harm = rng.integers(10)
-    if harm == 0:
-        data = data[: rng.integers(len(data))]
-    elif harm == 1:
-        broken = bytearray(data)
-        for place in rng.integers(len(data), size=rng.integers(1, 20)):
-            broken[place] ^= 1 << int(rng.integers(8))
-        data = bytes(broken)
-    elif harm == 2:
-        data = b"" if rng.random() < 0.5 else b"This is text.\n" * int(rng.integers(1, 50))
-    elif harm == 3:
-        start = int(rng.integers(len(data)))
-        data = data[:start] + rng.bytes(int(rng.integers(1, 400))) + data[start:]
-    elif harm == 4:
-        data = list(BOMBS.values())[rng.integers(len(BOMBS))]
-    suffix = str(rng.choice([kind.lower(), "jpg", "PNG"])).encode()
-    return os.fsdecode(b"%06d %s.%s" % (seed, NAMES[rng.integers(len(NAMES))], suffix)), data
-
-
-def picture(rng: np.random.Generator, kind: str, mode: str, width: int, height: int) -> bytes:
-    """Encodes noise or, where it can be seen, a face; some animated, some turned by EXIF or with one that is torn."""
-    image = Image.fromarray(rng.integers(0, 256, (height, width, 4), np.uint8))
-    if min(width, height) >= 64:
-        image.paste(FACE.resize((width, height)))
-    if mode == "I;16":
-        image = Image.fromarray(rng.integers(0, 2**16, (height, width), np.uint16))
-    elif mode != "RGBA":
-        image = image.convert("RGB").convert(mode) if mode not in ("LA",) else image.convert(mode)
-    more: dict[str, object] = {"speed": 10} if kind == "AVIF" else {}
-    if kind in ANIMATED and rng.random() < 0.3:
-        more |= {"save_all": True, "append_images": [image.copy(), image.transpose(Image.Transpose.ROTATE_180)]}
-    if kind in WITH_EXIF:
-        more["exif"] = exif(rng)
-    file = io.BytesIO()
-    image.save(file, kind, **more)
-    return file.getvalue()
-
-
-def exif(rng: np.random.Generator) -> bytes:
-    """Returns an EXIF block: a turn, or one that is cut, flipped, made up or going round in circles."""
-    block = Image.Exif()
-    block[0x0112] = int(rng.integers(0, 10))  # 1 to 8 mean something
-    block[0x010F] = "maker" * int(rng.integers(1, 30))
-    data = bytearray(block.tobytes())
-    harm = rng.integers(8)
-    if harm == 0:
-        data = data[: rng.integers(7, len(data))]
-    elif harm == 1:
-        for place in rng.integers(6, len(data), size=rng.integers(1, 8)):
-            data[place] ^= 1 << int(rng.integers(8))
-    elif harm == 2:
-        data[6:] = rng.bytes(int(rng.integers(1, 200)))
-    elif harm == 3:
-        data[10:14] = struct.pack("<I" if data[6:8] == b"II" else ">I", int(rng.choice([0, 4, 8, 2**31, 2**32 - 1])))
-    return bytes(data)
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    """A chunk of a PNG."""
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png_bomb(side: int) -> bytes:
-    """A PNG of one colour that really holds so many pixels each way: a bit for each, compressed a thousandfold."""
-    packer, row = zlib.compressobj(9), bytes(side // 8 + 1)
-    packed = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
-    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-
-
-def claiming(kind: str, place: int, size: bytes, **how: object) -> bytes:
-    """A small image whose header claims another size."""
-    file = io.BytesIO()
-    Image.new("RGB", (16, 16)).save(file, kind, **how)
-    data = bytearray(file.getvalue())
-    data[place : place + len(size)] = size
-    return bytes(data)
-
-
-def jpeg_bomb(side: int, **how: object) -> bytes:
-    """A JPEG that claims so many pixels each way; what is missing of it is grey for a decoder."""
-    plain = claiming("JPEG", 0, b"", **how)
-    return claiming("JPEG", re.search(rb"\xff[\xc0\xc2]", plain).start() + 5, struct.pack(">HH", side, side), **how)
-
-
-def webp_bomb(side: int) -> bytes:
-    """An animated WebP with a canvas of so many pixels each way."""
-    frames = {"save_all": True, "append_images": [Image.new("RGB", (16, 16), "red")]}
-    return claiming("WEBP", 24, 2 * struct.pack("<I", side - 1)[:3], **frames)
-
-
-def tiff_bomb(side: int, large: bool = False) -> bytes:
-    """A TIFF that really holds so many pixels each way: fax compression takes a bit for a row of white."""
-    file = io.BytesIO()
-    Image.new("1", (side, side)).save(file, "TIFF", compression="group4", big_tiff=large)
-    return file.getvalue()
-
-
-def many_scans(side: int, scans: int) -> bytes:
-    """A progressive JPEG of one colour that goes over its pixels so many times."""
-    file = io.BytesIO()
-    Image.new("L", (side, side)).save(file, "JPEG", progressive=True)
-    data = file.getvalue()
-    last = data.rindex(b"\xff\xda")
-    return data[:-2] + data[last:-2] * (scans - data.count(b"\xff\xda")) + data[-2:]
-
-
-SIDE = 20_000
-BOMBS = {
-    "png": png_bomb(SIDE),
-    "jpeg": jpeg_bomb(65_500),
-    "progressive": jpeg_bomb(65_500, progressive=True),
-    "gif": claiming("GIF", 6, struct.pack("<HH", 32_000, 32_000)),
-    "webp": webp_bomb(SIDE),
-    "tiff": tiff_bomb(SIDE),
-    "bigtiff": tiff_bomb(SIDE, large=True),
-    "bmp": claiming("BMP", 18, struct.pack("<ii", SIDE, -SIDE)),
-    "scans": many_scans(64, 1000),
-}
-"""Files of a few bytes that would take a decoder gigabytes or minutes."""
-
-
-def write_hostile(folder: Path, count: int, seed: int = 0) -> list[Path]:
-    """Writes so many files; returns them in the order of their names."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(seed, seed + count):
-        name, data = hostile(number)
-        (folder / name).write_bytes(data)
-    return sorted(folder.iterdir())
-
-
-def add_odd(folder: Path) -> None:
-    """Adds what is no file: a loop, a link to nothing, a folder and a pipe; the link and the pipe count as images."""
-    (folder / "loop").symlink_to(folder)
-    (folder / "round.png").symlink_to(folder / "round.png")
-    (folder / "dangling.png").symlink_to(folder / "gone")
-    (folder / "folder.png").mkdir()
-    os.mkfifo(folder / "pipe.png")
+from tests.helpers.hostile import BOMBS, add_odd, bomb, many_scans, write_hostile
 
 
 def memory(process: psutil.Process) -> int:
@@ -260,7 +78,8 @@ def resident(which: str) -> float:
 def compare_bombs() -> None:
     """Prints what each bomb costs with the limits and without."""
     print("| file | bytes | without limits | with them |\n| --- | ---: | ---: | ---: |")
-    for name, data in (BOMBS | {"scans": many_scans(15_000, 110)}).items():
+    for name in BOMBS:
+        data = many_scans(15_000, 110) if name == "scans" else bomb(name)
         found = []
         for limited in (False, True):
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:

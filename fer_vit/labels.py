@@ -29,11 +29,11 @@ def canonical(name: str) -> str:
     return SYNONYMS.get(name, name)
 
 
-def check_labels(names: Sequence[object], place: object) -> None:
-    """Raises FerVitError when people could not read labels out of a file or folder, `place`, or tell them apart."""
+def check_labels(names: Sequence[object], path: object) -> None:
+    """Raises FerVitError when people could not read labels out of a file or folder, or tell them apart."""
     odd = [name for name in names if not (isinstance(name, str) and len(name) <= 100 and name.isprintable() and name)]
     if odd:
-        raise FerVitError(f"{place}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")
+        raise FerVitError(f"{path}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")
     if not 0 < len(set(names)) == len(names) <= 1000:
         came = short(", ".join(map(str, names)) or "none")
-        raise FerVitError(f"{place}: expected 1 to 1,000 labels that differ from each other, but got {came}.")
+        raise FerVitError(f"{path}: expected 1 to 1,000 labels that differ from each other, but got {came}.")

@@ -5,27 +5,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import TINY
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fer_vit
-from fer_vit.cli import import_verb, main
+from fer_vit.cli import import_verb
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.store.checkpoint import load_checkpoint
-
-
-def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
-    """Runs a command that must fail as promised: exit code 2 and one line; returns the line."""
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in args])
-    out, err = capsys.readouterr()
-    lines = [line for line in err.splitlines() if line.startswith("fer-vit: error: ")]
-    assert end.value.code == 2
-    assert len(lines) == 1
-    assert "Traceback" not in out + err
-    assert err.splitlines()[-1] == lines[0]
-    return lines[0]
+from tests.helpers.commands import TINY, fails, main
 
 
 def test_help_names_every_verb_and_needs_nothing_heavy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +72,7 @@ def test_a_missing_manifest(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "config, words",
+    ("config", "words"),
     [
         ({"trainer": {"callbacks": [{"class_path": "lightning.pytorch.callbacks.Nothing"}]}}, "Nothing"),
         ({"model": {"network": {"tokens": "everything"}}}, "everything"),

@@ -18,12 +18,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import TINY
 
-from benchmarks.faults import SERVER, cases, faults, make
-from benchmarks.faults import run as run_quietly
 from fer_vit import files
-from fer_vit.cli import main
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
@@ -36,6 +32,10 @@ from fer_vit.report.table import TableWriter
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.checkpoints import AtomicCheckpointIO
+from tests.helpers.commands import TINY, main
+from tests.helpers.faults import SERVER, cases, faults, make
+from tests.helpers.faults import run as run_quietly
+from tests.helpers.marks import slow
 
 # Killed at any call
 
@@ -247,15 +247,13 @@ def test_errors_of_other_files_are_their_own(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the commands of benchmarks/faults.py read."""
+    """What the commands to be killed read."""
     folder = tmp_path_factory.mktemp("faults")
-    maker = SERVER.Process(target=make, args=(folder,))
-    maker.start()
-    maker.join()
-    assert maker.exitcode == 0
+    make(folder)
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["prepare", "predict", "fit"])
 def test_three_kills_at_random_moments(verb: str, data: Path, tmp_path: Path) -> None:
     found = faults(verb, cases(data)[verb][:2], 3, tmp_path, seed=1)
@@ -290,6 +288,7 @@ def working(words: list[str], log: Path, readers: int) -> tuple[Any, list[int]]:
     return process, children(process.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "number", "status"),
     [
@@ -359,7 +358,8 @@ def fill(disk: Path, left: int = 0) -> Path:
     ("what", "left"),
     [
         *(("manifest", 40_000), ("shards", 40_000), ("zip", 0), ("csv", 0), ("parquet", 0), ("parts", 40_000)),
-        *(("model", 40_000), ("program", 40_000), ("report", 40_000)),
+        ("model", 40_000),
+        *slow(("program", 40_000), ("report", 40_000)),
     ],
 )
 def test_a_full_disk_keeps_what_was_there(
@@ -438,16 +438,9 @@ def test_a_file_that_may_not_grow_keeps_the_one_before(tmp_path: Path) -> None:
 
 def test_a_checkpoint_io_of_the_users_own_is_taken(drawn: Path, tmp_path: Path) -> None:
     place = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
-    main(["fit", *TINY, *place, "--trainer.plugins=test_crashes.Marked"])
+    main(["fit", *TINY, *place, "--trainer.plugins=tests.helpers.callbacks.Marked"])
     saved = torch.load(tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
     assert saved["marked"] is True
-
-
-class Marked(AtomicCheckpointIO):
-    """A user's own."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        super().save_checkpoint({**checkpoint, "marked": True}, path, storage_options)
 
 
 # Zips of strangers

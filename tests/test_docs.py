@@ -2,14 +2,17 @@ import re
 import subprocess
 from pathlib import Path
 
-import nbformat
+import pytest
 import yaml
-from nbclient import NotebookClient
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(yunet_named: None, tmp_path: Path) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(DOCS / "quickstart.ipynb", as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = {cell.source: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}

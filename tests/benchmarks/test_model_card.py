@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 
 from benchmarks import model_card
 from benchmarks.model_card import calibration, intervals, main, summary
-from fer_vit.cli import main as fer_vit
+from tests.helpers.commands import main as fer_vit
 
 
 def test_the_summary_is_scikit_learns() -> None:
@@ -47,6 +47,7 @@ def test_calibration_is_better_with_the_right_temperature() -> None:
     assert crossed < 0.03
 
 
+@pytest.mark.slow
 def test_the_card_is_written_and_rewritten(
     drawn: Path, checkpoint: Path, tmp_path: Path, yunet_named: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fer_vit import load
-from fer_vit.cli import main
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.labelled import evaluate_logits
+from tests.helpers.commands import main
 
 
 def test_training_votes_are_mixed_with_what_teachers_say(

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from fer_vit import load
-from fer_vit.cli import main
 from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
@@ -15,6 +14,8 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.graphs import example, write_onnx
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.hub import DEFAULT, shipped_models
+from tests.helpers.commands import main
+from tests.helpers.marks import slow
 
 SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"))
 
@@ -26,6 +27,7 @@ def run_onnx(path: Path, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return torch.from_numpy(session.run(["probabilities"], values)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -50,6 +52,7 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(change: dict[str, object], t
         )
 
 
+@pytest.mark.slow
 def test_the_shipped_model_as_onnx(tmp_path: Path) -> None:
     model = load(device="cpu")
     write_onnx(model, tmp_path / "model.onnx")
@@ -86,6 +89,12 @@ def test_every_form_by_the_command_line(
     with pytest.raises(SystemExit):
         main(command)
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["v1.2", *slow("model.onnx", "model.pt2")])
+def test_overwrite(name: str, checkpoint: Path, tmp_path: Path) -> None:
+    command = ["export", str(tmp_path / name), "--checkpoint", str(checkpoint)]
+    main(command)
     main([*command, "--overwrite"])
 
 
@@ -139,6 +148,7 @@ def test_what_cannot_be_is_said(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
     words = ["--checkpoint", str(checkpoint), "--quantize", str(drawn / "faces.parquet")]
     main(["export", str(tmp_path / "small.onnx"), *words])

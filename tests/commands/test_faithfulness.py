@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fer_vit.cli import main
+from tests.helpers.commands import main
 
 ROWS = ["relevance", "ablation", "rollout", "raw", "random", "centre"]
 

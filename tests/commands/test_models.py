@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fer_vit.cli import main
 from fer_vit.commands import models as verb
 from fer_vit.store.hub import DEFAULT
+from tests.helpers.commands import main
 
 
 def table(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -6,18 +6,17 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import assert_same
 from matplotlib import cbook
 from skimage.data import astronaut
 
 from fer_vit import load
-from fer_vit.cli import main
 from fer_vit.commands import predict as verb
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.tables import fingerprint
 from fer_vit.report.table import TableWriter
+from tests.helpers.commands import assert_same, main
 
 
 @pytest.fixture(scope="module")

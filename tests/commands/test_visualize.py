@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from skimage.data import astronaut
 
-from fer_vit.cli import main
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import save_network
+from tests.helpers.commands import main
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:

@@ -77,7 +77,7 @@ def test_a_manifest_of_files_stays_in_its_folder(tmp_path: Path) -> None:
     assert Manifest.read(tmp_path / "n.parquet").image_bytes(0) == LARGE
 
 
-@pytest.mark.parametrize("embed, inside", [("auto", [True, False]), ("always", [True, True])])
+@pytest.mark.parametrize(("embed", "inside"), [("auto", [True, False]), ("always", [True, True])])
 def test_small_images_go_inside_and_paths_are_relative(tmp_path: Path, embed: str, inside: list[bool]) -> None:
     small, large = tmp_path / "images" / "small.png", tmp_path / "images" / "large.png"
     small.parent.mkdir()
@@ -186,7 +186,7 @@ GOOD = POINTS.tolist()
 
 
 @pytest.mark.parametrize(
-    "column, values, row, words",
+    ("column", "values", "row", "words"),
     [
         ("image", [{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": None}], 3, "image bytes or a path"),
         ("split", ["train", "validation", "val", "test"], 1, "train, val, test, but got `validation`"),
@@ -226,7 +226,7 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "meta, words",
+    ("meta", "words"),
     [
         (None, "metadata `fer_vit` is missing"),
         (b"{", "metadata `fer_vit` is missing or broken"),

@@ -6,16 +6,12 @@ from pathlib import Path
 from shutil import copy, copytree
 from typing import Any
 
-import boto3
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import TINY
-from moto.server import ThreadedMotoServer
 
-from fer_vit.cli import main
 from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Batch
@@ -25,6 +21,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
+from tests.helpers.commands import TINY, main
 
 FIT = ["fit", *TINY[:6], *TINY[7:8], *TINY[-2:], "--trainer.max_epochs=2"]
 FACES = 16
@@ -318,6 +315,7 @@ def test_a_checkpoint_of_an_earlier_version(shards: Path) -> None:
     assert rows(data.train_dataloader()) == rows(loader)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_mid_epoch(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
     step = FERTask.training_step
@@ -346,6 +344,9 @@ def test_a_run_goes_on_in_mid_epoch(shards: Path, tmp_path: Path, monkeypatch: p
 @pytest.fixture
 def bucket(shards: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The shards in an object store on this machine."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()
     host, port = server.get_host_and_port()
@@ -364,6 +365,7 @@ def bucket(shards: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_object_store_gives_what_the_folder_gives(bucket: str, shards: Path, workers: int) -> None:
     there, here = module(Path(bucket), num_workers=workers), module(shards, num_workers=workers)

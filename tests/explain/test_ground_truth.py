@@ -13,6 +13,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.sources.drawing import differing_regions, draw_face
 
+pytestmark = pytest.mark.slow  # a model is trained
 # Without eyes, in whose boxes the brows move too: what a model reads there could not be told from the brows.
 REGIONS = ("right_brow", "left_brow", "nose", "mouth", "right_cheek", "left_cheek")
 SPEC = CropSpec(48, REGIONS)

@@ -36,7 +36,7 @@ def as_torch(block: PostNormBlock | PreNormBlock, norm_first: bool) -> nn.Transf
     return layer.eval()
 
 
-@pytest.mark.parametrize("kind, norm_first", [(PostNormBlock, False), (PreNormBlock, True)])
+@pytest.mark.parametrize(("kind", "norm_first"), [(PostNormBlock, False), (PreNormBlock, True)])
 @pytest.mark.parametrize("valid", [None, VALID])
 def test_encoder_blocks_are_torchs(kind: type, norm_first: bool, valid: Tensor | None) -> None:
     torch.manual_seed(0)

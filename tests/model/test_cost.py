@@ -19,7 +19,7 @@ def block(tokens: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "change, expected",
+    ("change", "expected"),
     [
         ({}, (N, R, 3 * block(1 + N + R), D * 5)),
         ({"tokens": "patch"}, (N, 0, 3 * block(1 + N), D * 5)),

@@ -13,6 +13,7 @@ from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import ConvStem, RegionEmbed
+from tests.helpers.marks import slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ("right_eye", "left_eye", "mouth")
@@ -115,7 +116,7 @@ def test_the_order_of_regions_means_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "position, same", [("none", True), ("learn", False), ("sincos_2d", False), ("sincos_1d", False)]
+    ("position", "same"), [("none", True), ("learn", False), ("sincos_2d", False), ("sincos_1d", False)]
 )
 def test_positions_are_what_tells_patches_apart(position: str, same: bool) -> None:
     net = build(replace(SMALL, tokens="patch", pos_embed=position))
@@ -168,12 +169,10 @@ def test_every_choice_trains(change: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {},
         {"keep_rate": (1.0, 0.5)},
-        {"keep_rate": (0.5, 1.0), "tokens": "patch", "attention": "additive"},
-        {"attention": "gaussian", "head": "query", "block": "post_norm"},
-        {"head": "additive", "stem": "conv"},
-        {"stem": "conv", "region_source": "stem"},
+        *slow({}, {"keep_rate": (0.5, 1.0), "tokens": "patch", "attention": "additive"}),
+        *slow({"attention": "gaussian", "head": "query", "block": "post_norm"}),
+        *slow({"head": "additive", "stem": "conv"}, {"stem": "conv", "region_source": "stem"}),
     ],
 )
 def test_mechanisms_compile_export_and_run_in_bfloat16(change: dict[str, object]) -> None:
@@ -325,7 +324,7 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    ("change", "words"),
     [
         ({"backbone": "vit_nothing"}, "vit_nothing"),
         ({"backbone": "resnet18", "patch_size": None, "embed_dim": None, "depth": None, "num_heads": None}, "resnet18"),

@@ -4,15 +4,15 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from benchmarks.hostile import hostile, write_hostile
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detect import Face
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import NO_FACE, OK, PhotoDataset
-
-COUNT = 1000
+from tests.helpers.hostile import bomb, hostile, write_hostile
+from tests.helpers.marks import slow
 
 
 class Crowd:
@@ -42,14 +42,17 @@ def test_names_are_of_every_kind() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_every_file_has_a_status(tmp_path: Path) -> None:
-    write_hostile(tmp_path, COUNT)
+@pytest.mark.parametrize("count", [60, *slow(1000)])
+def test_every_file_has_a_status(count: int, tmp_path: Path) -> None:
+    write_hostile(tmp_path, count)
+    for name, data in {"empty": b"", "text": b"text", "large": bomb("jpeg"), "scans": bomb("scans")}.items():
+        (tmp_path / f"{name}.jpg").write_bytes(data)
     files = find_images([tmp_path])
-    assert len(files) == COUNT
+    assert len(files) == count + 4
     dataset = PhotoDataset(files, CropSpec(48), "detect", Crowd())
-    found = [dataset[place] for place in range(COUNT)]
+    found = [dataset[place] for place in range(len(files))]
     whole = [(photo, samples) for photo, samples in found if photo.status == OK]
-    assert COUNT / 2 < len(whole) < COUNT  # some are broken, and some of these are read nevertheless
+    assert count / 2 < len(whole) < len(files)  # some are broken, and some of these are read nevertheless
     for photo, samples in whole:
         assert len(samples) == len(photo.faces) == 30
         assert all(sample.image.shape == (48, 48, 3) for sample in samples)
@@ -58,5 +61,8 @@ def test_every_file_has_a_status(tmp_path: Path) -> None:
         assert photo.status
         assert photo.status != NO_FACE
         assert len(samples) == (30 if photo.status == OK else 0)
-    for words in ("the file is empty", "not an image", "too large: 65,500 x 65,500 pixels", "too many scans"):
-        assert any(photo.status.startswith(words) for photo, _ in found)
+    status = {Path(photo.path).stem: photo.status for photo, _ in found}
+    assert status["empty"] == "the file is empty"
+    assert status["text"].startswith("not an image")
+    assert status["large"].startswith("too large: 65,500 x 65,500 pixels")
+    assert status["scans"].startswith("too many scans")

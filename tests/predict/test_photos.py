@@ -40,7 +40,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("batch_size, workers", [(1, 0), (2, 0), (5, 2)])
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 0), (5, 2)])
 def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
     loader = photo_loader(PhotoDataset(find_images([photos]), SPEC, "detect", Bright()), batch_size, workers)
     batches = list(loader)

@@ -1,6 +1,7 @@
 import os
 import pickle
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,7 +55,7 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_error_while_listing_leaves_nothing(tmp_path: Path) -> None:
-    def broken():
+    def broken() -> Iterator[Path]:
         yield from NAMES
         raise FerVitError("no such folder")
 

@@ -157,7 +157,8 @@ def test_region_heat_shows_the_larger_share_where_regions_overlap() -> None:
 def test_bars() -> None:
     mouth, nose, chin = draw.share_bars({"mouth": 0.1, "nose": 0.05, "chin": -0.2})
     assert (mouth.length, nose.length, chin.length) == (0.5, 0.25, 1.0)
-    assert mouth.colour == colours.REGIONS["mouth"] and chin.colour not in colours.REGIONS.values()
+    assert mouth.colour == colours.REGIONS["mouth"]
+    assert chin.colour not in colours.REGIONS.values()
     first, second, _ = draw.probability_bars({"neutral": 0.2, "happiness": 0.7, "fear": 0.1})
     assert (first.name, first.strong, second.name, second.strong) == ("happiness", True, "neutral", False)
 
@@ -191,7 +192,8 @@ def test_figure_shows_both_pictures_in_their_panels() -> None:
 def test_fitted_keeps_the_end_of_a_path() -> None:
     assert draw.fitted("short.png", 14, 500) == "short.png"
     cut = draw.fitted("folder/" * 50 + "name.png", 14, 200)
-    assert cut.startswith("…") and cut.endswith("name.png")
+    assert cut.startswith("…")
+    assert cut.endswith("name.png")
     assert draw.font(14).getlength(cut) <= 200
 
 

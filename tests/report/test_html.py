@@ -137,7 +137,9 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
 
 def test_names_are_text_and_nothing_else(page: str) -> None:
     reader = Reader(page)
-    assert "A <title>" in reader.text and "<best>.ckpt" in reader.text and '"><i>x' in reader.text
+    assert "A <title>" in reader.text
+    assert "<best>.ckpt" in reader.text
+    assert '"><i>x' in reader.text
     assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
     assert [face["name"] for face in data(page)["faces"]] == [HOSTILE, QUOTES, "broken ?.png"]
     assert data(page)["labels"] == list(LABELS)
@@ -155,7 +157,8 @@ def test_policy_allows_the_page_its_own_script_alone(page: str) -> None:
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = next(a["content"] for _, a in Reader(page).tags if a.get("http-equiv") == "Content-Security-Policy")
-    assert f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
 
 
 def test_the_gallery_filters_sorts_and_searches(browser: tuple[Page, list[str]]) -> None:
@@ -381,7 +384,8 @@ def test_table_shows_means_and_counts(tmp_path: Path) -> None:
 def test_page_without_faces_says_so(tmp_path: Path) -> None:
     write_page(tmp_path / "index.html", "Title", FACTS, [], {}, REGIONS)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "No face was found." in page and "<table>" not in page
+    assert "No face was found." in page
+    assert "<table>" not in page
 
 
 def test_folder_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -> None:
@@ -408,7 +412,8 @@ def test_pictures_stand_under_their_headings(tmp_path: Path) -> None:
     assert f"take {100 * JOINED:.0f}% or more from one another" in " ".join(Reader(page).text.split())
     write_page(tmp_path / "index.html", "Title", {}, [record], means, REGIONS)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "Relations between" not in page and heads not in page
+    assert "Relations between" not in page
+    assert heads not in page
 
 
 def test_a_page_is_written_as_its_faces_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

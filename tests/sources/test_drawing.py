@@ -37,8 +37,10 @@ def changed(first: Image, second: Image) -> Image:
 def test_same_arguments_give_the_same_bytes(size: int, colour: bool) -> None:
     image, landmarks = draw_face("fear", 5, size, colour)
     again, points = draw_face("fear", 5, size, colour)
-    assert image.shape == (size, size, 3) and image.dtype == np.uint8
-    assert image.tobytes() == again.tobytes() and (landmarks == points).all()
+    assert image.shape == (size, size, 3)
+    assert image.dtype == np.uint8
+    assert image.tobytes() == again.tobytes()
+    assert (landmarks == points).all()
     assert colour == bool((image[..., :1] != image).any())
     assert (draw_face("fear", 6, size, colour)[0] != image).mean() > 0.5
 
@@ -97,7 +99,8 @@ def test_landmarks_lie_on_what_is_drawn() -> None:
     for x, y in np.array(TEMPLATE[:2]) * size:
         left, top = int(x) - 8, int(y) - 3
         row, column = np.unravel_index(mean[top : top + 12, left : left + 17].argmin(), (12, 17))
-        assert abs(left + column + 0.5 - x) < 2 and abs(top + row + 0.5 - y) < 3
+        assert abs(left + column + 0.5 - x) < 2
+        assert abs(top + row + 0.5 - y) < 3
     mouth = mean[int(0.70 * size) : int(0.82 * size)]
     assert abs(int(0.70 * size) + mouth[:, size // 2].argmin() + 0.5 - TEMPLATE[3][1] * size) < 3
     dark = np.flatnonzero(mouth.min(0) < (mouth.min(0).min() + mouth.max()) / 2) + 0.5
@@ -106,7 +109,8 @@ def test_landmarks_lie_on_what_is_drawn() -> None:
 
 def test_corners_follow_the_mouth() -> None:
     neutral, smile, sad = (draw_face(name, 3)[1] for name in ("neutral", "happiness", "sadness"))
-    assert (smile[3:, 1] < neutral[3:, 1]).all() and (sad[3:, 1] > neutral[3:, 1]).all()
+    assert (smile[3:, 1] < neutral[3:, 1]).all()
+    assert (sad[3:, 1] > neutral[3:, 1]).all()
     assert (smile[:3] == neutral[:3]).all()
     smirk = draw_face("contempt", 3)[1][3:] - neutral[3:]
     assert sorted(np.abs(smirk).max(1) > 0.5) == [False, True]  # one side alone
@@ -115,7 +119,8 @@ def test_corners_follow_the_mouth() -> None:
 def test_mean_landmarks_are_the_template() -> None:
     points = np.array([draw_face(EXPRESSIONS[seed % 8], seed, 48)[1] for seed in range(600)]) / 48
     assert np.abs(points.mean(0) - TEMPLATE).max() < 0.03
-    assert points.min() > 0.2 and points.max() < 0.9
+    assert points.min() > 0.2
+    assert points.max() < 0.9
     assert (points.std(0) > 0.01).all()
 
 

@@ -18,13 +18,17 @@ from fer_vit.sources.drawn import read
 
 def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
     reading = read(tmp_path / "faces", count=160, size=48)
-    assert reading.names == EXPRESSIONS and len(reading.rows) == 160
+    assert reading.names == EXPRESSIONS
+    assert len(reading.rows) == 160
     assert Counter(row.split for row in reading.rows) == {"train": 112, "val": 24, "test": 24}
     for split in SPLITS:
         counts = Counter(row.label for row in reading.rows if row.split == split)
-        assert set(counts) == set(EXPRESSIONS) and max(counts.values()) == min(counts.values())
+        assert set(counts) == set(EXPRESSIONS)
+        assert max(counts.values()) == min(counts.values())
     for row in reading.rows:
-        assert isinstance(row.image, Path) and row.landmarks is not None and row.score is None
+        assert isinstance(row.image, Path)
+        assert row.landmarks is not None
+        assert row.score is None
         assert row.image.relative_to(tmp_path / "faces").parts[:2] == (row.split, row.label)
     images = [read_image(row.image) for row in reading.rows if isinstance(row.image, Path)]
     assert images[0].shape == (48, 48, 3)
@@ -32,22 +36,26 @@ def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
     again = read(tmp_path / "again", count=160, size=48)
     other = read(tmp_path / "other", count=160, seed=8, size=48)
     files = [[row.image.read_bytes() for row in r.rows if isinstance(row.image, Path)] for r in (reading, again, other)]
-    assert files[0] == files[1] and not set(files[0]) & set(files[2])
+    assert files[0] == files[1]
+    assert not set(files[0]) & set(files[2])
 
 
 def test_files_hold_what_draw_face_returns(tmp_path: Path) -> None:
     for colour in (False, True):
         row = read(tmp_path / str(colour), count=1, seed=4, size=56, colour=colour).rows[0]
         image, landmarks = draw_face("neutral", 4, 56, colour)
-        assert isinstance(row.image, Path) and row.landmarks is not None
-        assert (read_image(row.image) == image).all() and (row.landmarks == landmarks).all()
+        assert isinstance(row.image, Path)
+        assert row.landmarks is not None
+        assert (read_image(row.image) == image).all()
+        assert (row.landmarks == landmarks).all()
 
 
 def test_read_makes_a_valid_manifest(tmp_path: Path) -> None:
     reading = read(tmp_path / "faces", count=24, size=48)
     write_manifest(tmp_path / "manifest.parquet", reading, "drawn")
     manifest = Manifest.read(tmp_path / "manifest.parquet")
-    assert len(manifest) == 24 and manifest.names == EXPRESSIONS
+    assert len(manifest) == 24
+    assert manifest.names == EXPRESSIONS
     assert manifest.landmarks() == pytest.approx(np.array([row.landmarks for row in reading.rows]), abs=1e-4)
 
 

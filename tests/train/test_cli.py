@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import TINY
 
-from fer_vit.cli import main
 from fer_vit.store.checkpoint import load_checkpoint
+from tests.helpers.commands import TINY, main
 
 
 def fit(drawn: Path, folder: Path, *more: str) -> Path:
@@ -19,6 +18,7 @@ def fit(drawn: Path, folder: Path, *more: str) -> Path:
     return folder / "default" / "version_0" / "checkpoints" / "last.ckpt"
 
 
+@pytest.mark.slow
 def test_early_stopping_as_the_readme_says(drawn: Path, tmp_path: Path) -> None:
     stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/accuracy"]
     stopping += ["--trainer.callbacks.mode=max", "--trainer.callbacks.patience=2"]
@@ -27,6 +27,7 @@ def test_early_stopping_as_the_readme_says(drawn: Path, tmp_path: Path) -> None:
     assert load_checkpoint(last)["epoch"] == 2
 
 
+@pytest.mark.slow
 def test_a_compiled_run_is_the_same_run(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = load_checkpoint(fit(drawn, tmp_path / "plain"))
     # All of torch.compile but its code generator, which needs a C++ compiler and a minute.

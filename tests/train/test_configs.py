@@ -1,5 +1,6 @@
 """Every shipped config runs, on drawn faces and for a few steps."""
 
+import io
 import re
 from pathlib import Path
 
@@ -7,15 +8,20 @@ import pytest
 import timm
 import torch
 import yaml
-from conftest import TINY
 
-from fer_vit.cli import main
+from fer_vit.data.sample import Batch
 from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.cost import describe
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
+from fer_vit.train.task import FERTask
+from tests.helpers.commands import TINY, main, parse_fit
+from tests.helpers.marks import slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+SCRATCH = ("drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "ablation")
+PRETRAINED = ("rafdb", "affectnet")
 QUICK = [
     "--data.num_workers=0",
     "--data.batch_size=8",
@@ -28,26 +34,50 @@ QUICK = [
 ]
 
 
-def run(configs: list[Path], manifest: Path, folder: Path, *more: str) -> Path:
+def fit(configs: list[Path], manifest: Path, *more: str) -> None:
     words = [word for path in configs for word in ("--config", str(path))]
-    logs = f"--trainer.logger.init_args.save_dir={folder}"
-    main(["fit", *words, *QUICK, f"--data.manifest={manifest}", logs, *more])
+    main(["fit", *words, *QUICK, f"--data.manifest={manifest}", *more])
+
+
+def run(configs: list[Path], manifest: Path, folder: Path, *more: str) -> Path:
+    fit(configs, manifest, f"--trainer.logger.init_args.save_dir={folder}", *more)
     (best,) = folder.rglob("best.ckpt")
     return best
 
 
-@pytest.mark.parametrize("name", ["drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "ablation"])
+def weights(name: str, path: Path) -> torch.nn.Module:
+    """Writes random weights for the backbone that a config names, of one block, as ImageNet's would be; returns it."""
+    network = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())["model"]["network"]
+    own = timm.create_model(network["backbone"], depth=1)
+    torch.save(own.state_dict(), path)
+    return own
+
+
+@pytest.mark.parametrize("name", [*SCRATCH[1:], *PRETRAINED[1:]])  # the first of each are trained below
+def test_every_config_takes_a_step(name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = []
+    step = FERTask.training_step
+    monkeypatch.setattr(FERTask, "training_step", lambda *args: losses.append(loss := step(*args)) or loss)
+    more = []
+    if name in PRETRAINED:
+        weights(name, tmp_path / "weights.pth")
+        more = ["--model.network.depth=1", f"--model.network.pretrained={tmp_path / 'weights.pth'}"]
+    fit([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", "--trainer.fast_dev_run=true", *more)
+    (loss,) = losses
+    assert loss.isfinite()
+    assert parse_fit(f"--config={CONFIGS / name}.yaml").trainer.logger.init_args.name == name
+
+
+@pytest.mark.parametrize("name", ["drawn", *slow(*SCRATCH[1:])])
 def test_from_scratch(name: str, drawn: Path, tmp_path: Path) -> None:
     best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path)
     assert best.parents[2].name == name
     assert all(v.isfinite().all() for v in torch.load(best, weights_only=True)["state_dict"].values())
 
 
-@pytest.mark.parametrize("name", ["rafdb", "affectnet"])
+@pytest.mark.parametrize("name", ["rafdb", *slow(*PRETRAINED[1:])])
 def test_pretrained(name: str, drawn: Path, tmp_path: Path) -> None:
-    backbone = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())["model"]["network"]["backbone"]
-    own = timm.create_model(backbone, depth=1)
-    torch.save(own.state_dict(), tmp_path / "weights.pth")
+    own = weights(name, tmp_path / "weights.pth")
     small = ["--model.network.depth=1", f"--model.network.pretrained={tmp_path / 'weights.pth'}", "--model.lr=0"]
     best = run([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", tmp_path / "runs", *small)
     (tmp_path / "weights.pth").unlink()
@@ -56,15 +86,27 @@ def test_pretrained(name: str, drawn: Path, tmp_path: Path) -> None:
     assert torch.equal(state["vit.blocks.0.attn.qkv.weight"], own.blocks[0].attn.qkv.weight)
 
 
-def test_overlay_for_several_processes(drawn: Path, tmp_path: Path) -> None:
+def test_overlay_for_several_processes(drawn: Path) -> None:
     overlay = [CONFIGS / "drawn.yaml", CONFIGS / "ddp.yaml"]
     # Batch norms synchronise on GPUs only; the processes themselves are tested in test_distributed.
-    run(overlay, drawn / "faces.parquet", tmp_path, "--trainer.devices=1", "--trainer.sync_batchnorm=false")
+    alone = ["--trainer.devices=1", "--trainer.sync_batchnorm=false", "--trainer.fast_dev_run=true"]
+    fit(overlay, drawn / "faces.parquet", *alone)
 
 
-def test_the_paper_overlay(drawn: Path, tmp_path: Path) -> None:
-    overlay = [CONFIGS / "drawn.yaml", CONFIGS / "model" / "attention_is_all_you_need.yaml"]
-    net = load_network(run(overlay, drawn / "faces.parquet", tmp_path, "--model.network.stem=patch"))
+PAPER = [CONFIGS / "drawn.yaml", CONFIGS / "model" / "attention_is_all_you_need.yaml"]
+
+
+def test_the_paper_overlay() -> None:
+    settings = parse_fit(*(f"--config={path}" for path in PAPER), "--model.network.stem=patch")
+    assert_papers(RegionViT(RegionViTConfig(**settings.model.network.as_dict()), "ab"))
+
+
+@pytest.mark.slow
+def test_the_paper_overlay_trains(drawn: Path, tmp_path: Path) -> None:
+    assert_papers(load_network(run(PAPER, drawn / "faces.parquet", tmp_path, "--model.network.stem=patch")))
+
+
+def assert_papers(net: RegionViT) -> None:
     block = net.vit.blocks[5]
     assert (len(net.vit.blocks), block.attn.num_heads, block.mlp.fc1.weight.shape) == (6, 8, (2048, 512))
     assert type(block.mlp.act) is torch.nn.ReLU
@@ -89,50 +131,70 @@ MECHANISMS = {
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_takes_a_step_and_its_weights_load_back(name: str) -> None:
+    words = [f"--model.network.{word}" for word in MECHANISMS[name]]
+    config = RegionViTConfig(**parse_fit(*TINY, *words).model.network.as_dict())
+    torch.manual_seed(0)
+    task = FERTask(config, ["a", "b"], mixup=0.2, region_dropout=0.5)
+    boxes = torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(4, len(config.regions), 4)
+    data = Batch(
+        image=torch.rand(4, 3, 32, 32),
+        boxes=boxes,
+        valid=torch.ones(boxes.shape[:2], dtype=torch.bool),
+        target=torch.eye(2).repeat(2, 1),
+        row=torch.arange(4),
+        path=list("abcd"),
+        to_crop=torch.eye(2, 3).expand(4, 2, 3),
+    )
+    optimiser = torch.optim.AdamW(task.parameters(), 0.01)
+    task.train().training_step(data, 0).backward()
+    optimiser.step()
+    use_fused_attention(task.net, fused=False)
+    assert_loads_back(task.net.eval())
+
+
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in list(MECHANISMS)[:-1]), "all"]
+)
 def test_every_mechanism_trains_and_its_weights_load_back(
     name: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [f"--model.network.{word}" for word in MECHANISMS[name]]
     manifest, logs = drawn / "faces.parquet", f"--trainer.logger.init_args.save_dir={tmp_path}"
     main(["fit", *TINY, *words, "--model.mixup=0.2", "--model.region_dropout=0.5", f"--data.manifest={manifest}", logs])
-    net = load_network(next(tmp_path.rglob("best.ckpt")))
+    best = next(tmp_path.rglob("best.ckpt"))
+    net = load_network(best)
     assert f"RegionViT: {describe(net)}." in capsys.readouterr().out
-    torch.save(net.state_dict(), tmp_path / "weights.pth")
+    assert_loads_back(net)
+    main(["validate", f"--ckpt_path={best}", f"--data.manifest={manifest}", *QUICK[:1], logs])
+
+
+def assert_loads_back(net: RegionViT) -> None:
+    """A network of the same configuration and the saved weights says the same."""
+    torch.save(net.state_dict(), file := io.BytesIO())
+    file.seek(0)
     torch.manual_seed(1)
     again = RegionViT(net.config, net.labels).eval()
     image, boxes = torch.rand(2, 3, 32, 32), torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 8, 4)
     before = net(image, boxes)
     use_fused_attention(again, fused=False)
     assert not torch.equal(again(image, boxes), before)
-    again.load_state_dict(torch.load(tmp_path / "weights.pth", weights_only=True))
+    again.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(again(image, boxes), before)
-    main(
-        [
-            "validate",
-            f"--ckpt_path={next(tmp_path.rglob('best.ckpt'))}",
-            f"--data.manifest={manifest}",
-            *QUICK[:1],
-            logs,
-        ]
-    )
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/attention.md", "docs/ablation.md", "docs/explaining.md"])
-def test_options_in_the_documentation_exist(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_in_the_documentation_exist(page: str) -> None:
     text = (CONFIGS.parent / page).read_text()
     words = sorted(set(re.findall(r"--model\.network\.(\w+)(?:=| )(\S+)", text)))
     words += sorted(set(re.findall(r"`(\w+): (\w+)`", text)))
     for option, value in words:
-        with pytest.raises(SystemExit):
-            main(["fit", f"--model.network.{option}={value}", "--print_config"])
-        network = yaml.safe_load(capsys.readouterr().out)["model"]["network"]
-        assert network[option] == yaml.safe_load(value), f"{option}: {value}"
+        found = parse_fit(f"--model.network.{option}={value}").model.network[option]
+        assert (list(found) if isinstance(found, tuple) else found) == yaml.safe_load(value), f"{option}: {value}"
 
 
 def test_every_config_is_run_here() -> None:
-    tested = {"drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "rafdb", "affectnet", "ablation"}
-    tested |= {"ddp"}
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == tested
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*SCRATCH, *PRETRAINED, "ddp"}
     assert [path.stem for path in CONFIGS.glob("*/*.yaml")] == ["attention_is_all_you_need"]
 
 
@@ -142,6 +204,7 @@ def test_header_says_the_command(path: Path) -> None:
     assert any("fer-vit fit --config configs/" in line and path.stem in line for line in header)
 
 
+@pytest.mark.slow
 def test_two_runs_with_one_seed_end_in_the_same_weights(drawn: Path, tmp_path: Path) -> None:
     states = []
     for folder in (tmp_path / "a", tmp_path / "b"):

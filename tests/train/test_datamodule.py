@@ -42,7 +42,7 @@ def test_balanced_sampling_draws_every_class_equally_often(tmp_path: Path) -> No
     assert 0.4 < batch.target[:, 1].mean() < 0.6
 
 
-@pytest.mark.parametrize("rows, sizes", [(3, [1]), (8, [4]), (9, [4]), (10, [4]), (17, [4, 4])])
+@pytest.mark.parametrize(("rows", "sizes"), [(3, [1]), (8, [4]), (9, [4]), (10, [4]), (17, [4, 4])])
 def test_the_last_batch_of_several_processes_is_left_out_unless_it_is_the_only_one(
     rows: int, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,8 @@ def test_settings_in_a_checkpoint_are_checked_like_words(
     with pytest.raises(SystemExit):
         ask(f"--ckpt_path={tmp_path / 'bad.ckpt'}")
     error = capsys.readouterr().err
-    assert name in error and "Traceback" not in error
+    assert name in error
+    assert "Traceback" not in error
 
 
 def test_settings_of_another_version_are_named(

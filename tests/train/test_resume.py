@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY
-from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
-from fer_vit.cli import main
 from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
+from tests.helpers.commands import TINY, main
+from tests.helpers.marks import slow
 
 RECIPE = [
     "--model.network.drop_path_rate=0.1",
@@ -43,27 +42,6 @@ def keep(name: str, every: str) -> list[str]:
     return [callback, *(f"--trainer.callbacks.{option}={value}" for option, value in options.items())]
 
 
-class Terminate(Callback):
-    """Sends SIGTERM to this process, or to the second of two, as a machine does that is about to go."""
-
-    def __init__(self, epoch: int, batch: int, validating: bool = False) -> None:
-        self.moment = epoch, batch, validating
-
-    def _at(self, trainer: Any, batch: int) -> None:
-        here = trainer.current_epoch, batch, trainer.validating
-        if here == self.moment and trainer.global_rank == trainer.world_size - 1:
-            self.terminate()
-
-    def terminate(self) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        self._at(trainer, batch_idx)
-
-    def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int, *_: int) -> None:
-        self._at(trainer, batch_idx)
-
-
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A manifest of 77 training faces and some to validate on, and the same as shards."""
@@ -71,6 +49,20 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reading = read(folder / "faces", count=110, size=32)
     write_manifest(folder / "faces.parquet", reading, "drawn")
     write_shards(folder / "shards", reading, "drawn", 3)
+    return folder
+
+
+LOGGED = ["--data.num_workers=0", "--trainer.log_every_n_steps=1"]
+MIDDLE = 6
+"""Steps: the second of four in the second epoch."""
+
+
+@pytest.fixture(scope="module")
+def whole(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was not broken off, with the checkpoints of a step and of every epoch."""
+    folder = tmp_path_factory.mktemp("whole")
+    kept = [*keep("step{step}", f"every_n_train_steps={MIDDLE}"), *keep("epoch{epoch}", "every_n_epochs=1")]
+    fit(faces / "faces.parquet", folder, *LOGGED, *kept)
     return folder
 
 
@@ -99,13 +91,6 @@ def differences(first: Any, second: Any, place: str = "") -> list[str]:
     return [line for key, one, other in pairs for line in differences(one, other, key)]
 
 
-class TerminateAll(Terminate):
-    """Another process sends it to all processes of the run, those that load data as well, as SLURM does."""
-
-    def terminate(self) -> None:
-        subprocess.run(["kill", "-TERM", "--", f"-{os.getpgid(0)}"], start_new_session=True, check=True)
-
-
 def curves(folder: Path, first: int = 0) -> dict[str, list[tuple[int, float]]]:
     """Figures of a run by step, from a step on."""
     events = EventAccumulator(str(folder / "default" / "version_0")).Reload()
@@ -124,18 +109,24 @@ def assert_goes_on(path: Path, manifest: Path, whole: Path, folder: Path, *more:
     assert curves(folder, step) == curves(whole, step)
 
 
+@pytest.mark.parametrize("name", [f"step{MIDDLE}", "epoch0", *slow("epoch1")])
+def test_a_run_goes_on_bit_for_bit(name: str, whole: Path, faces: Path, tmp_path: Path) -> None:
+    (path,) = whole.rglob(f"{name}.ckpt")
+    assert_goes_on(path, faces / "faces.parquet", whole, tmp_path, *LOGGED)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "data, middle, more",
+    ("data", "middle", "more"),
     [
-        ("faces.parquet", 6, ["--data.num_workers=0"]),
         ("faces.parquet", 6, ["--data.num_workers=2", "--data.balanced=true"]),
         ("faces.parquet", 3, ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=0.5"]),
         ("shards", 6, ["--data.num_workers=0"]),
         ("shards", 6, ["--data.num_workers=2", "--data.batch_size=9"]),
     ],
-    ids=["plain", "workers", "often", "stream", "stream workers"],
+    ids=["workers", "often", "stream", "stream workers"],
 )
-def test_a_run_goes_on_bit_for_bit(data: str, middle: int, more: list[str], faces: Path, tmp_path: Path) -> None:
+def test_any_run_goes_on_bit_for_bit(data: str, middle: int, more: list[str], faces: Path, tmp_path: Path) -> None:
     more = [*more, "--trainer.log_every_n_steps=1"]
     kept = [*keep("step{step}", f"every_n_train_steps={middle}"), *keep("epoch{epoch}", "every_n_epochs=1")]
     fit(faces / data, tmp_path / "whole", *more, *kept)
@@ -145,46 +136,63 @@ def test_a_run_goes_on_bit_for_bit(data: str, middle: int, more: list[str], face
 
 
 @pytest.mark.parametrize(
-    "moment, step, more",
+    ("moment", "step"),
     [
-        ("epoch=1,batch=1", 6, []),
-        ("epoch=1,batch=3", 8, []),
-        ("epoch=1,batch=3", 8, ["--trainer.check_val_every_n_epoch=3"]),
-        ("epoch=1,batch=0,validating=true", 8, []),
-        ("epoch=1,batch=1,validating=true", 8, []),
-        ("epoch=0,batch=0", 1, ["--trainer.accumulate_grad_batches=8", "--trainer.limit_val_batches=0"]),
+        ("epoch=1,batch=1", 6),
+        *slow(("epoch=1,batch=3", 8)),
+        *slow(("epoch=1,batch=0,validating=true", 8), ("epoch=1,batch=1,validating=true", 8)),
     ],
 )
 def test_sigterm_saves_the_step_that_it_came_at(
-    moment: str, step: int, more: list[str], faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    moment: str, step: int, whole: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--trainer.log_every_n_steps=1", *more]
-    fit(faces / "faces.parquet", tmp_path / "whole", *more)
+    assert_saved(moment, step, whole, faces / "faces.parquet", tmp_path, *LOGGED)
+    assert f"Go on with the same options and `--ckpt_path {newest(tmp_path / 'ended')}`." in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "step", "more"),
+    [
+        ("epoch=1,batch=3", 8, ["--trainer.check_val_every_n_epoch=3"]),
+        ("epoch=0,batch=0", 1, ["--trainer.accumulate_grad_batches=8", "--trainer.limit_val_batches=0"]),
+    ],
+)
+def test_sigterm_saves_the_step_of_any_run(
+    moment: str, step: int, more: list[str], faces: Path, tmp_path: Path
+) -> None:
+    fit(faces / "faces.parquet", tmp_path / "whole", *LOGGED, *more)
+    assert_saved(moment, step, tmp_path / "whole", faces / "faces.parquet", tmp_path, *LOGGED, *more)
+
+
+def assert_saved(moment: str, step: int, whole: Path, manifest: Path, tmp_path: Path, *more: str) -> None:
+    """Ends a run by SIGTERM, goes on, and compares both with a run that was not broken off."""
     handler = signal.getsignal(signal.SIGTERM)
-    ends = ["--trainer.callbacks+=test_resume.Terminate"]
+    ends = ["--trainer.callbacks+=tests.helpers.callbacks.Terminate"]
     ends += [f"--trainer.callbacks.{option}" for option in moment.split(",")]
     with pytest.raises(SystemExit) as ended:
-        fit(faces / "faces.parquet", tmp_path / "ended", *more, *ends)
+        fit(manifest, tmp_path / "ended", *more, *ends)
     assert ended.value.code == 128 + signal.SIGTERM
     path = newest(tmp_path / "ended")
-    assert f"Ended by SIGTERM. Go on with the same options and `--ckpt_path {path}`." in capsys.readouterr().out
     assert load_checkpoint(path)["global_step"] == step
     assert signal.getsignal(signal.SIGTERM) == handler
-    assert_goes_on(path, faces / "faces.parquet", tmp_path / "whole", tmp_path / "again", *more)
-    before, after, all_of_it = (curves(tmp_path / name) for name in ("ended", "again", "whole"))
+    assert_goes_on(path, manifest, whole, tmp_path / "again", *more)
+    before, after, all_of_it = (curves(folder) for folder in (tmp_path / "ended", tmp_path / "again", whole))
     for tag, points in all_of_it.items():
         assert {*before.get(tag, []), *after[tag]} == {*points}, tag
 
 
+@pytest.mark.slow
 def test_sigterm_to_all_processes_of_a_run(faces: Path, tmp_path: Path) -> None:
-    here = Path(__file__).parent
+    root = Path(__file__).parents[2]
     words = [word for word in TINY if "limit_train" not in word and "num_workers" not in word]
     words += [f"--data.manifest={faces / 'faces.parquet'}", "--data.num_workers=2", "--trainer.max_epochs=2"]
-    words += [f"--trainer.logger.init_args.save_dir={tmp_path}", "--trainer.callbacks+=test_resume.TerminateAll"]
+    words += [f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    words += ["--trainer.callbacks+=tests.helpers.callbacks.TerminateAll"]
     words += ["--trainer.callbacks.epoch=1", "--trainer.callbacks.batch=1"]
-    found = os.pathsep.join([str(here.parent), str(here), os.environ["PYTHONPATH"]])
+    found = os.pathsep.join([str(root), os.environ["PYTHONPATH"]])
     done = subprocess.run(
-        [sys.executable, here.parent / "cli.py", "fit", *words],
+        [sys.executable, root / "cli.py", "fit", *words],
         start_new_session=True,
         env=os.environ | {"PYTHONPATH": found},
         capture_output=True,
@@ -197,10 +205,10 @@ def test_sigterm_to_all_processes_of_a_run(faces: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more, step",
+    ("more", "step"),
     [
-        (["--trainer.max_epochs=2", "--trainer.limit_val_batches=0"], 8),
-        (["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12),
+        *slow((["--trainer.max_epochs=2", "--trainer.limit_val_batches=0"], 8)),
+        *slow((["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12)),
         (["--trainer.max_steps=6"], 6),
     ],
 )

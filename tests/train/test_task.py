@@ -455,7 +455,7 @@ def test_settings_that_are_shares(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    ("change", "words"),
     [
         ({"labels": None}, r"^Expected the labels in order, but got none\.$"),
         ({"labels": []}, r"^Expected the labels in order, but got none\.$"),

@@ -13,7 +13,7 @@ from fer_vit.face.image import encode_png, read_image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.sources.drawn import draw_face
+from fer_vit.sources.drawing import draw_face
 from fer_vit.visualize.evidence import as_image, evidence_of, explained
 
 Faces = tuple[Tensor, Tensor, Tensor]

@@ -1,0 +1,54 @@
+"""Callbacks that end a run as machines do, and a user's own plugin; named on the command line as a user names hers."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback
+
+from fer_vit.train.checkpoints import AtomicCheckpointIO
+
+
+class Terminate(Callback):
+    """Sends SIGTERM to this process, or to the second of two, as a machine does that is about to go."""
+
+    def __init__(self, epoch: int, batch: int, validating: bool = False) -> None:
+        self.moment = epoch, batch, validating
+
+    def _at(self, trainer: Any, batch: int) -> None:
+        here = trainer.current_epoch, batch, trainer.validating
+        if here == self.moment and trainer.global_rank == trainer.world_size - 1:
+            self.terminate()
+
+    def terminate(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        self._at(trainer, batch_idx)
+
+    def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int, *_: int) -> None:
+        self._at(trainer, batch_idx)
+
+
+class TerminateAll(Terminate):
+    """Another process sends it to all processes of the run, those that load data as well, as SLURM does."""
+
+    def terminate(self) -> None:
+        subprocess.run(["kill", "-TERM", "--", f"-{os.getpgid(0)}"], start_new_session=True, check=True)
+
+
+class KillOne(Callback):
+    """Kills the second process in the middle of the second epoch, as the kernel does when memory is short."""
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if (trainer.current_epoch, batch_idx, trainer.global_rank) == (1, 1, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Marked(AtomicCheckpointIO):
+    """A user's own."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        super().save_checkpoint({**checkpoint, "marked": True}, path, storage_options)

@@ -1,0 +1,105 @@
+"""The command line as tests run it, in this process."""
+
+from functools import cache
+from typing import Any
+
+import lightning  # noqa: F401 - its log goes to the stderr of this moment, which must outlive a test
+import pytest
+
+from fer_vit import cli
+from fer_vit.train.cli import TrainCLI, train
+from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.task import FERTask
+
+TINY = [
+    "--model.network.img_size=32",
+    "--model.network.patch_size=8",
+    "--model.network.embed_dim=32",
+    "--model.network.depth=2",
+    "--model.network.num_heads=2",
+    "--data.batch_size=16",
+    "--data.num_workers=0",
+    "--trainer.accelerator=cpu",
+    "--trainer.max_epochs=1",
+    "--trainer.limit_train_batches=2",
+    "--trainer.limit_val_batches=2",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+]
+"""Options that make a run of fit last about a second."""
+
+
+def main(args: list[str]) -> None:
+    """Runs a command as `fer-vit` does, but lets Ctrl-C end the tests instead of one of them."""
+    try:
+        cli.main(args)
+    except SystemExit as end:
+        if end.code == 130:
+            raise KeyboardInterrupt from None
+        raise
+
+
+def parse_fit(*args: str) -> Any:
+    """The settings of `fit` with these options; nothing is built.
+
+    Raises:
+        ArgumentError: One of them is wrong.
+    """
+    return fit_parser().parse_args(["fit", "--data.manifest=faces.parquet", *args]).fit
+
+
+def build_fit(*args: str) -> tuple[FERTask, FaceDataModule]:
+    """The task and the data of `fit` with these options."""
+    parsed = fit_parser().parse_args(["fit", *args])
+    built = fit_parser().instantiate_classes(parsed).fit
+    return built.model, built.data
+
+
+@cache
+def fit_parser() -> Any:
+    """The parser of `fit`, which takes longer to build than to ask."""
+
+    class Found(BaseException):
+        pass
+
+    def found(self: TrainCLI, parser: Any, args: Any) -> None:
+        raise Found(parser)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainCLI, "parse_arguments", found)
+        with pytest.raises(Found) as parser:
+            train(["fit"])
+    return parser.value.args[0]
+
+
+def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
+    """Runs a command that must fail as promised: exit code 2 and one line; returns the line."""
+    assert exit_code(*args) == 2
+    return error_line(capsys)
+
+
+def exit_code(*args: object) -> str | int | None:
+    """Runs a command; returns its exit code, 0 at its end."""
+    try:
+        main([str(word) for word in args])
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a command that failed has said, at the end and without a traceback."""
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if line.startswith("fer-vit: error: ")]
+    assert len(lines) == 1
+    assert "Traceback" not in out + err
+    assert err.splitlines()[-1] == lines[0]
+    return lines[0]
+
+
+def assert_same(rows: list[dict[str, object]], expected: list[dict[str, object]]) -> None:
+    """Up to what another batch makes of a probability's last digits."""
+    for row, other in zip(rows, expected, strict=True):
+        assert row == {
+            name: pytest.approx(value, abs=1e-5) if isinstance(value, float) else value for name, value in other.items()
+        }
