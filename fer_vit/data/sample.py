@@ -35,25 +35,15 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """B faces.
+    """B samples, stacked."""
 
-    Attributes:
-        image: Crops (B, 3, S, S), RGB; uint8 on the way to the device, float in [0, 1] when the model gets them.
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels; 0 where `valid` is False.
-        valid: Which regions are there (B, R).
-        target: Share of every class (B, C), or None.
-        row: Rows in the data set (B,); -1 for repeats.
-        path: What to call the images.
-        to_crop: Matrices (B, 2, 3) from image to crop pixels.
-    """
-
-    image: Tensor
-    boxes: Tensor
-    valid: Tensor
-    target: Tensor | None
-    row: Tensor
+    image: Tensor  # (B, 3, S, S); uint8 on the way to the device, float in [0, 1] when the model gets them
+    boxes: Tensor  # (B, R, 4); 0 where `valid` is False
+    valid: Tensor  # (B, R)
+    target: Tensor | None  # (B, C)
+    row: Tensor  # (B,)
     path: list[str]
-    to_crop: Tensor
+    to_crop: Tensor  # (B, 2, 3)
 
     def split(self, size: int) -> Iterator["Batch"]:
         """Yields the batch in parts of at most `size` faces."""
@@ -82,34 +72,19 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 
 class EncodedFace(NamedTuple):
-    """A row of a manifest, its image not decoded yet.
+    """A row of a manifest, its image not decoded yet."""
 
-    Attributes:
-        manifest: What to call the manifest or shard.
-        path: What to call the image.
-        image: The encoded image.
-        landmarks: Points (5, 2) in image pixels; NaN where there are none.
-        target: Share of every class (C,), or None.
-    """
-
-    manifest: str | Path
-    path: str
+    manifest: str | Path  # what to call the manifest or shard
+    path: str  # what to call the image
     image: bytes
-    landmarks: Array
-    target: Array | None
+    landmarks: Array  # (5, 2) in image pixels; NaN where there are none
+    target: Array | None  # share of every class (C,)
 
 
 class Draw(NamedTuple):
-    """A row as a sampler asks for it.
-
-    Attributes:
-        row: The row.
-        seed: Of its augmentation.
-        repeat: Whether the row only fills up a process's share.
-        face: What is in the row, for a data set that does not hold it.
-    """
+    """A row as a sampler asks for it."""
 
     row: int
-    seed: int = 0
-    repeat: bool = False
-    face: EncodedFace | None = None
+    seed: int = 0  # of its augmentation
+    repeat: bool = False  # the row only fills up a process's share
+    face: EncodedFace | None = None  # what is in the row, for a data set that does not hold it

@@ -19,37 +19,22 @@ NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 
 
 class Shard(NamedTuple):
-    """One Parquet file.
+    """One Parquet file."""
 
-    Attributes:
-        split: Its split; None for a manifest in one file.
-        place: What to call it: its path or URL.
-        path: Its path in `files`.
-        files: The file system.
-    """
-
-    split: str | None
-    place: str
-    path: str
+    split: str | None  # None for a manifest in one file
+    place: str  # what to call it: its path or URL
+    path: str  # in `files`
     files: fs.FileSystem
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
-        """Reads the table, or some of its columns.
-
-        Raises:
-            FerVitError: It is not a whole Parquet file.
-        """
+        """Reads the table, or some of its columns; raises FerVitError when it is not a whole Parquet file."""
         with self._whole():
             table = pq.read_table(self.path, columns=columns, filesystem=self.files, partitioning=None)
             table.validate(full=True)  # text may be no Unicode, lists may reach beyond their values
             return table
 
     def footer(self) -> pq.FileMetaData:
-        """Reads the number of rows and the metadata.
-
-        Raises:
-            FerVitError: As of `read`.
-        """
+        """Reads the number of rows and the metadata."""
         with self._whole():
             return pq.read_metadata(self.path, filesystem=self.files)
 

@@ -1,12 +1,11 @@
 """Training faces streamed out of shards, from a folder or an object store.
 
 A process reads its shards one after the other, the next one ahead, and hands their rows, images still encoded, to its
-workers. So each row is read once, at most three shards are in memory, and order and augmentation follow from seed and
-epoch alone, whatever the number of workers.
+workers: each row is read once, and at most three shards are in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,17 +25,7 @@ R = TypeVar("R")
 
 
 class ShardDataset(Dataset[Sample]):
-    """The training rows of a folder or URL of shards, which `ShardSampler` brings along.
-
-    Args:
-        path: The folder or URL.
-        names: The labels that every shard has.
-        spec: How a face becomes a crop.
-        augment: Changes crop and landmarks.
-
-    Attributes:
-        shards: The training shards.
-        sizes: Rows of each (K,).
+    """The training rows of a folder or URL of shards with these labels, which `ShardSampler` brings along.
 
     Raises:
         FerVitError: There are none, one cannot be read, or they were not written together.
@@ -53,22 +42,17 @@ class ShardDataset(Dataset[Sample]):
             footers = list(pool.map(Shard.footer, self.shards))
         if len({(footer.metadata or {}).get(b"fer_vit") for footer in footers}) > 1:
             raise FerVitError(f"{path} holds shards of more than one `prepare`. Copy the whole folder again.")
-        self.sizes = np.array([footer.num_rows for footer in footers])
+        self.sizes = np.array([footer.num_rows for footer in footers])  # (K,)
 
     def __len__(self) -> int:
         return int(self.sizes.sum())
 
     def __getitem__(self, draw: Draw) -> Sample:
-        """Returns the sample of a row that came with its draw."""
         assert draw.face is not None
         return make_sample(draw.face, draw, self.spec, self.augment)
 
     def read(self, index: int) -> FaceDataset:
-        """Reads a shard.
-
-        Raises:
-            FerVitError: It is wrong, or has changed, or a row has no label.
-        """
+        """Reads a shard; raises FerVitError when it is wrong, or has changed, or a row has no label."""
         shard = self.shards[index]
         faces = FaceDataset(Manifest.read_shard(shard, self.names), self.spec)
         if len(faces) != self.sizes[index]:
@@ -109,10 +93,8 @@ class ShardSampler(TrainSampler):
 def read_ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Yields a function of every item; while one is used, a thread makes the next."""
     with ThreadPoolExecutor(1) as pool:
-        coming: Future[R] | None = None
-        for item in items:
-            ready, coming = coming, pool.submit(function, item)
-            if ready:
-                yield ready.result()
-        if coming:
-            yield coming.result()
+        futures = (pool.submit(function, item) for item in items)
+        coming = next(futures, None)
+        while coming:
+            ready, coming = coming, next(futures, None)
+            yield ready.result()
