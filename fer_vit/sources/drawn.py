@@ -19,12 +19,9 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
     Args:
         root: The folder; it is made, or empty, or holds the same images already.
         count: Number of images, each of another person.
-        seed: Chooses the persons; another seed gives others.
+        seed: Chooses the persons.
         size: Side of the images in pixels.
-        colour: Whether the images are coloured or grey.
-
-    Returns:
-        The images with exact landmarks.
+        colour: Coloured rather than grey.
 
     Raises:
         FerVitError: The folder holds something else or cannot be written, or a number is too small.
