@@ -13,25 +13,15 @@ from fer_vit.geometry import Array, Image
 
 
 class Sample(NamedTuple):
-    """One face.
+    """One face."""
 
-    Attributes:
-        image: Crop (S, S, 3), RGB uint8.
-        boxes: Region boxes (R, 4), xyxy in crop pixels; anything where `valid` is False.
-        valid: Which regions are there (R,).
-        target: Share of every class (C,), or None.
-        row: Row of the face in its data set; -1 for a repeat that only fills up a process's share.
-        path: What to call the image.
-        to_crop: Matrix (2, 3) from image to crop pixels, before augmentation.
-    """
-
-    image: Image
-    boxes: NDArray[np.float32]
-    valid: NDArray[np.bool_]
-    target: Array | None
-    row: int
-    path: str
-    to_crop: Array
+    image: Image  # crop (S, S, 3)
+    boxes: NDArray[np.float32]  # of the regions (R, 4), xyxy in crop pixels; 0 where `valid` is False
+    valid: NDArray[np.bool_]  # which regions are there (R,)
+    target: Array | None  # share of every class (C,)
+    row: int  # in the data set; -1 for a repeat that only fills up a process's share
+    path: str  # what to call the image
+    to_crop: Array  # matrix (2, 3) from image to crop pixels, before augmentation
 
 
 class Batch(NamedTuple):

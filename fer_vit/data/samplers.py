@@ -22,10 +22,7 @@ class TrainSampler(DistributedSampler[Draw]):
     every epoch.
 
     Args:
-        dataset: The rows, M of them.
-        weights: How often each row is drawn, with repetition, as parts of 1 (M,); None: every row once.
-        num_replicas: Number of processes.
-        rank: This process's.
+        weights: How often each of M rows is drawn, with repetition, as parts of 1 (M,); None: every row once.
         start: The epoch that a run goes on with, and how many of its rows have had their turn.
     """
 

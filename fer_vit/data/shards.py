@@ -88,6 +88,12 @@ def find_shards(place: str | Path) -> list[Shard]:
         reason = str(error).splitlines()[0]
         raise FerVitError(f"Cannot list {place} ({reason}). Check its name and your access.") from error
     found = {name: match for name in sorted(paths) if (match := NAME.fullmatch(name))}
+    _check_names(place, found)
+    return [Shard(match[1], f"{place}/{name}", paths[name], files) for name, match in found.items()]
+
+
+def _check_names(place: str, found: dict[str, re.Match[str]]) -> None:
+    """Raises FerVitError unless these are the names of all shards of one data set."""
     if not found:
         raise FerVitError(
             f"Expected shards such as {shard_name('train', 0, 8)} in {place}, but found none. "
@@ -96,8 +102,6 @@ def find_shards(place: str | Path) -> list[Shard]:
     counts = {(match[1], int(match[3])) for match in found.values()}
     if len(counts) > len({split for split, _ in counts}):
         raise FerVitError(f"{place} holds shards of more than one data set. Give each a folder of its own.")
-    for split, count in counts:
-        for name in (shard_name(split, number, count) for number in range(count)):
-            if name not in found:
-                raise FerVitError(f"{name} is missing in {place}. Copy it there, or run `fer-vit prepare` again.")
-    return [Shard(match[1], f"{place}/{name}", paths[name], files) for name, match in found.items()]
+    expected = (shard_name(split, number, count) for split, count in counts for number in range(count))
+    if missing := next((name for name in expected if name not in found), None):
+        raise FerVitError(f"{missing} is missing in {place}. Copy it there, or run `fer-vit prepare` again.")

@@ -4,10 +4,9 @@ A process reads its shards one after the other, the next one ahead, and hands th
 workers: each row is read once, and at most three shards are in memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -19,9 +18,6 @@ from fer_vit.data.samplers import TrainSampler
 from fer_vit.data.shards import Shard, find_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class ShardDataset(Dataset[Sample]):
@@ -61,6 +57,15 @@ class ShardDataset(Dataset[Sample]):
             raise no_label(shard.place, "train")
         return faces
 
+    def read_ahead(self, shards: Iterable[int]) -> Iterator[FaceDataset]:
+        """Reads one shard after another; while one is used, a thread reads the next."""
+        with ThreadPoolExecutor(1) as pool:
+            futures = (pool.submit(self.read, shard) for shard in shards)
+            coming = next(futures, None)
+            while coming:
+                ready, coming = coming, next(futures, None)
+                yield ready.result()
+
 
 class ShardSampler(TrainSampler):
     """Deals the rows of a `ShardDataset` out to processes, shard by shard.
@@ -82,19 +87,9 @@ class ShardSampler(TrainSampler):
             if begin < stop and start < end:
                 stretch.append((shard, max(start - begin, 0), stop - begin))
         first_rows = sizes.cumsum() - sizes
-        read = read_ahead(self.dataset.read, (shard for shard, *_ in stretch))
+        read = self.dataset.read_ahead(shard for shard, *_ in stretch)
         for (shard, begin, end), faces in zip(stretch, read, strict=True):
             rng = np.random.default_rng((self.seed, self.epoch, shard + 1))  # with a 0 it would be the one above
             order, seeds = rng.permutation(len(faces)), rng.integers(2**31, size=len(faces))
             for row in order[begin:end].tolist():
                 yield Draw(int(first_rows[shard]) + row, int(seeds[row]), face=faces.encoded(row))
-
-
-def read_ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yields a function of every item; while one is used, a thread makes the next."""
-    with ThreadPoolExecutor(1) as pool:
-        futures = (pool.submit(function, item) for item in items)
-        coming = next(futures, None)
-        while coming:
-            ready, coming = coming, next(futures, None)
-            yield ready.result()

@@ -34,12 +34,7 @@ def write_manifest(
 ) -> None:
     """Writes a manifest, which is there when it is whole; an existing one is replaced.
 
-    Args:
-        path: The Parquet file.
-        reading: The rows.
-        source: Name of the data set.
-        embed: Which images are kept inside: small ones or all.
-        together: What the shards of one data set have in common.
+    `embed` says whether all images are kept inside or small ones alone; shards of a data set have the same `together`.
 
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read or does not lie below the folder.

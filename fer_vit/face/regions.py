@@ -41,16 +41,8 @@ REGIONS = {
 }
 """Every region there is, by name."""
 
-DEFAULT_REGIONS = (
-    "right_eye",
-    "left_eye",
-    "right_brow",
-    "left_brow",
-    "nose",
-    "mouth",
-    "right_cheek",
-    "left_cheek",
-)
+DEFAULT_REGIONS = tuple(REGIONS)[:8]
+"""Eyes, brows, nose, mouth and cheeks."""
 
 
 def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -> NDArray[np.float32]:

@@ -124,7 +124,7 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
         expression: One of `EXPRESSIONS`.
         seed: Chooses person, pose, light and noise, which all expressions share; 0 or more.
         size: Side of the image in pixels, meant for 48 to 448.
-        colour: Coloured rather than grey.
+        colour: Whether the image is coloured or grey.
 
     Returns:
         RGB uint8 (size, size, 3), with three equal channels where it is grey, and landmarks (5, 2) in pixels: the
