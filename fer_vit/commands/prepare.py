@@ -53,6 +53,8 @@ def prepare(
 
         fer-vit prepare folder photos.zip data/photos.parquet
 
+        fer-vit prepare drawn data/drawn data/drawn.parquet --count 2000
+
         fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
 
     Args:
@@ -79,7 +81,7 @@ def prepare(
     with unpacked(root, out) as base:
         embed = embed if base == root else "always"  # what is unpacked is gone afterwards
         reading = read(base)
-        check_labels(reading.names, root)
+        check_labels(reading.names, root)  # what cannot be written is said before every image is read
         if shards is None:
             check_images(reading, out.parent, embed)
         else:

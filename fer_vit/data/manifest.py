@@ -22,13 +22,13 @@ class Manifest:
     """A checked manifest, opened for reading."""
 
     def __init__(self, path: str | Path, table: pa.Table, names: tuple[str, ...]) -> None:
-        self.path = path  # of the Parquet file, or of the folder or URL of shards
+        self.path = path  # the Parquet file, or the folder or URL of shards
         self.table = table
-        self.names = names  # of the labels, in order
+        self.names = names  # the labels in order
 
     @classmethod
     def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
-        """Reads and checks a Parquet file, or those `splits` of a folder or URL of shards.
+        """Reads and checks a Parquet file, or these splits of a folder or URL of shards.
 
         Raises:
             FerVitError: The message names the file and, where there is one, the row (counted from 0) and the column.
@@ -94,22 +94,22 @@ class Manifest:
         rows = np.flatnonzero(pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False))
         for row, values in zip(rows, votes.tolist(), strict=True):
             column[row] = values
-        place = self.table.schema.get_field_index("votes")
-        changed = self.table.set_column(place, SCHEMA.field("votes"), pa.array(column, SCHEMA.field("votes").type))
+        index = self.table.schema.get_field_index("votes")
+        changed = self.table.set_column(index, SCHEMA.field("votes"), pa.array(column, SCHEMA.field("votes").type))
         return Manifest(self.path, changed, self.names)
 
-    def check_place(self, path: Path) -> None:
-        """Raises FerVitError when this manifest cannot be written there: in its own place, or away from its images."""
+    def check_copy(self, path: Path) -> None:
+        """Raises FerVitError when a copy there would replace this manifest, or lie away from its images."""
         mine = Path(self.path)
         if path.resolve() == mine.resolve():
             raise FerVitError(f"{path} would replace the manifest that is read. Choose another name.")
         files = pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py()
         if files and path.parent.resolve() != mine.parent.resolve():
-            raise FerVitError(f"{self.path} names image files relative to its folder. Choose a place in it.")
+            raise FerVitError(f"{self.path} names image files relative to its folder. Choose a path in it.")
 
     def write(self, path: Path) -> None:
-        """Writes the manifest to another place, see `check_place`."""
-        self.check_place(path)
+        """Writes a copy of the manifest, where `check_copy` allows one."""
+        self.check_copy(path)
         with atomic_write(path) as file:
             pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
 
@@ -130,6 +130,6 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
     return counts
 
 
-def no_label(place: str | Path, split: Split) -> FerVitError:
+def no_label(path: str | Path, split: Split) -> FerVitError:
     """Returns the error of a split that has rows without a label."""
-    return FerVitError(f"{place} has {split} rows without a label. Give every row one, or predict instead.")
+    return FerVitError(f"{path} has {split} rows without a label. Give every row one, or predict instead.")

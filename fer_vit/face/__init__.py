@@ -1,1 +1,1 @@
-"""Faces in images: detection, regions, crops, image files. NumPy and OpenCV, no torch."""
+"""Faces in images: regions, crops, detection, image files. NumPy and OpenCV, no torch."""

@@ -13,13 +13,13 @@ from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.processes import cores, worker_pool
 
 CHUNK = 100
-"""Images that a worker is handed at once."""
+"""Images that a worker gets at a time."""
 
 
 def add_landmarks(reading: Reading, detector: Detector | None, workers: int | None = None) -> Reading:
     """Reads every image once: the unreadable ones are dropped, and landmarks are found where a row has none.
 
-    Without a detector, or a face, landmarks stay None. Rows keep their order, `reading` stays as it is.
+    Without a detector, or a face, landmarks stay None. Rows keep their order; `reading` is not changed.
     """
     chunks = [reading.rows[start : start + CHUNK] for start in range(0, len(reading.rows), CHUNK)]
     processes = min(workers or cores(), len(chunks))
@@ -44,7 +44,7 @@ def _look(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
             image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
             face = detect_in_crop(detector, image) if detector and row.landmarks is None else None
         except ImageError as error:
-            looked.append(str(error).partition(":")[0])  # by which they are counted
+            looked.append(str(error).partition(":")[0])  # without numbers, so that equal reasons are counted together
             continue
         except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
             looked.append("the image cannot be processed")
