@@ -25,7 +25,7 @@ from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.cost import multiply_adds
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
-from fer_vit.train.cli import has_bf16
+from fer_vit.train.run import has_bf16
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "ablation.yaml"

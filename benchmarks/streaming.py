@@ -16,6 +16,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from fer_vit.commands.prepare import prepare
+from fer_vit.face.crop import CropSpec
 from fer_vit.train.datamodule import FaceDataModule
 
 FACES = 1000
@@ -25,7 +26,7 @@ EPOCHS = 2
 
 def measure(place: str, workers: int) -> dict[str, float]:
     """Reads the training faces for some epochs; returns samples a second and peak memory in MB."""
-    loader = FaceDataModule(place, batch_size=64, num_workers=workers, size=112).train_dataloader()
+    loader = FaceDataModule(place, batch_size=64, num_workers=workers, spec=CropSpec(112)).train_dataloader()
     next(iter(loader))
     start = time.perf_counter()
     faces = sum(len(batch.path) for _ in range(EPOCHS) for batch in loader)

@@ -1,11 +1,17 @@
 """Matrices against least squares and against pixels that are drawn where they should be."""
 
+import json
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
+from skimage.transform import estimate_transform
 
+import fer_vit
 from fer_vit.face.crop import warp
 from fer_vit.geometry import (
+    LANDMARKS,
     MIRRORED,
     TEMPLATE,
     Array,
@@ -56,6 +62,23 @@ def test_similarity_solves_the_least_squares_problem(rng: np.random.Generator) -
         np.testing.assert_allclose(similarity(source, target), [[a, -b, c], [b, a, d]], atol=1e-9)
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 50.0])
+@pytest.mark.parametrize("points", [2, 3, 5])
+def test_similarity_is_scikit_images(rng: np.random.Generator, unit: float, points: int) -> None:
+    for _ in range(10):
+        source, target = unit * (rng.normal(size=(points, 2)) + 3), rng.normal(size=(points, 2)) * 30 - 7
+        expected = estimate_transform("similarity", source, target).params
+        np.testing.assert_allclose(similarity(source, target), expected[:2], rtol=1e-7, atol=1e-7 / unit)
+
+
+def test_similarity_without_rotation_by_hand() -> None:
+    """A cross of half side 1 around (5, 7) onto one of half side 4, turned by 45 degrees, around (-2, 3)."""
+    cross = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    askew = np.array([[1.0, 1.0], [-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0]]) * 8**0.5
+    matrix = similarity(cross + np.array([5, 7]), askew + np.array([-2, 3]), rotate=False)
+    np.testing.assert_allclose(matrix, [[4, 0, -22], [0, 4, -25]], atol=1e-12)
+
+
 @pytest.mark.parametrize("degrees", [0, 30, 90, 180])
 def test_similarity_without_rotation_keeps_a_tilted_face_upright_and_its_size(degrees: float) -> None:
     target = np.array([[10.0, 10], [30, 10], [20, 20], [12, 30], [28, 30]])
@@ -72,8 +95,10 @@ def test_similarity_finds_a_known_transform_and_never_reflects(rng: np.random.Ge
     assert np.linalg.det(similarity(FACE, FACE * (-1, 1))[:, :2]) >= 0
 
 
-def test_similarity_of_equal_points_is_finite() -> None:
-    assert np.isfinite(similarity(np.full((5, 2), 10.0), TEMPLATE)).all()
+def test_similarity_of_equal_points_carries_them_to_the_targets_mean() -> None:
+    matrix = similarity(np.full((5, 2), 10.0), TEMPLATE)
+    np.testing.assert_allclose(matrix, [[0, 0, 0.5], [0, 0, np.mean(TEMPLATE, 0)[1]]], atol=1e-12)
+    assert np.isfinite(similarity(np.full((5, 2), 10.0), TEMPLATE, rotate=False)).all()
 
 
 def test_compose_invert_apply_agree_with_homogeneous_matrices(rng: np.random.Generator) -> None:
@@ -84,6 +109,18 @@ def test_compose_invert_apply_agree_with_homogeneous_matrices(rng: np.random.Gen
     expected = np.einsum("ij,...j->...i", full_first, np.concatenate([points, np.ones((4, 5, 1))], -1))[..., :2]
     np.testing.assert_allclose(apply(first, points), expected)
     np.testing.assert_allclose(apply(invert(first), apply(first, points)), points)
+
+
+def test_compose_does_the_first_one_first() -> None:
+    double, right = [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]], [[1.0, 0.0, 3.0], [0.0, 1.0, 0.0]]
+    np.testing.assert_array_equal(compose(double, right), [[2, 0, 6], [0, 2, 0]])
+    np.testing.assert_array_equal(compose(right, double), [[2, 0, 3], [0, 2, 0]])
+
+
+def test_fit_matrix_by_hand() -> None:
+    wide, high = np.zeros((30, 60, 3), np.uint8), np.zeros((80, 20, 3), np.uint8)
+    np.testing.assert_allclose(fit_matrix(wide, 120), [[2, 0, 0], [0, 2, 30]])
+    np.testing.assert_allclose(fit_matrix(high, 40), [[0.5, 0, 15], [0, 0.5, 0]])
 
 
 @pytest.mark.parametrize(("height", "width"), [(30, 60), (60, 30), (7, 7)])
@@ -100,6 +137,14 @@ def test_crop_matrix_puts_landmarks_on_the_template() -> None:
     np.testing.assert_allclose(apply(crop_matrix(face, 112), face), np.asarray(TEMPLATE) * 112, atol=1e-9)
 
 
+def test_crop_matrix_takes_another_template() -> None:
+    template = np.asarray(TEMPLATE) * 0.8 + (0.05, 0.15)
+    np.testing.assert_allclose(apply(crop_matrix(template * 30 + 4, 64, template), template * 30 + 4), template * 64)
+    turned_face = apply(turned(0.6, 1.7, (30.0, -10.0)), template * 50)
+    upright = crop_matrix(turned_face, 64, template, "crop")
+    np.testing.assert_allclose(upright[:, :2], np.eye(2) * 64 / 50 / 1.7, atol=1e-9)
+
+
 def test_crop_matrix_of_an_upright_crop_does_not_turn() -> None:
     matrix = crop_matrix(FACE, 112, align="crop")
     assert matrix[0, 1] == matrix[1, 0] == 0
@@ -108,6 +153,19 @@ def test_crop_matrix_of_an_upright_crop_does_not_turn() -> None:
 
 def test_template_is_its_own_mirror_image() -> None:
     np.testing.assert_allclose(np.asarray(TEMPLATE)[list(MIRRORED)] * (-1, 1) + (1, 0), TEMPLATE)
+
+
+def test_the_shipped_model_was_trained_with_this_template() -> None:
+    config = json.loads((Path(fer_vit.__file__).parent / "weights/ferplus-small/config.json").read_text())
+    np.testing.assert_array_equal(config["template"], TEMPLATE)
+
+
+def test_landmarks_are_named_and_mirrored_by_name() -> None:
+    assert LANDMARKS == ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")  # as manifests hold them
+    swapped = {"right": "left", "left": "right"}
+    for name, row in zip(LANDMARKS, MIRRORED, strict=True):
+        side, _, rest = name.partition("_")
+        assert LANDMARKS[row] == (f"{swapped[side]}_{rest}" if rest else name)
 
 
 def test_warp_by_the_identity_changes_nothing(rng: np.random.Generator) -> None:

@@ -25,7 +25,7 @@ from fer_vit.evaluate.labelled import evaluate_logits
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store import folder
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.cli import checkpoint_config
+from fer_vit.train.cli import train
 from tests.helpers.commands import TINY, main
 from tests.helpers.marks import slow
 
@@ -238,7 +238,7 @@ def test_what_a_checkpoint_claims_is_checked_before_it_takes_memory(
         load(bad)
     one_short_line(str(error.value))
     with pytest.raises(FerVitError, match=words):
-        checkpoint_config(["validate", f"--ckpt_path={bad}"], tmp_path / "config.yaml")
+        train(["validate", f"--ckpt_path={bad}"])
 
 
 def test_a_compressed_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class TokenPool(nn.Module):
 
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
-        weights = torch.zeros_like(tokens.x[:, None, None, :, 0])
+        weights = tokens.x.new_zeros(tokens.x.shape[0], 1, 1, tokens.x.shape[1])
         weights[..., 0] = 1.0
         return Pooled(tokens.x[:, 0], weights)
 
@@ -73,7 +73,7 @@ class AdditivePool(nn.Module):
 
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
-        scores = self.v(self.hidden(tokens.x).tanh())[..., 0]  # (B, T)
+        scores = self.v(self.hidden(tokens.x).tanh()).squeeze(-1)  # (B, T)
         return weighted_mean(tokens, masked_softmax(scores, places(tokens, self.num_prefix)))
 
 
@@ -122,6 +122,6 @@ def weighted_mean(tokens: Tokens, weights: Tensor) -> Pooled:
 
 def places(tokens: Tokens, num_prefix: int) -> Tensor:
     """Tells which tokens lie somewhere in the face and are there (B, T)."""
-    there = torch.ones_like(tokens.x[..., 0], dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
+    there = tokens.x.new_ones(tokens.x.shape[:2], dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
     there[:, :num_prefix] = False
     return there

@@ -15,8 +15,7 @@ Position = Callable[[Tensor], Tensor]
 def token_centres(boxes: Tensor, grid: int) -> Tensor:
     """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row: (..., grid^2, 2)."""
     steps = (torch.arange(grid, device=boxes.device, dtype=boxes.dtype) + 0.5) / grid
-    y, x = torch.meshgrid(steps, steps, indexing="ij")
-    fractions = torch.stack([x.flatten(), y.flatten()], dim=-1)  # (grid^2, 2)
+    fractions = torch.cartesian_prod(steps, steps).flip(1)  # (grid^2, 2), (x, y)
     corner, side = boxes[..., None, :2], boxes[..., None, 2:] - boxes[..., None, :2]
     centres: Tensor = corner + side * fractions
     return centres
@@ -33,7 +32,7 @@ def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tenso
     Returns:
         Codes (..., D).
     """
-    steps = torch.arange(0, dim, 2, device=position.device, dtype=torch.float32)
+    steps = torch.arange(0, dim, 2, device=position.device)
     angles = position.float()[..., None] * temperature ** (-steps / dim)  # (..., D/2)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
@@ -71,5 +70,4 @@ def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -
 
 def patch_centres(grid: tuple[int, int]) -> Tensor:
     """Returns the centres of a patch grid's cells in units of a patch, row by row: (N, 2)."""
-    y, x = torch.meshgrid(torch.arange(grid[0]) + 0.5, torch.arange(grid[1]) + 0.5, indexing="ij")
-    return torch.stack([x.flatten(), y.flatten()], dim=-1)
+    return torch.cartesian_prod(*(torch.arange(cells) + 0.5 for cells in grid)).flip(1)

@@ -97,7 +97,7 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     patches = slice(layout.num_prefix, stop)
     scores = scores[:, patches]
     if tokens.valid is not None:
-        scores = scores.masked_fill(~tokens.valid[:, patches], -1.0)
+        scores = scores.masked_fill(~tokens.valid[:, patches], -torch.inf)
     best = scores.topk(number).indices.sort().values + layout.num_prefix  # (B, number)
     every = torch.arange(tokens.x.shape[1], device=best.device).expand(best.shape[0], -1)  # (B, T')
     if by_mask:
@@ -130,7 +130,7 @@ class Normalize(nn.Module):
         self.in_chans = in_chans
         for name, values in (("mean", mean), ("std", std)):
             channels = torch.tensor(values).view(-1, 1, 1)
-            channels = channels.mean(0, keepdim=True) if in_chans == 1 else channels
+            channels = channels.mean(0) if in_chans == 1 else channels
             self.register_buffer(name, channels, persistent=False)
 
     def forward(self, image: Tensor) -> Tensor:
@@ -160,8 +160,9 @@ class ConvStem(nn.Module):
     ) -> None:
         super().__init__()
         self.patch_size = (patch_size, patch_size)
-        self.grid_size = (img_size // patch_size, img_size // patch_size)
-        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        grid = img_size // patch_size
+        self.grid_size = (grid, grid)
+        self.num_patches = grid * grid
         steps = int(math.log2(patch_size))
         widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
         *early, late = (halving(before, after) for before, after in pairwise(widths))

@@ -62,11 +62,24 @@ EXTRA_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
     """Loads a trained network, ready to predict on the CPU; arguments and errors as for `read_model`."""
-    settings, state = read_model(name, **hub)
+    return build_network(*read_model(name, **hub), name or DEFAULT)
+
+
+def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> RegionViT:
+    """Builds the network that a file describes, ready to predict on the CPU.
+
+    Args:
+        settings: The arguments of `RegionViT`.
+        state: Its state dict.
+        name: What to call the file in messages.
+
+    Raises:
+        FerVitError: Settings and weights do not fit each other.
+    """
     try:
         with torch.device("meta"):  # takes no memory, whatever the settings ask for
             wanted = RegionViT(**settings).state_dict()
-        check_weights(wanted, state, name or DEFAULT)
+        check_weights(wanted, state, name)
         net = RegionViT(**settings)
         net.load_state_dict(state)  # of any precision, into float32
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings may hold anything
@@ -108,11 +121,7 @@ def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, An
     """
     name = DEFAULT if name is None else name
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
-        checkpoint = load_checkpoint(Path(name))
-        hyper = checkpoint["hyper_parameters"]
-        settings = {"config": hyper["network"], **{key: hyper[key] for key in EXTRA_KEYS if key in hyper}}
-        state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
-        return check_settings(settings, name), state
+        return unpack_checkpoint(load_checkpoint(Path(name)), name)
     folder = find_folder(name, **hub)
     check_folder(folder, name)
     try:
@@ -122,6 +131,14 @@ def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, An
         state = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         raise FerVitError(f"The model {name} cannot be read ({error}). Get it again.") from error
+    return check_settings(settings, name), state
+
+
+def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Returns what `read_model` does, from a checkpoint in memory; `name` is what to call it in messages."""
+    hyper = checkpoint["hyper_parameters"]
+    settings = {"config": hyper["network"], **{key: hyper[key] for key in EXTRA_KEYS if key in hyper}}
+    state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
     return check_settings(settings, name), state
 
 

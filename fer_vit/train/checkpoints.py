@@ -1,33 +1,41 @@
-"""What happens beside the training: averaged weights, checkpoints, figures as files and pictures."""
+"""Checkpoints of a run: how they are written, when, and what they say to the run that goes on.
 
+All private names of Lightning that fer-vit uses are here, each with its reason.
+"""
+
+import inspect
 import io
 import signal
 import threading
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
+from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from fer_vit.errors import FerVitError
 from fer_vit.files import atomic_write, remove_stale
+from fer_vit.store.folder import build_network, unpack_checkpoint
+from fer_vit.train.task import FERTask
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its place, flushes it to the disk and renames it.
+    """Writes a checkpoint atomically: beside its place, flushed to the disk, then renamed.
 
-    Lightning's own way goes through a file in $TMPDIR that is moved, which from one disk to another copies onto the
-    checkpoint before.
+    Lightning itself writes to $TMPDIR and moves the file, which across disks is a copy over the previous checkpoint.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Writes a checkpoint.
 
         Raises:
-            FerVitError: It cannot be written; the message names the newest one that is kept.
+            FerVitError: It cannot be written; the message names the newest one there is.
         """
         if "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
@@ -42,16 +50,31 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
-    """Returns the checkpoint to go on from: the last.ckpt that is newest, or else the newest of any name."""
+    """Returns the checkpoint to resume from: the newest last.ckpt, or else the newest of any name."""
     files = [path for folder in folders for path in folder.glob("*.ckpt") if path.exists()]
     return max(files, key=lambda path: (path.name == "last.ckpt", path.stat().st_mtime_ns), default=None)
 
 
-class LastCheckpoint(ModelCheckpoint):
-    """Keeps the newest epoch as last.ckpt; when SIGTERM announces the end of the machine, the newest step.
+def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
+    """Returns the settings in a checkpoint as options of the command line.
 
-    ModelCheckpoint's own `save_last` is the last one that was among the best. Lightning ends a run on SIGTERM, too, but
-    saves nothing, and its processes can wait for each other for ever when it reaches them at different steps.
+    Raises:
+        FerVitError: They do not fit the weights, or are not fer-vit's: they could ask for a huge model, or name code.
+    """
+    settings, state = unpack_checkpoint(checkpoint, path)
+    build_network(settings, state, path)
+    hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name != "labels"}
+    if unknown := hyper.keys() - inspect.signature(FERTask).parameters.keys():
+        raise FerVitError(f"{path} is of another version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit.")
+    network = Namespace(**asdict(settings["config"]))  # type: ignore[no-untyped-call]
+    return Namespace(model=Namespace(**{**hyper, "network": network}))  # type: ignore[no-untyped-call]
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """Keeps the newest epoch as last.ckpt, or the newest step when SIGTERM announces the end of the machine.
+
+    ModelCheckpoint's own `save_last` is the last one that was among the best. On SIGTERM Lightning ends a run as well,
+    but saves nothing, and processes that it reaches at different steps wait for each other for ever.
     """
 
     def __init__(self) -> None:
@@ -59,20 +82,20 @@ class LastCheckpoint(ModelCheckpoint):
         self.asked = False
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing: what a checkpoint notes as the one before, Lightning would remove, wherever it is."""
+        """Loads nothing: Lightning would delete the file that a checkpoint names as its predecessor, wherever it is."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Forgets the signal of a run before."""
+        """Forgets the signal of an earlier run."""
         super().setup(trainer, pl_module, stage)
         self.asked = False
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Takes the signal over from Lightning, which gives it back at the end."""
+        """Takes the signal over from Lightning, which restores the handler at the end."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._ask)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Takes it over in runs that have no sanity check."""
+        """Takes the signal over in runs without a sanity check."""
         super().on_train_start(trainer, pl_module)
         self.on_sanity_check_start(trainer, pl_module)
 
@@ -80,15 +103,18 @@ class LastCheckpoint(ModelCheckpoint):
         self.asked = True
 
     def _agree(self, trainer: L.Trainer) -> None:
-        """Lets all processes end at the same step: Lightning raises SIGTERMException where it can go on later."""
+        """Ends all processes at the same step; Lightning raises SIGTERMException where a run can be resumed."""
         if trainer.strategy.reduce_boolean_decision(self.asked, all=False):
+            # Private: the flag that Lightning's own handler sets; there is no public way to set it.
             trainer._signal_connector.received_sigterm = True
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Looks for the signal after each optimiser's step."""
+        """Looks for the signal after each step of the optimiser."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        # Private: knows accumulated batches and the last, incomplete group of them; a checkpoint between them lacks
+        # the gradients so far.
         if not trainer.fit_loop._should_accumulate():
             self._agree(trainer)
 
@@ -109,7 +135,7 @@ class LastCheckpoint(ModelCheckpoint):
         if not isinstance(exception, SIGTERMException):
             return
         if trainer.validating:
-            # Lightning would go on with the next batch, but the figures of those before are lost: it begins anew.
+            # Lightning would resume with the next batch, but the metrics of those before are lost: start afresh.
             progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
             progress.reset()
             progress.increment_ready()
@@ -117,5 +143,7 @@ class LastCheckpoint(ModelCheckpoint):
         self._save_newest(trainer)
 
     def _save_newest(self, trainer: L.Trainer) -> None:
+        # Private, all three: what ModelCheckpoint's own hooks do when an epoch ends, at moments for which it has no
+        # hook. `trainer.save_checkpoint` would miss the notes of which step was saved last, and save it twice.
         if not self._should_skip_saving_checkpoint(trainer):
             self._save_checkpoint(trainer, self.format_checkpoint_name(self._monitor_candidates(trainer)))

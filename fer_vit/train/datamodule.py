@@ -19,8 +19,6 @@ from fer_vit.data.stream import ShardDataset, ShardSampler
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.regions import DEFAULT_REGIONS
-from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.processes import one_thread, run_seed, start_worker
 
 OTHER = "Go on from another checkpoint."
@@ -36,10 +34,7 @@ class FaceDataModule(L.LightningDataModule):
         num_workers: Processes that decode and augment; 0 does it in the training process.
         augment: How training crops are changed.
         balanced: Draw every class equally often in training.
-        size: Side of the crops in pixels (the command line takes it from model.network.img_size).
-        regions: Names of the regions (from model.network.regions).
-        align: How faces are cropped (from model.align).
-        template: Where the landmarks belong in the crop, as fractions of its side (from model.template).
+        spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
 
     Attributes:
         labels: The manifest's labels in order.
@@ -55,10 +50,7 @@ class FaceDataModule(L.LightningDataModule):
         num_workers: int = 2,
         augment: AugmentConfig = AugmentConfig(),  # noqa: B008 - frozen
         balanced: bool = False,
-        size: int = 224,
-        regions: tuple[str, ...] = DEFAULT_REGIONS,
-        align: Align = "landmarks",
-        template: tuple[tuple[float, float], ...] = TEMPLATE,
+        spec: CropSpec | None = None,
     ) -> None:
         super().__init__()
         check_number("data.batch_size", batch_size, 1)
@@ -67,7 +59,7 @@ class FaceDataModule(L.LightningDataModule):
         self.num_workers = num_workers
         self.augment = augment
         self.balanced = balanced
-        self.spec = CropSpec(size, tuple(regions), align, template)
+        self.spec = spec or CropSpec(224)
         self.streamed = is_sharded(manifest)
         if self.streamed and balanced:
             raise FerVitError(

@@ -8,8 +8,6 @@ from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from fer_vit.errors import FerVitError
-
 
 class EMA(WeightAveraging):
     """Lightning's averaging of weights, as an exponential moving average on the model's device.
@@ -18,21 +16,15 @@ class EMA(WeightAveraging):
     a decay of 0.998 from the start, six epochs into a run on FERPlus it was 15 points behind the newest weights.
 
     Args:
-        decay: Part of the average that stays at each step, at most.
+        decay: Share of the average that stays at each step, at most.
     """
 
     def __init__(self, decay: float = 0.999) -> None:
         super().__init__(avg_fn=partial(moving_average, decay=decay))
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Makes the average; Lightning would do it before the model moves, and average on the CPU.
-
-        Raises:
-            FerVitError: The weights are dealt out to processes, of which none could average them.
-        """
-        if pl_module.device_mesh is not None:
-            raise FerVitError("Expected whole weights to average, but they are sharded: leave out EMA or the strategy.")
-        self._device = trainer.strategy.root_device
+        """Makes the average on the model's device, to which Lightning would move the model only afterwards."""
+        pl_module.to(trainer.strategy.root_device)
         super().setup(trainer, pl_module, stage)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:

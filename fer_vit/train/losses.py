@@ -13,7 +13,7 @@ def expression_loss(
     Args:
         logits: (B, C), of any floating type; computed in float32.
         target: Share of every class (B, C), rows summing to 1; a hard label is a row with a single 1.
-        label_smoothing: Part of the target that is spread evenly over the classes.
+        label_smoothing: Share of the target that is spread evenly over the classes.
         weight: Weight of every class (C,), or None.
 
     Returns:
@@ -26,7 +26,7 @@ def balanced_weights(counts: Tensor) -> Tensor:
     """Class weights (C,) by inverse frequency, n / (C count), as scikit-learn's "balanced"; 0 for an empty class.
 
     Args:
-        counts: Training images of every class (C,).
+        counts: Training images of every class (C,); with votes a class may have less than one image, and counts as one.
     """
     present = counts > 0
     weights = counts.sum() / (len(counts) * counts.clamp(min=1))

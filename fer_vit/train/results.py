@@ -7,8 +7,10 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
 
 from fer_vit.evaluate.metrics import class_recall, metrics_table
+from fer_vit.files import atomic_write
 from fer_vit.report.confusion import draw_confusion
 
 
@@ -38,29 +40,35 @@ class ResultWriter(Callback):
 
 
 def write_results(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-    """Writes the figures of a stage into the log folder as JSON, Markdown and a picture; the first process alone."""
+    """Writes the results of a stage into the log folder, each file atomically; the first process alone.
+
+    Raises:
+        FerVitError: A file cannot be written.
+    """
     log_dir = trainer.log_dir  # agreed on by all processes, so all of them must ask
     if not trainer.is_global_zero or log_dir is None:
         return
     folder = Path(log_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    confusion = pl_module.confusion.cpu()
-    prefix = f"{stage}/"
-    scalars = {
-        name.removeprefix(prefix): float(value)
-        for name, value in trainer.callback_metrics.items()
-        if name.startswith(prefix)
-    }
-    recall = dict(zip(pl_module.labels, class_recall(confusion).tolist(), strict=True))
-    figures = {
+    confusion, labels, prefix = pl_module.confusion.cpu(), pl_module.labels, f"{stage}/"
+    logged = trainer.callback_metrics.items()
+    scalars = {name.removeprefix(prefix): float(value) for name, value in logged if name.startswith(prefix)}
+    with atomic_write(folder / f"{stage}_confusion.png") as path:
+        draw_confusion(confusion.numpy(), labels, path)
+    with atomic_write(folder / f"{stage}.md") as path:
+        path.write_text(metrics_table(scalars, confusion, labels))
+    with atomic_write(folder / f"{stage}.json") as path:  # last: who finds it finds the others
+        path.write_text(json.dumps(summary(scalars, confusion, labels), indent=2) + "\n")
+    print(f"Figures: {folder / stage}.md, {stage}.json and {stage}_confusion.png in the same folder.")
+
+
+def summary(scalars: dict[str, float], confusion: Tensor, labels: list[str]) -> dict[str, Any]:
+    """Returns the results of a stage as JSON knows them: a class without images has the recall null."""
+    recall = dict(zip(labels, class_recall(confusion).tolist(), strict=True))
+    return {
         **scalars,
         "images": int(confusion.sum()),
-        # JSON has no NaN: a class without images has no recall.
         "recall": {label: value if value == value else None for label, value in recall.items()},
-        "labels": pl_module.labels,
+        "labels": labels,
         "confusion": confusion.tolist(),
     }
-    (folder / f"{stage}.json").write_text(json.dumps(figures, indent=2) + "\n")
-    (folder / f"{stage}.md").write_text(metrics_table(scalars, confusion, pl_module.labels))
-    draw_confusion(confusion.numpy(), pl_module.labels, folder / f"{stage}_confusion.png")
-    print(f"Figures: {folder / stage}.md, {stage}.json and {stage}_confusion.png in the same folder.")

@@ -1,4 +1,4 @@
-"""Training and evaluation of a RegionViT: one shared step, loss, metrics, optimiser; nothing else.
+"""Training and evaluation of a RegionViT: steps, loss, metrics and optimiser.
 
 B images, R regions, C classes.
 """
@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
@@ -20,7 +19,6 @@ from torchmetrics import MeanMetric
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.metrics import class_recall, expression_metrics
-from fer_vit.face.crop import CropSpec
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
@@ -29,6 +27,10 @@ from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
 from fer_vit.train.losses import balanced_weights, expression_loss
+
+NOT_NEGATIVE = ("lr", "weight_decay", "mixup")
+SHARES = ("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout", "cutmix")
+"""Settings from 0 to 1."""
 
 
 class FERTask(L.LightningModule):
@@ -43,14 +45,18 @@ class FERTask(L.LightningModule):
         weight_decay: Decay of weight matrices; biases, norms, positions and tokens have none.
         layer_decay: Factor of the learning rate from block to block towards the input; 1 is off, 0.65 to 0.8 suits
             pretrained backbones.
-        warmup: Part of all steps in which the learning rate rises from 0; then it falls along a cosine.
-        min_lr: Learning rate at the end as a part of `lr`.
-        label_smoothing: Part of the target that is spread evenly over the classes.
+        warmup: Share of all steps in which the learning rate rises from 0; then it falls along a cosine.
+        min_lr: Learning rate at the end as a share of `lr`.
+        label_smoothing: Share of the target that is spread evenly over the classes.
         class_weight: "balanced" weighs the loss by inverse class frequency.
         region_dropout: Probability that a training face loses regions, a share drawn evenly from none to all.
         mixup: Beta parameter of mixup on tokens; 0 is off.
         cutmix: Probability that CutMix on tokens takes the place of mixup for a batch; 0 is off.
         compile: Compile the encoder with `torch.compile`.
+
+    Attributes:
+        net: The model.
+        confusion: Confusion matrix (C, C) of the last validation or test, targets in rows.
 
     Raises:
         FerVitError: The configuration contradicts itself.
@@ -74,40 +80,24 @@ class FERTask(L.LightningModule):
         cutmix: float = 0.0,
         compile: bool = False,
     ) -> None:
-        hyper = {name: value for name, value in locals().items() if name not in ("self", "__class__", "network")}
         super().__init__()
         if isinstance(network, dict):  # as it comes out of a checkpoint
             network = RegionViTConfig(**drop_retired(network))
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
         check_regions(network.regions)
-        for name, number in (("lr", lr), ("weight_decay", weight_decay), ("mixup", mixup)):
-            check_number(f"model.{name}", number, 0)
-        shares = {"layer_decay": layer_decay, "warmup": warmup, "min_lr": min_lr, "label_smoothing": label_smoothing}
-        shares |= {"region_dropout": region_dropout, "cutmix": cutmix}
-        for name, number in shares.items():
-            check_number(f"model.{name}", number, 0, 1)
+        # Plain values only, so that a checkpoint loads without unpickling; weights in it are its own, not pretrained.
+        self.save_hyperparameters(ignore="network")
+        self.save_hyperparameters({"network": asdict(replace(network, pretrained=False))})
+        for name in (*NOT_NEGATIVE, *SHARES):
+            check_number(f"model.{name}", self.hparams[name], 0, 1 if name in SHARES else math.inf)
         if cutmix and network.tokens == "region":
             raise FerVitError("CutMix cuts out a rectangle of patches: use tokens: patch or both, or cutmix: 0.")
-        # Plain values only, so that a checkpoint can be loaded without unpickling; the weights will be its own.
-        self.save_hyperparameters({**hyper, "network": asdict(replace(network, pretrained=False))})
         self.net = RegionViT(network, labels, align, template)
         self.labels = labels
-        self.crop_spec = CropSpec(network.img_size, tuple(network.regions), align, tuple((x, y) for x, y in template))
         self.metrics: Any = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
         self.losses: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
         self.class_weight: Tensor | None = None
-
-    def configure_model(self) -> None:
-        """Deals the weights out to the processes, block by block, where the strategy asks for it: configs/fsdp.yaml."""
-        if self.device_mesh is None or isinstance(self.net, FSDPModule):
-            return
-        mesh = self.device_mesh["data_parallel"]
-        for block in self.net.vit.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(self.net, mesh=mesh)
-        for method in ("tokenize", "forward_features", "forward_head"):  # what a training step calls
-            register_fsdp_forward_method(self.net, method)
 
     def setup(self, stage: str) -> None:
         """Chooses the attention kernel for the device; compiles the encoder if asked to."""
@@ -123,7 +113,7 @@ class FERTask(L.LightningModule):
             self.class_weight = balanced_weights(counts).to(self.device)
 
     def on_train_start(self) -> None:
-        """Lets the user's learning rate and decay win over those in the checkpoint that a run goes on from."""
+        """Lets the user's learning rate and weight decay win over those in the checkpoint that is resumed."""
         wanted = self.configure_optimizers()["optimizer"].param_groups
         schedule: Any = self.lr_schedulers()
         for group, new, factor in zip(schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True):
@@ -132,14 +122,14 @@ class FERTask(L.LightningModule):
         schedule.base_lrs = [new["initial_lr"] for new in wanted]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Gives each step of each process random numbers of its own, those that it would have without a break."""
+        """Seeds each step of each process on its own, so that a resumed run draws the same numbers."""
         seed = derived_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank)
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes milliseconds
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """One step: hide some regions, embed, mix, encode, compare with the votes."""
+        """Returns the loss of a batch: embed, drop regions, mix, encode, compare with the target."""
         assert batch.target is not None  # the data module checks it
         h, target = self.hparams, batch.target
         tokens = self.net.tokenize(batch.image, batch.boxes, batch.valid)
@@ -157,25 +147,25 @@ class FERTask(L.LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Adds a batch to the figures of the val split."""
+        """Adds a batch to the metrics of the val split."""
         self._evaluate(batch, "val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Adds a batch to the figures of the test split."""
+        """Adds a batch to the metrics of the test split."""
         self._evaluate(batch, "test")
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the figures of the val split."""
+        """Logs the metrics of the val split."""
         self._log_metrics("val")
 
     def on_test_epoch_end(self) -> None:
-        """Logs the figures of the test split."""
+        """Logs the metrics of the test split."""
         self._log_metrics("test")
 
     def _evaluate(self, batch: Batch, stage: Literal["val", "test"]) -> None:
         assert batch.target is not None  # the data module checks it
         logits = self.net(batch.image, batch.boxes, batch.valid).float()
-        once = batch.row >= 0  # a repeat only evens out the processes
+        once = batch.row >= 0  # negative: a repeat, which only gives all processes equally many
         if once.any():
             logits, target = logits[once], batch.target[once]
             self.metrics[stage].update(logits.softmax(-1), target.argmax(-1))
@@ -223,7 +213,7 @@ class FERTask(L.LightningModule):
                 "Use the manifest it was trained on, or one with the same classes in the same order."
             )
         mine = self.state_dict()
-        theirs = checkpoint.get("state_dict", mine)  # a strategy that shards has loaded it, and taken it out
+        theirs = checkpoint["state_dict"]
         for name in sorted(mine.keys() | theirs.keys()):
             here, there = (tuple(state[name].shape) if name in state else "nothing" for state in (mine, theirs))
             if here != there:

@@ -18,6 +18,7 @@ from fer_vit.data.sample import Batch
 from fer_vit.data.stream import ShardDataset
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, main
@@ -37,7 +38,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def module(place: str | Path, **options: object) -> FaceDataModule:
-    return FaceDataModule(place, **{"batch_size": 4, "num_workers": 0, "size": 32, **options})  # type: ignore[arg-type]
+    return FaceDataModule(place, **{"batch_size": 4, "num_workers": 0, "spec": CropSpec(32), **options})  # type: ignore[arg-type]
 
 
 def rows(loader: object) -> list[list[int]]:

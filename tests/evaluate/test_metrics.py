@@ -73,15 +73,31 @@ def test_figures_without_some_classes_are_scikit_learns(samples: int, true: tupl
 
 
 def test_one_class_has_no_figures() -> None:
-    with pytest.raises(FerVitError, match="two classes or more"):
+    with pytest.raises(FerVitError) as error:
         expression_metrics(1, "")
+    assert str(error.value) == "Expected two classes or more to tell apart, but got 1. Add images of others."
+    expression_metrics(2, "")
+
+
+def test_recall_of_a_single_sample() -> None:
+    recall = class_recall(torch.tensor([[1, 0, 0], [1, 0, 0], [0, 1, 3]]))
+    assert recall.tolist() == [1.0, 0.0, 0.75]
+
+
+def test_names_of_metrics() -> None:
+    assert set(expression_metrics(3, "val/").keys()) == {
+        f"val/{name}" for name in ("accuracy", "f1", "ece", "confusion")
+    }
 
 
 def test_table() -> None:
-    table = metrics_table({"accuracy": 0.75}, torch.tensor([[3, 1], [0, 0]]), ["anger", "fear"])
-    assert "| accuracy | 0.7500 |" in table
-    assert "| anger | 4 | 0.7500 |" in table
-    assert "| fear | 0 | nan |" in table
+    table = metrics_table({"accuracy": 0.75, "f1": 1 / 3}, torch.tensor([[3, 1], [0, 0]]), ["anger", "fear"])
+    assert table == (
+        "| figure | value |\n| --- | ---: |\n| accuracy | 0.7500 |\n| f1 | 0.3333 |\n\n"
+        "| expression | images | recall |\n| --- | ---: | ---: |\n| anger | 4 | 0.7500 |\n| fear | 0 | nan |\n"
+    )
+    with pytest.raises(ValueError, match="zip"):
+        metrics_table({}, torch.eye(2), ["anger"])
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])

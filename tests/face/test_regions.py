@@ -1,5 +1,7 @@
 """Region boxes: in place on the standard face, and moving with the face."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -42,6 +44,66 @@ def test_regions_lie_where_the_template_has_them() -> None:
     down = [at[name][1] for name in ("forehead", "glabella", "nose", "mouth", "chin")]
     assert down == sorted(down)
     assert at["right_eye"][0] < at["left_eye"][0]
+
+
+HAND = np.array([[100.0, 100.0], [200.0, 100.0], [150.0, 160.0], [110.0, 200.0], [190.0, 200.0]])
+"""Eyes 100 pixels apart, the mouth 100 below: a unit of 100."""
+BY_HAND = {
+    # centre and side
+    "right_eye": (100, 100, 60),
+    "left_eye": (200, 100, 60),
+    "right_brow": (100, 64, 65),
+    "left_brow": (200, 64, 65),
+    "nose": (150, 150, 75),
+    "mouth": (150, 205, 95),
+    "right_cheek": (105 - 18, 155, 65),
+    "left_cheek": (195 + 18, 155, 65),
+    "glabella": (150, 75, 55),
+    "forehead": (150, 25, 80),
+    "chin": (150, 250, 70),
+}
+
+
+def by_hand(names: Sequence[str], unit: float = 1.0) -> NDArray[np.float64]:
+    x, y, side = np.array([BY_HAND[name] for name in names], float).T
+    return np.stack([x - side / 2, y - side / 2, x + side / 2, y + side / 2], 1) * unit
+
+
+@pytest.mark.parametrize("unit", [1.0, 0.001])
+def test_every_region_by_hand(unit: float) -> None:
+    boxes = region_boxes(HAND * unit, list(BY_HAND))
+    assert boxes.dtype == np.float32
+    np.testing.assert_allclose(boxes, by_hand(list(BY_HAND), unit), rtol=1e-5)
+    assert REGIONS.keys() == BY_HAND.keys()
+
+
+def test_the_default_is_what_faces_mostly_show() -> None:
+    names = ["right_eye", "left_eye", "right_brow", "left_brow", "nose", "mouth", "right_cheek", "left_cheek"]
+    assert list(DEFAULT_REGIONS) == names
+    np.testing.assert_allclose(region_boxes(HAND), by_hand(names), rtol=1e-5)
+    assert region_boxes(HAND, []).shape == (0, 4)
+
+
+def test_a_face_that_lies_on_its_side_by_hand() -> None:
+    """Turned by 90 degrees: the person's left is down, the chin to the left."""
+    boxes = region_boxes(np.stack([-HAND[:, 1], HAND[:, 0]], 1), ["right_brow", "left_cheek", "chin"])
+    np.testing.assert_allclose(centres(boxes), [[-64, 100], [-155, 213], [-250, 150]], rtol=1e-5)
+    np.testing.assert_allclose(sides(boxes), [[65, 65], [65, 65], [70, 70]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("squeeze", [(0.5, 1.0), (1.0, 0.5)], ids=["turned", "nodding"])
+def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
+    """Half as wide, or half as high: sides and offsets stay those of the face that looks ahead."""
+    boxes = region_boxes(HAND * squeeze, list(BY_HAND))
+    np.testing.assert_allclose(sides(boxes)[:, 0], [side for _, _, side in BY_HAND.values()], rtol=1e-5)
+    brow = boxes[list(BY_HAND).index("right_brow")]
+    np.testing.assert_allclose((brow[:2] + brow[2:]) / 2, HAND[0] * squeeze - (0, 36), rtol=1e-5)
+
+
+def test_equal_eyes_leave_centres_on_their_landmarks() -> None:
+    """Without a line through the eyes there is no direction to go."""
+    face = HAND * (0, 1) + (50, 0)
+    np.testing.assert_allclose(centres(region_boxes(face, ["right_brow", "chin"])), [[50, 100], [50, 200]])
 
 
 def test_boxes_are_squares_that_hold_their_landmarks() -> None:
@@ -102,7 +164,16 @@ def test_visible_needs_two_pixels_and_the_centre_inside() -> None:
         (10, 90, 30, 109): True,
         (10, 90, 30, 110): False,
         (0, 0, np.inf, 10): False,
+        (0, -np.inf, 10, 10): False,
         (np.nan, 0, 10, 10): False,
+        (0, 0, 10, np.nan): False,
+        (-5, 10, 5, 20): True,
+        (10, -5, 20, 5): True,
+        (10, -6, 20, 5): False,
+        (95, 10, 105, 20): False,
+        (94, 10, 105, 20): True,
+        (50, 10, 51.9, 99): False,
+        (50, 0, 52, 1): True,
     }
     assert visible(np.array(list(boxes), np.float32), SIZE).tolist() == list(boxes.values())
 
@@ -114,7 +185,9 @@ def test_standard_regions_of_the_standard_face_are_visible() -> None:
 
 
 def test_unknown_and_repeated_names_are_refused() -> None:
-    with pytest.raises(FerVitError, match="but got `ear`"):
-        region_boxes(FACE, ["nose", "ear"])
-    with pytest.raises(FerVitError, match="every region once"):
+    with pytest.raises(FerVitError, match=f"^Expected regions out of {', '.join(REGIONS)}, but got `ear`\\.$"):
+        region_boxes(FACE, ["nose", "ear", "hand"])
+    with pytest.raises(FerVitError, match=r"^Expected every region once, but got nose, nose\.$"):
         check_regions(["nose", "nose"])
+    check_regions(list(REGIONS))
+    check_regions([])

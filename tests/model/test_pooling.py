@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fer_vit.model.pooling import AdditivePool, AveragePool, ExpressionLinear, QueryPool, TokenPool
+from fer_vit.model.pooling import AdditivePool, AveragePool, ExpressionLinear, QueryPool, TokenPool, places
 from fer_vit.model.tokens import Tokens
 
 PREFIX, DIM, CLASSES = 2, 8, 3
@@ -31,27 +31,54 @@ def pools() -> dict[str, nn.Module]:
     return made
 
 
+def test_the_class_token_is_the_first() -> None:
+    batch = tokens()
+    pooled, weights = TokenPool()(batch)
+    assert torch.equal(pooled, batch.x[:, 0])
+    assert weights.tolist() == [[[[1, 0, 0, 0, 0, 0, 0]]]] * 3
+
+
+def test_places_are_what_is_there_behind_the_prefix() -> None:
+    batch = tokens()
+    assert places(batch, PREFIX).int().tolist() == [[0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 0, 1, 0, 1], [0] * 7]
+    assert places(batch._replace(valid=None), 0).all()
+    assert torch.equal(batch.valid, torch.tensor(VALID.tolist()))  # the batch itself is left alone
+    assert places(batch._replace(valid=None), PREFIX).dtype == torch.bool
+
+
 def test_additive_pooling_against_the_formula_in_float64() -> None:
     pool, batch = pools()["additive"], tokens()
     pooled, weights = pool(batch)
     w, u, v = pool.hidden.weight.double(), pool.hidden.bias.double(), pool.v.weight[0].double()
     for face in range(2):
         x = batch.x[face].double()
-        places = [t for t in range(PREFIX, 7) if VALID[face, t]]
+        there = [t for t in range(PREFIX, 7) if VALID[face, t]]
         powers = {}
-        for t in places:
+        for t in there:
             hidden = [math.tanh(sum(w[i, j] * x[t, j] for j in range(DIM)) + u[i]) for i in range(DIM)]
             powers[t] = math.exp(sum(v[i] * hidden[i] for i in range(DIM)))
         expected = torch.tensor([powers.get(t, 0.0) / sum(powers.values()) for t in range(7)], dtype=torch.float64)
         assert torch.allclose(weights[face, 0, 0].double(), expected, atol=1e-6)
         assert torch.allclose(pooled[face].double(), expected @ x, atol=1e-6)
+    assert {name: tuple(value.shape) for name, value in pool.named_parameters()} == {
+        "hidden.weight": (DIM, DIM),
+        "hidden.bias": (DIM,),
+        "v.weight": (1, DIM),  # a bias would do nothing
+    }
 
 
-def test_average_is_over_the_places_that_are_there() -> None:
-    pool, batch = AveragePool(PREFIX), tokens()
-    assert torch.allclose(pool(batch).x[0], batch.x[0, 2:].mean(0), atol=1e-6)
-    assert torch.allclose(pool(batch).x[1], batch.x[1, [2, 4, 6]].mean(0), atol=1e-6)
-    assert torch.allclose(pool(batch._replace(valid=None)).x[2], batch.x[2, 2:].mean(0), atol=1e-6)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_average_is_over_the_places_that_are_there(dtype: torch.dtype) -> None:
+    valid = torch.cat([VALID, torch.tensor([[True, True, False, False, False, True, False]])])
+    x = torch.randn(4, 7, DIM, generator=torch.Generator().manual_seed(1)).to(dtype)
+    batch, pool = Tokens(x, valid, x[..., :2]), AveragePool(PREFIX)
+    close = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 0.02}[dtype]
+    pooled = pool(batch).x
+    assert pooled.dtype == dtype
+    for face, there in enumerate(([2, 3, 4, 5, 6], [2, 4, 6], [], [5])):
+        expected = x[face, there].double().sum(0) / max(1, len(there))
+        assert torch.allclose(pooled[face].double(), expected, rtol=0, atol=close)
+    assert torch.allclose(pool(batch._replace(valid=None)).x[2], x[2, 2:].mean(0), rtol=0, atol=close)
 
 
 @pytest.mark.parametrize("name", ["token", "avg", "additive", "query"])
@@ -75,6 +102,49 @@ def test_nothing_that_is_missing_changes_what_a_query_finds() -> None:
     x = torch.where(VALID[..., None], batch.x, 1e3)
     x[:, :PREFIX] = 7.0
     assert torch.equal(pool(batch).x, pool(batch._replace(x=x)).x)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_query_head_is_torchs_decoder(causal: bool) -> None:
+    pool, batch = QueryPool(PREFIX, DIM, 2, CLASSES, causal).eval(), tokens()
+    for parameter in pool.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    ours = pool.decoder
+    torchs = nn.TransformerDecoderLayer(DIM, 2, 4 * DIM, 0.0, "gelu", batch_first=True, norm_first=True).eval()
+    torchs.self_attn.in_proj_weight.data = ours.self_attn.qkv.weight.data
+    torchs.self_attn.in_proj_bias.data = ours.self_attn.qkv.bias.data
+    cross = (ours.cross_attn.q, ours.cross_attn.kv)
+    torchs.multihead_attn.in_proj_weight.data = torch.cat([layer.weight.data for layer in cross])
+    torchs.multihead_attn.in_proj_bias.data = torch.cat([layer.bias.data for layer in cross])
+    for mine, theirs in (
+        (ours.self_attn.proj, torchs.self_attn.out_proj),
+        (ours.cross_attn.proj, torchs.multihead_attn.out_proj),
+        (ours.mlp.fc1, torchs.linear1),
+        (ours.mlp.fc2, torchs.linear2),
+        (ours.norm1, torchs.norm1),
+        (ours.norm2, torchs.norm2),
+        (ours.norm3, torchs.norm3),
+    ):
+        theirs.load_state_dict(mine.state_dict())
+    mask = torch.full((CLASSES, CLASSES), -torch.inf).triu(1) if causal else None
+    query, missing = pool.query.expand(2, -1, -1), ~VALID[:2]
+    missing[:, :PREFIX] = True
+    found = torchs(query, batch.x[:2], tgt_mask=mask, memory_key_padding_mask=missing, tgt_is_causal=causal)
+    expected = F.layer_norm(found, (DIM,), pool.norm.weight, pool.norm.bias)
+    assert torch.allclose(pool(batch).x[:2], expected, atol=1e-5)
+
+
+def test_what_the_query_head_starts_with() -> None:
+    torch.manual_seed(0)
+    pool = QueryPool(PREFIX, 256, 4, 64, causal=False)
+    assert pool.query.std().item() == pytest.approx(0.02, rel=0.03)
+    for name, parameter in pool.decoder.named_parameters():
+        if "norm" in name:
+            assert (parameter == name.endswith("weight")).all()
+        elif name.endswith("bias"):
+            assert (parameter == 0).all()
+        else:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.03)  # as in ViT
 
 
 def test_each_expression_has_a_classifier_of_its_own() -> None:

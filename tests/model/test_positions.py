@@ -1,28 +1,44 @@
 import math
 
+import pytest
 import torch
+from timm.layers import build_sincos2d_pos_embed
 
 from fer_vit.model.positions import patch_centres, sincos_1d, sincos_2d, sincos_reading, token_centres
 
 
-def paper(position: float, dim: int) -> list[float]:
+def paper(position: float, dim: int, temperature: float = 10000.0) -> list[float]:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5."""
-    angles = [position / 10000 ** (2 * i / dim) for i in range(dim // 2)]
+    angles = [position / temperature ** (2 * i / dim) for i in range(dim // 2)]
     return [wave(angle) for angle in angles for wave in (math.sin, math.cos)]
 
 
-def test_sincos_1d_is_the_formula_of_the_paper() -> None:
+@pytest.mark.parametrize("temperature", [10000.0, 100.0])
+def test_sincos_1d_is_the_formula_of_the_paper(temperature: float) -> None:
     positions = torch.tensor([[0.0, 1.0, 7.25], [41.0, 100.0, -3.0]])
-    code = sincos_1d(positions, 16)
+    code = sincos_1d(positions, 16) if temperature == 10000.0 else sincos_1d(positions, 16, temperature)
     assert code.shape == (2, 3, 16)
-    expected = torch.tensor([[paper(p, 16) for p in row] for row in positions.tolist()])
+    expected = torch.tensor([[paper(p, 16, temperature) for p in row] for row in positions.tolist()])
     assert torch.allclose(code, expected, atol=1e-5)
+
+
+def test_sincos_1d_of_half_precision_is_computed_in_full() -> None:
+    code = sincos_1d(torch.tensor([100.5], dtype=torch.float16), 16)
+    assert code.dtype == torch.float32
+    assert torch.allclose(code[0], torch.tensor(paper(100.5, 16)), atol=1e-5)
 
 
 def test_sincos_2d_is_the_formula_once_for_x_and_once_for_y() -> None:
     code = sincos_2d(torch.tensor([[12.0, 58.0]]), dim=16, patch_size=8)[0]
     x, y = paper(1.5, 8), paper(7.25, 8)
     assert torch.allclose(code, torch.tensor(x[::2] + x[1::2] + y[::2] + y[1::2]), atol=1e-6)
+
+
+def test_sincos_2d_is_timms_in_another_order() -> None:
+    rows, columns, dim = 5, 7, 24
+    corners = (patch_centres((rows, columns)) - 0.5) * 14  # timm counts patches from 0
+    theirs = build_sincos2d_pos_embed([rows, columns], dim).view(-1, 2, 2, dim // 4)  # sine or cosine, then y or x
+    assert torch.allclose(sincos_2d(corners, dim, 14), theirs.transpose(1, 2).flip(1).flatten(1), atol=1e-5)
 
 
 def test_reading_order_counts_patches_row_by_row() -> None:
@@ -34,6 +50,33 @@ def test_reading_order_counts_patches_row_by_row() -> None:
     assert torch.allclose(between, torch.tensor(paper(5.5, 16)), atol=1e-6)
 
 
+def test_patch_centres_are_listed_row_by_row() -> None:
+    assert patch_centres((2, 3)).tolist() == [[x + 0.5, y + 0.5] for y in range(2) for x in range(3)]
+    assert patch_centres((1, 1)).tolist() == [[0.5, 0.5]]
+    assert patch_centres((0, 0)).shape == (0, 2)
+
+
 def test_token_centres_of_a_box_that_is_a_patch_grid() -> None:
     centres = token_centres(torch.tensor([[0.0, 0.0, 24.0, 24.0]]), 3)[0]
     assert torch.allclose(centres / 8, patch_centres((3, 3)))
+
+
+@pytest.mark.parametrize("grid", [1, 2, 3])
+def test_token_centres_of_any_box(grid: int) -> None:
+    boxes = torch.tensor([[[3.0, -2.0, 10.0, 1.0], [5.0, 40.0, 6.0, 50.0]]], dtype=torch.float64)
+    expected = [
+        [x0 + (x1 - x0) * (column + 0.5) / grid, y0 + (y1 - y0) * (row + 0.5) / grid]
+        for x0, y0, x1, y1 in boxes[0].tolist()
+        for row in range(grid)
+        for column in range(grid)
+    ]
+    centres = token_centres(boxes, grid)
+    assert centres.shape == (1, 2, grid * grid, 2)
+    assert torch.allclose(centres.view(-1, 2), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13)
+
+
+def test_codes_and_centres_stay_on_the_device() -> None:
+    boxes = torch.zeros(2, 4, device="meta")
+    centres = token_centres(boxes, 2)
+    assert centres.device == boxes.device
+    assert sincos_2d(centres, 8, 4).device == sincos_reading(centres, 8, 4, 3).device == boxes.device

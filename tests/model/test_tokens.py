@@ -1,25 +1,90 @@
+from dataclasses import FrozenInstanceError
+from functools import partial
+from itertools import pairwise, product
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fer_vit.model.positions import token_centres
-from fer_vit.model.tokens import ConvStem, RegionEmbed, TokenLayout, Tokens, keep_patches
+from fer_vit.model.positions import sincos_2d, token_centres
+from fer_vit.model.tokens import ConvStem, NoPatches, Normalize, RegionEmbed, TokenLayout, Tokens, keep_patches
 
 
 def test_layout_knows_which_token_is_which() -> None:
     layout = TokenLayout(num_prefix=2, grid=(2, 3), num_regions=2, region_grid=2)
     tokens = torch.arange(float(layout.num_tokens))[None]
-    assert layout.num_tokens == 2 + 6 + 8
+    assert (layout.num_patches, layout.tokens_per_region, layout.num_tokens) == (6, 4, 2 + 6 + 8)
+    assert (layout.patches, layout.regions) == (slice(2, 8), slice(8, 16))
     assert layout.patch_map(tokens).tolist() == [[[2, 3, 4], [5, 6, 7]]]
     assert layout.region_scores(tokens).tolist() == [[8 + 9 + 10 + 11, 12 + 13 + 14 + 15]]
+    with pytest.raises(FrozenInstanceError):
+        layout.num_prefix = 1
 
 
 @pytest.mark.parametrize(("grid", "regions"), [((0, 0), 3), ((2, 2), 0)])
 def test_layout_without_patches_or_regions(grid: tuple[int, int], regions: int) -> None:
     layout = TokenLayout(1, grid, regions, 1)
-    scores = torch.rand(4, layout.num_tokens)
-    assert layout.patch_map(scores).shape == (4, *grid)
-    assert layout.region_scores(scores).shape == (4, regions)
+    for shape in ((4,), (4, 2), ()):
+        scores = torch.rand(*shape, layout.num_tokens)
+        assert layout.patch_map(scores).shape == (*shape, *grid)
+        assert layout.region_scores(scores).shape == (*shape, regions)
+
+
+def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
+    mean, std = (0.1, 0.2, 0.6), (0.5, 0.25, 0.125)
+    image = torch.rand(2, 3, 4, 4)
+    colour, grey = Normalize(mean, std, 3), Normalize(mean, std, 1)
+    for channel in range(3):
+        expected = (image[:, channel].double() - mean[channel]) / std[channel]
+        assert torch.allclose(colour(image)[:, channel].double(), expected, atol=1e-6)
+    luma = 0.299 * image[:, 0].double() + 0.587 * image[:, 1].double() + 0.114 * image[:, 2].double()
+    assert grey(image).shape == (2, 1, 4, 4)
+    assert torch.allclose(grey(image)[:, 0].double(), (luma - 0.3) / (0.875 / 3), atol=1e-6)
+    assert not colour.state_dict()  # the backbone's name says it
+    assert {name for name, _ in colour.named_buffers()} == {"mean", "std"}  # which go where the model goes
+
+
+def test_a_model_without_patches_has_none() -> None:
+    nothing = NoPatches(8)(torch.ones(3, 5, 6, 6, dtype=torch.float16, device="meta"))
+    assert (nothing.shape, nothing.dtype, nothing.device.type) == ((3, 0, 8), torch.float16, "meta")
+
+
+def reference_stem(widths: list[int], bias: bool) -> nn.Sequential:
+    """Three convolutions for each halving and a projection, written out."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        for channels, stride in ((before, 2), (after, 1), (after, 1)):
+            layers.append(nn.Conv2d(channels, after, kernel_size=3, stride=stride, padding=1, bias=False))
+            layers.append(nn.BatchNorm2d(after))
+            layers.append(nn.GELU())
+    return nn.Sequential(*layers, nn.Conv2d(widths[-1], widths[-1], kernel_size=1, bias=bias))
+
+
+@pytest.mark.parametrize(
+    ("stem", "widths"),
+    [
+        (ConvStem(32, 8, 1, 16), [1, 4, 8, 16]),
+        (ConvStem(32, 8), [3, 48, 96, 192]),
+        (ConvStem(32, 2, 3, 16, bias=False), [3, 16]),
+    ],
+)
+def test_conv_stem_is_the_layers_written_out(stem: ConvStem, widths: list[int]) -> None:
+    side = 2 ** (len(widths) - 1)
+    reference = reference_stem(widths, bias=side > 2)
+    names = zip(reference.state_dict(), stem.state_dict().values(), strict=True)
+    reference.load_state_dict(dict(names))
+    image = torch.rand(2, widths[0], 32, 32)
+    for module in (stem, reference):
+        module.eval()
+    expected = reference(image)
+    assert torch.equal(stem(image), expected.flatten(2).transpose(1, 2))
+    assert stem.patch_size == (side, side)
+    assert stem.grid_size == expected.shape[2:] == (32 // side, 32 // side)
+    assert stem.num_patches == stem(image).shape[1]
+    assert all(type(cells) is int for cells in stem.grid_size)
+    features = stem.early(image)  # a cell is half a patch
+    assert features.shape == (2, stem.early_width, 64 // side, 64 // side)
+    assert torch.equal(stem.late(features), stem(image))
 
 
 def test_conv_stem_sees_only_neighbours() -> None:
@@ -39,7 +104,7 @@ def test_conv_stem_sees_only_neighbours() -> None:
 class Mean(nn.Module):
     """Embeds each of the k x k cells of a crop as its mean colour."""
 
-    def forward(self, crops: torch.Tensor) -> torch.Tensor:
+    def forward(self, crops: Tensor) -> Tensor:
         cells = nn.functional.adaptive_avg_pool2d(crops, 2)
         return cells.flatten(2).transpose(1, 2).repeat(1, 1, 8)
 
@@ -59,6 +124,92 @@ def test_region_tokens_come_from_their_boxes(stride: float) -> None:
     assert tokens[0, 0, 0, 1, 0].item() == pytest.approx(10 + 3 * 10, abs=1e-3)
     assert tokens[1, 0, 1, 1, 0].item() == pytest.approx(5 * 10 - 14, abs=1e-3)
     assert tokens[0, 1, 1, 0, 0].item() == pytest.approx(20 + 3 * 12, abs=1e-3)
+
+
+class Crops(nn.Module):
+    """Gives the first values of each of the k x k cells of a crop as its tokens, and keeps the crops."""
+
+    def __init__(self, grid: int) -> None:
+        super().__init__()
+        self.grid = grid
+
+    def forward(self, crops: Tensor) -> Tensor:
+        self.seen = crops
+        cells = crops.unflatten(2, (self.grid, -1)).unflatten(4, (self.grid, -1))  # (B R, C, k, p, k, p)
+        return cells.permute(0, 2, 4, 1, 3, 5).flatten(1, 2).flatten(2)[..., :8]
+
+
+def bilinear(channel: Tensor, x: float, y: float) -> float:
+    """The value at a point of a map (H, W) whose pixels have their values in their middles; constant at the border."""
+    height, width = channel.shape
+    x, y = min(max(x - 0.5, 0), width - 1), min(max(y - 0.5, 0), height - 1)
+    left, top = min(int(x), width - 2), min(int(y), height - 2)
+    (a, b), (c, d) = channel[top : top + 2, left : left + 2].tolist()
+    return (a * (left + 1 - x) + b * (x - left)) * (top + 1 - y) + (c * (left + 1 - x) + d * (x - left)) * (y - top)
+
+
+def roi_align(channel: Tensor, box: list[float], side: int) -> list[list[float]]:
+    """He et al. 2017: every cell is the mean of 2 x 2 points, at a quarter and three quarters of its sides."""
+    x0, y0, x1, y1 = box
+    width, height = (x1 - x0) / side, (y1 - y0) / side
+    quarters = list(product((0.25, 0.75), repeat=2))
+    return [
+        [
+            sum(bilinear(channel, x0 + (j + u) * width, y0 + (i + v) * height) for u, v in quarters) / 4
+            for j in range(side)
+        ]
+        for i in range(side)
+    ]
+
+
+@pytest.mark.parametrize("stride", [1.0, 2.0, 4.0])
+def test_regions_are_cropped_by_roi_align(stride: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    source = torch.rand(2, 3, 30, 30, generator=generator)
+    boxes = torch.tensor(
+        [[[1.3, 2.0, 7.9, 8.6], [0.0, 0.0, 30.0, 30.0]], [[4.0, 5.5, 5.0, 6.5], [10.2, 3.1, 29.2, 22.1]]]
+    )
+    grid, side = 3, 2
+    embed = RegionEmbed(Crops(grid), ("mouth", "nose"), side, stride, grid, 8, position=None)
+    tokens = embed(source, boxes * stride - (stride - 1) / 2, torch.zeros(2, 2 * grid**2, 2))
+    assert embed.patch_embed.seen.shape == (4, 3, grid * side, grid * side)
+    for face, region in product(range(2), range(2)):
+        expected = [roi_align(channel, boxes[face, region].tolist(), grid * side) for channel in source[face].double()]
+        assert torch.allclose(embed.patch_embed.seen[2 * face + region], torch.tensor(expected), atol=1e-5)
+    names = torch.cat([embed.name_embed["mouth"], embed.name_embed["nose"]])
+    assert torch.equal(tokens, embed.patch_embed(embed.patch_embed.seen).view(2, 18, 8) + names)
+
+
+def test_region_tokens_know_where_they_are() -> None:
+    source, boxes = torch.rand(2, 3, 12, 12), torch.tensor([[[1.0, 2.0, 7.0, 8.0]], [[0.0, 4.0, 4.0, 8.0]]])
+    centres = token_centres(boxes, 2).flatten(1, 2)
+    told = RegionEmbed(Crops(2), ("nose",), 3, 1.0, 2, 8, position=partial(sincos_2d, dim=8, patch_size=4))
+    untold = RegionEmbed(Crops(2), ("nose",), 3, 1.0, 2, 8, position=None)
+    untold.load_state_dict(told.state_dict())
+    expected = untold(source, boxes, centres) + sincos_2d(centres, 8, 4)
+    assert torch.equal(told(source, boxes, centres), expected)
+
+
+@pytest.mark.parametrize("rounded", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_regions_are_cropped_in_full_precision(rounded: torch.dtype, autocast: bool) -> None:
+    source = torch.rand(2, 3, 12, 12).to(rounded)
+    boxes = torch.tensor([[[1.3, 2.1, 7.9, 8.7]]] * 2).to(torch.float32 if autocast else rounded)
+    embed = RegionEmbed(Crops(2), ("nose",), 3, 1.0, 2, 8, position=None)
+    with torch.autocast("cpu", rounded, enabled=autocast):
+        embed(source, boxes, torch.zeros(2, 4, 2))
+    assert embed.patch_embed.seen.dtype == torch.float32
+    expected = [[roi_align(channel, boxes[0, 0].tolist(), 6) for channel in face] for face in source]
+    assert torch.allclose(embed.patch_embed.seen, torch.tensor(expected), atol=1e-5)
+
+
+def test_names_of_regions_start_small() -> None:
+    torch.manual_seed(0)
+    embed = RegionEmbed(nn.Identity(), ("mouth", "nose"), 4, 1.0, region_grid=8, embed_dim=256, position=None)
+    assert [*embed.name_embed] == ["mouth", "nose"]
+    for parameter in embed.name_embed.values():
+        assert parameter.shape == (64, 256)
+        assert parameter.std().item() == pytest.approx(0.02, rel=0.03)  # as positions in ViT
 
 
 def test_hard_attention_keeps_the_best_patches_in_order_and_every_region() -> None:
@@ -90,4 +241,25 @@ def test_hard_attention_without_regions() -> None:
     assert keep_patches(tokens, scores, layout, 2).x.flatten().tolist() == [0, 1, 4]
     assert keep_patches(tokens, scores, layout, 2).valid is None
     assert keep_patches(tokens, scores, layout, 0).x.flatten().tolist() == [0]
-    assert keep_patches(tokens, scores, layout, 2, by_mask=True).valid.tolist() == [[True, True, False, False, True]]
+    masked = keep_patches(tokens, scores, layout, 2, by_mask=True)
+    assert masked.valid.tolist() == [[True, True, False, False, True]]
+    assert masked.valid.dtype == torch.bool
+
+
+def test_hard_attention_takes_a_patch_without_weight_before_one_that_is_gone() -> None:
+    layout = TokenLayout(1, (1, 3), 0, 1)
+    x = torch.arange(4.0)[None, :, None]
+    tokens = Tokens(x, torch.tensor([[True, False, True, True]]), x.expand(-1, -1, 2))
+    scores = torch.tensor([[1.0, 0.9, 0.0, 0.0]])
+    assert keep_patches(tokens, scores, layout, 2).x.flatten().tolist() == [0, 2, 3]
+    assert keep_patches(tokens, scores, layout, 2, by_mask=True).valid.tolist() == [[True, False, True, True]]
+
+
+@pytest.mark.parametrize("by_mask", [False, True])
+def test_hard_attention_stays_on_the_device(by_mask: bool) -> None:
+    layout = TokenLayout(1, (2, 2), 1, 1)
+    x = torch.zeros(2, 6, 8, device="meta")
+    tokens = Tokens(x, torch.ones(2, 6, dtype=torch.bool, device="meta"), x[..., :2])
+    kept = keep_patches(tokens, x[..., 0], layout, 2, by_mask)
+    assert kept.x.shape == (2, 6 if by_mask else 4, 8)
+    assert {value.device.type for value in kept} == {"meta"}

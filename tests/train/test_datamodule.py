@@ -7,13 +7,14 @@ import torch
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.train.datamodule import FaceDataModule
 
 
 def test_splits_and_batches(drawn: Path) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, size=48)
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, spec=CropSpec(48))
     assert data.labels == list(EXPRESSIONS)
     sizes = [len(data.dataset(split)) for split in ("train", "val", "test")]
     assert sum(sizes) == 170
@@ -36,7 +37,7 @@ def test_balanced_sampling_draws_every_class_equally_often(tmp_path: Path) -> No
     image = encode_png(np.zeros((8, 8), np.uint8))
     rows = [Row(image, str(i), "train", "x" if i % 10 else "y") for i in range(400)]
     write_manifest(tmp_path / "m.parquet", Reading(("x", "y"), rows), "made")
-    data = FaceDataModule(tmp_path / "m.parquet", batch_size=400, num_workers=0, balanced=True, size=8)
+    data = FaceDataModule(tmp_path / "m.parquet", batch_size=400, num_workers=0, balanced=True, spec=CropSpec(8))
     (batch,) = data.train_dataloader()
     assert 0.4 < batch.target[:, 1].mean() < 0.6
 
@@ -49,12 +50,12 @@ def test_the_last_batch_of_several_processes_is_left_out_unless_it_is_the_only_o
     write_manifest(tmp_path / "m.parquet", Reading(("x",), [Row(image, "a", "train", "x")] * rows), "made")
     monkeypatch.setattr("fer_vit.train.datamodule._processes", lambda: 2)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
-    data = FaceDataModule(tmp_path / "m.parquet", batch_size=4, num_workers=0, size=8)
+    data = FaceDataModule(tmp_path / "m.parquet", batch_size=4, num_workers=0, spec=CropSpec(8))
     assert [len(batch.path) for batch in data.train_dataloader()] == sizes
 
 
 def test_another_batch_size_cannot_go_on_in_mid_epoch(drawn: Path) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, size=48)
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, spec=CropSpec(48))
     position = {"epoch": 1, "batches": 1, **data._order()}
     for name, value in (("batch_size", 25), ("seed_everything", 7), ("balanced", True), ("world_size", 2)):
         data.load_state_dict({**position, name: value})
@@ -65,7 +66,7 @@ def test_another_batch_size_cannot_go_on_in_mid_epoch(drawn: Path) -> None:
 
 
 def test_a_position_counts_once(drawn: Path) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", batch_size=25, num_workers=0, size=48)
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=25, num_workers=0, spec=CropSpec(48))
     first = [batch.row.tolist() for batch in data.train_dataloader()]
     data.load_state_dict({"epoch": 0, "batches": 3, **data._order()})
     assert [batch.row.tolist() for batch in data.train_dataloader()] == first[3:]
@@ -76,7 +77,7 @@ def test_a_position_counts_once(drawn: Path) -> None:
     "change", [{"epoch": "x"}, {"batches": None}, {"batches": 10**30}, {"epoch": -5}, {"epoch": 1.5}]
 )
 def test_a_position_that_is_none_is_refused(change: dict[str, object], drawn: Path) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, size=48)
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, spec=CropSpec(48))
     data.load_state_dict({"epoch": 1, "batches": 1, **data._order(), **change})
     with pytest.raises(FerVitError, match="Go on from another checkpoint"):
         data.train_dataloader()

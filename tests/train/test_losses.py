@@ -37,3 +37,22 @@ def test_class_weights() -> None:
     first = torch.from_numpy(labels == 0)
     plain = torch.nn.functional.cross_entropy(logits[first], torch.zeros(4, dtype=torch.long))
     assert expression_loss(logits, target, weight=weight).item() == pytest.approx(plain.item() * 4 / 7, rel=1e-5)
+
+
+def test_a_class_with_less_than_one_image_counts_as_one() -> None:
+    assert balanced_weights(torch.tensor([0.5, 3.5])).tolist() == pytest.approx([4 / 2, 4 / (2 * 3.5)])
+    assert balanced_weights(torch.tensor([1, 3])).dtype == torch.float32
+
+
+def test_the_loss_is_computed_in_float32() -> None:
+    torch.manual_seed(0)
+    logits, target = 50 * torch.randn(64, 8).half(), torch.eye(8).double()[torch.arange(64) % 8]
+    exact = torch.nn.functional.cross_entropy(logits.double(), target).item()
+    assert expression_loss(logits, target).item() == pytest.approx(exact, rel=1e-6)
+
+
+def test_smoothing_and_weights_are_off_unless_asked_for() -> None:
+    torch.manual_seed(0)
+    logits, target = torch.randn(4, 3), torch.eye(3)[[0, 1, 2, 0]]
+    assert expression_loss(logits, target) == expression_loss(logits, target, 0.0, torch.ones(3))
+    assert expression_loss(logits, target) < expression_loss(3 * logits, target, 0.9)

@@ -1,16 +1,26 @@
 import copy
+import inspect
 import math
-from dataclasses import replace
+import warnings
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.utils.class_weight import compute_class_weight
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
+from fer_vit.face.regions import DEFAULT_REGIONS
+from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.mix import cutmix, drop_regions, mixup
+from fer_vit.processes import derived_seed
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.task import FERTask, warmup_cosine
+from fer_vit.train.task import FERTask, not_finite, warmup_cosine
 
 NETWORK = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), stem="conv"
@@ -34,6 +44,23 @@ def batch(size: int = 6) -> Batch:
 def build(**change: object) -> FERTask:
     torch.manual_seed(0)
     return FERTask(NETWORK, ["a", "b", "c"], **change)
+
+
+def with_trainer(task: FERTask, **values: object) -> FERTask:
+    task._trainer = SimpleNamespace(**values)  # type: ignore[assignment]
+    return task
+
+
+def log_into(task: FERTask) -> dict[str, tuple[float, dict[str, object]]]:
+    """Returns what the task logs from now on: value and options by name."""
+    logged = {}
+
+    def log(name: str, value: torch.Tensor, **options: object) -> None:
+        logged[name] = (float(value), options)
+
+    task.log = log  # type: ignore[method-assign, assignment]
+    task.log_dict = lambda values: [log(*item) for item in values.items()]  # type: ignore[method-assign, assignment]
+    return logged
 
 
 @pytest.mark.parametrize(
@@ -60,11 +87,81 @@ def test_every_recipe_learns_a_batch(change: dict[str, float]) -> None:
     assert logits.argmax(1).tolist() == [0, 1, 2, 0, 1, 2]
 
 
+def smoothed_loss(logits: torch.Tensor, target: torch.Tensor, smoothing: float, weight: list[float] | None) -> float:
+    """Cross-entropy by its formula, in float64."""
+    z, t = logits.detach().double().numpy(), target.double().numpy()
+    log_p = z - np.log(np.exp(z).sum(1, keepdims=True))
+    per_class = -((1 - smoothing) * t + smoothing / t.shape[1]) * log_p
+    return float((per_class * (weight or [1.0] * t.shape[1])).sum(1).mean())
+
+
+STEPS = {
+    "plain": {},
+    "label smoothing": {"label_smoothing": 0.3},
+    "region dropout": {"region_dropout": 0.9},
+    "mixup": {"mixup": 0.4},
+    "cutmix": {"cutmix": 1.0},
+    "both, now mixup": {"mixup": 0.4, "cutmix": 0.01},
+    "both, now cutmix": {"mixup": 0.4, "cutmix": 0.99},
+    "cutmix, now neither": {"cutmix": 0.01},
+    "all": {"label_smoothing": 0.2, "region_dropout": 0.9, "mixup": 0.4, "cutmix": 0.99},
+}
+
+
+@pytest.mark.parametrize("weight", [None, [0.5, 2.0, 1.0]], ids=["", "class weights"])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_training_step_is_its_parts_in_order(name: str, weight: list[float] | None) -> None:
+    change = STEPS[name]
+    task, data = build(**change).train(), batch()
+    task.class_weight = None if weight is None else torch.tensor(weight)
+    logged = log_into(task)
+    torch.manual_seed(5)
+    loss = task.training_step(data, 0)
+    torch.manual_seed(5)
+    net, target = task.net, data.target
+    tokens = net.tokenize(data.image, data.boxes, data.valid)
+    if "region_dropout" in change:
+        tokens = drop_regions(tokens, net.layout, change["region_dropout"])
+        assert not tokens.valid.all()
+    if "cutmix" in change:
+        assert 0.01 < torch.rand(()) < 0.99
+    if change.get("cutmix", 0) > 0.5:
+        tokens, target = cutmix(tokens, target, data.boxes, net.layout, 8)
+    elif "mixup" in change:
+        tokens, target = mixup(tokens, target, change["mixup"])
+    assert (target is data.target) == (name in ("plain", "label smoothing", "region dropout", "cutmix, now neither"))
+    logits = net.forward_head(net.forward_features(tokens))
+    expected = smoothed_loss(logits, target, change.get("label_smoothing", 0), weight)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    assert loss.requires_grad
+    assert logged == {"train/loss": (loss.item(), {"prog_bar": True, "sync_dist": True})}
+
+
 def test_without_mixing_the_step_is_the_plain_loss() -> None:
     task = build().eval()
     data = batch()
     plain = torch.nn.functional.cross_entropy(task.net(data.image, data.boxes, data.valid), data.target)
     assert torch.allclose(task.training_step(data, 0), plain, atol=1e-6)
+
+
+@pytest.mark.parametrize("counts", [[4, 2, 1], [0, 5, 5]])
+def test_balanced_class_weights_are_scikit_learns(counts: list[int]) -> None:
+    data = SimpleNamespace(class_counts=lambda: torch.tensor(counts))
+    task = with_trainer(build(class_weight="balanced"), datamodule=data)
+    assert task.class_weight is None
+    task.on_fit_start()
+    labels = np.repeat(np.arange(3), counts)
+    present = np.unique(labels)
+    expected = np.zeros(3)
+    # scikit-learn knows no class without images: n / (C count) has 3 classes here.
+    expected[present] = compute_class_weight("balanced", classes=present, y=labels) * len(present) / 3
+    assert task.class_weight.tolist() == pytest.approx(expected)
+    plain = with_trainer(build(), datamodule=data)
+    plain.on_fit_start()
+    assert plain.class_weight is None
+    moved = with_trainer(build(class_weight="balanced"), datamodule=data).to("meta")
+    moved.on_fit_start()
+    assert moved.class_weight.device.type == "meta"
 
 
 def test_repeats_do_not_count() -> None:
@@ -111,21 +208,149 @@ def test_every_step_of_every_process_draws_random_numbers_of_its_own() -> None:
     assert drawn[0] == drawn[-1]
 
 
+def test_a_gpu_draws_from_the_seed_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "5")
+    task = with_trainer(build(), global_rank=3, current_epoch=2)
+    task.on_train_batch_start(batch(), 7)
+    assert seeds == []
+    task._device = torch.device("cuda", 0)
+    task.on_train_batch_start(batch(), 7)
+    assert seeds == [derived_seed(5, 2, 7, 3)] == [torch.default_generator.initial_seed()]
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "compiled", "in_bf16"),
+    [
+        ("fit", "bf16-mixed", True, True),
+        ("fit", "bf16-mixed", False, True),
+        ("fit", "32-true", True, False),
+        ("validate", "bf16-mixed", True, False),
+        ("test", "32-true", False, False),
+    ],
+)
+def test_kernel_and_compilation(
+    stage: str, precision: str, compiled: bool, in_bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, chosen = [], []
+    monkeypatch.setattr("fer_vit.train.task.fused_is_faster", lambda *args: asked.append(args) or "choice")
+    monkeypatch.setattr("fer_vit.train.task.use_fused_attention", lambda *args: chosen.append(args))
+    monkeypatch.setattr(torch, "compile", lambda function: ("compiled", function))
+    device = torch.device("cpu")
+    task = build(compile=compiled)
+    plain = task.net.forward_features
+    with_trainer(task, strategy=SimpleNamespace(root_device=device), precision=precision).setup(stage)
+    assert asked == [(device, 1 + 16 + 2 * 4, in_bf16)]  # class token, patches, two regions of four tokens
+    assert chosen == [(task.net, "choice")]
+    now = task.net.forward_features
+    assert now == (("compiled", plain) if compiled and stage == "fit" else plain)
+
+
 def test_layer_decay_reaches_the_optimiser() -> None:
-    task = build(lr=1e-3, layer_decay=0.5, weight_decay=0.1)
-
-    class Trainer:
-        estimated_stepping_batches = 100
-
-    task._trainer = Trainer()  # type: ignore[assignment]
+    task = with_trainer(build(lr=1e-3, layer_decay=0.5, weight_decay=0.1), estimated_stepping_batches=100)
     made = task.configure_optimizers()
     named = {id(p): name for name, p in task.net.named_parameters()}
-    rates = {named[id(p)]: g["initial_lr"] for g in made["optimizer"].param_groups for p in g["params"]}
+    groups = {named[id(p)]: group for group in made["optimizer"].param_groups for p in group["params"]}
+    rates = {name: group["initial_lr"] for name, group in groups.items()}
     assert rates["vit.head.weight"] == pytest.approx(1e-3)
     assert rates["vit.blocks.1.attn.qkv.weight"] == pytest.approx(5e-4)
     assert rates["vit.blocks.0.attn.qkv.weight"] == pytest.approx(2.5e-4)
     assert rates["vit.cls_token"] == pytest.approx(1.25e-4)
     assert rates.keys() == {name for name, _ in task.net.named_parameters()}
+    decays = {name: group["weight_decay"] for name, group in groups.items()}
+    assert decays["vit.blocks.0.attn.qkv.weight"] == 0.1
+    assert {decays[name] for name in ("vit.pos_embed", "vit.cls_token", "vit.head.bias", "vit.norm.weight")} == {0.0}
+
+
+@pytest.mark.parametrize(("warmup", "rise"), [(0.1, 20), (0.0, 0), (0.25, 50), (1.0, 200)])
+def test_the_schedule_of_a_run(warmup: float, rise: int) -> None:
+    task = with_trainer(build(lr=0.5, warmup=warmup, min_lr=0.2), estimated_stepping_batches=200)
+    made = task.configure_optimizers()
+    optimiser, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    assert type(optimiser) is torch.optim.AdamW
+    assert made["lr_scheduler"]["interval"] == "step"
+    rates = []
+    for _ in range(201):
+        assert len({group["lr"] for group in optimiser.param_groups}) == 1
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    assert rates[0] == pytest.approx(0.5 / (rise + 1))
+    assert rates[rise] == max(rates) == pytest.approx(0.5)
+    assert rates[rise:] == sorted(rates[rise:], reverse=True)
+    if rise < 200:
+        assert rates[200] == pytest.approx(0.5 * 0.2)
+        middle = (200 + rise) // 2
+        assert rates[middle] == pytest.approx(0.5 * (0.2 + 0.8 / 2))
+
+
+def test_a_schedule_of_one_step_and_beyond_the_last() -> None:
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = warmup_cosine(optimiser, steps=1, warmup_steps=1, floor=0.25)
+    (factor,) = schedule.lr_lambdas
+    assert [factor(step) for step in range(4)] == pytest.approx([0.5, 1.0, 0.25, 0.25])
+
+
+def test_a_run_without_an_end_has_no_schedule() -> None:
+    with pytest.raises(FerVitError) as error:
+        with_trainer(build(), estimated_stepping_batches=math.inf).configure_optimizers()
+    words = "The learning rate falls over all steps: give trainer.max_epochs or max_steps a number."
+    assert str(error.value) == words
+
+
+def test_the_users_learning_rate_wins_over_the_checkpoints() -> None:
+    old = with_trainer(build(lr=1e-3, weight_decay=0.05), estimated_stepping_batches=100)
+    made = old.configure_optimizers()
+    optimiser, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    for _ in range(40):
+        optimiser.step()
+        schedule.step()
+    new = with_trainer(
+        build(lr=0.5, weight_decay=0.2, layer_decay=1.0, warmup=0.1, min_lr=0.01), estimated_stepping_batches=100
+    )
+    new.lr_schedulers = lambda: schedule  # type: ignore[method-assign]
+    new.on_train_start()
+    (factor, *_) = schedule.lr_lambdas
+    assert 0.01 < factor(40) < 1
+    for group in optimiser.param_groups:
+        assert group["initial_lr"] == 0.5
+        assert group["lr"] == pytest.approx(0.5 * factor(40))
+    assert {group["weight_decay"] for group in optimiser.param_groups} == {0.0, 0.2}
+    assert set(schedule.base_lrs) == {0.5}
+    optimiser.step()
+    schedule.step()
+    assert [group["lr"] for group in optimiser.param_groups] == pytest.approx(
+        [0.5 * factor(41)] * len(schedule.base_lrs)
+    )
+
+
+@pytest.mark.parametrize("stage", ["val", "test"])
+def test_metrics_of_a_stage(stage: str) -> None:
+    task = build().eval()
+    logged = log_into(task)
+    step = {"val": task.validation_step, "test": task.test_step}[stage]
+    end = {"val": task.on_validation_epoch_end, "test": task.on_test_epoch_end}[stage]
+    large, small = batch(6), batch(2)
+    for data in (large, small):
+        step(data, 0)
+    with torch.no_grad():
+        logits = [task.net(data.image, data.boxes, data.valid) for data in (large, small)]
+    target = torch.cat([large.target, small.target])
+    preds, true = torch.cat(logits).argmax(1), target.argmax(1)
+    end()
+    assert logged.keys() == {f"{stage}/{name}" for name in ("accuracy", "f1", "ece", "loss", "uar")}
+    # Every image counts once, whatever batch it is in.
+    assert logged[f"{stage}/loss"][0] == pytest.approx(smoothed_loss(torch.cat(logits), target, 0, None), rel=1e-5)
+    assert logged[f"{stage}/accuracy"] == (pytest.approx((preds == true).float().mean().item()), {"prog_bar": True})
+    with warnings.catch_warnings(action="ignore"):
+        assert logged[f"{stage}/uar"][0] == pytest.approx(balanced_accuracy_score(true, preds))
+    assert task.confusion.sum() == 8
+    assert task.confusion.sum(1).tolist() == torch.bincount(true, minlength=3).tolist()
+    step(small, 0)
+    end()
+    assert task.confusion.sum() == 2  # and nothing of the epoch before
+    assert logged[f"{stage}/loss"][0] == pytest.approx(smoothed_loss(logits[1], small.target, 0, None), rel=1e-5)
 
 
 def test_another_architecture_or_other_classes_are_said(checkpoint: Path) -> None:
@@ -144,18 +369,126 @@ def test_another_architecture_or_other_classes_are_said(checkpoint: Path) -> Non
         task.on_load_checkpoint(other)
 
 
+def test_the_differences_of_a_checkpoint_are_named() -> None:
+    task = build()
+    state = task.state_dict()
+
+    def refusal(**parts: object) -> str:
+        with pytest.raises(FerVitError) as error:
+            task.on_load_checkpoint({"state_dict": state, **parts})
+        return str(error.value)
+
+    task.on_load_checkpoint({"state_dict": state})
+    assert refusal(hyper_parameters={"labels": ["b", "a", "c"]}) == (
+        "The checkpoint's classes are b, a, c, but the manifest's are a, b, c. Use the manifest it was trained on, or "
+        "one with the same classes in the same order."
+    )
+    end = "Leave out the config that changes the network, or choose another checkpoint."
+    less = {name: value for name, value in state.items() if name != "net.vit.norm.bias"}
+    assert refusal(state_dict=less) == (
+        "The checkpoint is of another architecture: `net.vit.norm.bias` is nothing in it, but (32,) in this model. "
+        + end
+    )
+    assert refusal(state_dict={**state, "net.more": torch.zeros(2, 3)}) == (
+        "The checkpoint is of another architecture: `net.more` is (2, 3) in it, but nothing in this model. " + end
+    )
+
+
+def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
+    change = {"align": "crop", "lr": 0.5, "class_weight": "balanced", "mixup": 2.0, "cutmix": 1.0, "warmup": 0.0}
+    task = build(**change)
+    defaults = {name: one.default for name, one in inspect.signature(FERTask).parameters.items()}
+    assert dict(task.hparams) == {**defaults, "network": asdict(NETWORK), "labels": ["a", "b", "c"], **change}
+    again = FERTask(**task.hparams)
+    assert again.hparams == task.hparams
+    assert again.net.config == NETWORK
+    assert (again.net.align, again.net.template, again.net.labels) == ("crop", TEMPLATE, ["a", "b", "c"])
+
+
+def test_a_checkpoint_asks_for_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    monkeypatch.setattr("fer_vit.train.task.RegionViT", lambda *args: built.append(args) or torch.nn.Linear(1, 1))
+    network = replace(NETWORK, pretrained="weights.pth")
+    task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
+    assert built == [(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)]
+    assert task.hparams["network"]["pretrained"] is False
+
+
+def test_the_standard_recipe() -> None:
+    defaults = {name: one.default for name, one in inspect.signature(FERTask).parameters.items()}
+    assert defaults == {
+        "network": RegionViTConfig(regions=DEFAULT_REGIONS),
+        "labels": None,
+        "align": "landmarks",
+        "template": TEMPLATE,
+        "lr": 1e-3,
+        "weight_decay": 0.05,
+        "layer_decay": 1.0,
+        "warmup": 0.1,
+        "min_lr": 0.01,
+        "label_smoothing": 0.0,
+        "class_weight": "none",
+        "region_dropout": 0.0,
+        "mixup": 0.0,
+        "cutmix": 0.0,
+        "compile": False,
+    }
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay", "mixup"])
+def test_settings_that_must_not_be_negative(name: str) -> None:
+    with pytest.raises(FerVitError) as error:
+        build(**{name: -0.1})
+    assert str(error.value) == f"Expected model.{name} to be 0 or more, but got -0.1."
+    build(**{name: 0.0})
+    build(**{name: 7.0})
+
+
+@pytest.mark.parametrize("name", ["layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout", "cutmix"])
+def test_settings_that_are_shares(name: str) -> None:
+    for value in (-0.1, 1.1):
+        with pytest.raises(FerVitError) as error:
+            build(**{name: value})
+        assert str(error.value) == f"Expected model.{name} to be from 0 to 1, but got {value}."
+    build(**{name: 0.0})
+    build(**{name: 1.0})
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"labels": None}, "Expected the labels"),
+        ({"labels": None}, r"^Expected the labels in order, but got none\.$"),
+        ({"labels": []}, r"^Expected the labels in order, but got none\.$"),
         ({"network": RegionViTConfig(regions=("ear",))}, "Expected regions out of .* got `ear`"),
         ({"network": RegionViTConfig(regions=("nose", "nose"))}, "every region once"),
-        ({"network": RegionViTConfig(regions=("nose",), tokens="region"), "cutmix": 1.0}, "rectangle of patches"),
+        (
+            {"network": RegionViTConfig(regions=("nose",), tokens="region"), "cutmix": 1.0},
+            r"^CutMix cuts out a rectangle of patches: use tokens: patch or both, or cutmix: 0\.$",
+        ),
     ],
 )
 def test_contradictions_are_said(change: dict[str, object], words: str) -> None:
     with pytest.raises(FerVitError, match=words):
         FERTask(**{"labels": ["a", "b"], **change})
+
+
+@pytest.mark.parametrize(
+    ("bad", "advice", "images"),
+    [
+        ([1], "Look at these images", "y"),
+        ([0, 2], "Look at these images", "x, z"),
+        ([0, 1, 2], "Lower model.lr, or use float32", "x, y, z"),
+        ([], "Lower model.lr, or use float32", "x, y, z"),
+    ],
+)
+def test_the_images_of_a_loss_that_is_not_finite(bad: list[int], advice: str, images: str) -> None:
+    logits = torch.zeros(3, 4)
+    logits[bad, 1] = torch.inf
+    error = not_finite(torch.tensor(torch.inf), logits, ["x", "y", "z"], "epoch 1, step 20")
+    assert str(error) == (
+        f"The loss is inf (epoch 1, step 20). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` goes on from a "
+        f"checkpoint. Images: {images}"
+    )
 
 
 def test_a_loss_that_is_not_finite_names_the_images() -> None:
@@ -174,5 +507,11 @@ def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
     with torch.no_grad():
         task.net.vit.norm.weight.fill_(torch.nan)
     task._evaluate(batch(), "val")
-    with pytest.raises(FerVitError, match="The loss on the val split is nan: the weights are lost"):
+    logged = log_into(task)
+    with pytest.raises(FerVitError) as error:
         task.on_validation_epoch_end()
+    assert str(error.value) == (
+        "The loss on the val split is nan: the weights are lost. Lower model.lr or set trainer.gradient_clip_val; "
+        "`--ckpt_path` goes on from a checkpoint."
+    )
+    assert logged == {}

@@ -1,0 +1,80 @@
+"""A run of the Trainer: what it prints, and how it ends when something outside of it fails."""
+
+import signal
+import sys
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+import torch.distributed as dist
+from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from fer_vit.errors import FerVitError
+from fer_vit.model.cost import describe
+from fer_vit.train.checkpoints import newest_checkpoint
+
+BF16 = ("avx512_bf16", "amx_bf16", "bf16")
+"""Instructions that multiply in bfloat16, by torch's names: two of x86, one of ARM."""
+
+
+def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
+    """Runs a verb; a process that fails kills those it started, which would wait for it.
+
+    Args:
+        verb: The Trainer's method: fit, validate or test.
+        trainer: The Trainer.
+        model: The FERTask.
+        **options: What else the method takes.
+
+    Raises:
+        FerVitError: Another process of the run is gone, or the disk is full.
+        SystemExit: SIGTERM came.
+    """
+    if verb == "fit":
+        print_once(f"RegionViT: {describe(model.net)}.")
+    try:
+        getattr(trainer, verb)(model, **options)
+    except BaseException as error:
+        processes = getattr(trainer.strategy.launcher, "procs", [])  # none if torchrun or SLURM started them
+        while processes:  # emptied, so that Lightning finds no dead one and kills this process before it speaks
+            processes.pop().kill()
+        callbacks: list[Any] = trainer.checkpoint_callbacks
+        last = newest_checkpoint({Path(callback.dirpath) for callback in callbacks if callback.dirpath})
+        if isinstance(error, SIGTERMException):
+            go_on = f" Go on with the same options and `--ckpt_path {last}`." if last and verb == "fit" else ""
+            print_once(f"Ended by SIGTERM.{go_on}")
+            sys.exit(128 + signal.SIGTERM)
+        if message := explain(error, last):
+            raise FerVitError(message) from error
+        raise
+
+
+def explain(error: BaseException, last: Path | None) -> str | None:
+    """Returns the line that tells of a full disk or of a process that is gone; None for any other error."""
+    if isinstance(error, OSError) and error.errno == ENOSPC:  # of the logs: `AtomicCheckpointIO` speaks for itself
+        go_on = f"Go on with `--ckpt_path {last}`" if last else "Start again"
+        return f"Cannot write the logs ({error.strerror}). {go_on} when there is room."
+    if not dist.is_initialized() or not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
+        return None
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it speaks
+    go_on = (
+        f"Go on with the same options and `--ckpt_path {last}`." if last else "Start again: there is no checkpoint yet."
+    )
+    return f"Another process of this run died or no longer answers; it may have said why. {go_on}"
+
+
+def has_bf16(accelerator: str) -> bool:
+    """Tells whether the GPU, if there is one and it is wanted, or else the CPU has instructions for bfloat16."""
+    if torch.cuda.is_available() and accelerator in ("auto", "gpu", "cuda"):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    has = torch.cpu.get_capabilities()
+    return torch.backends.mkldnn.is_available() and any(has.get(name) for name in BF16)  # type: ignore[no-untyped-call]
+
+
+@rank_zero_only
+def print_once(line: str) -> None:
+    """Prints a line, in the first process of a run alone."""
+    print(line)

@@ -1,0 +1,127 @@
+"""Hardware, and how a run ends when something outside of it fails."""
+
+import errno
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from fer_vit.errors import FerVitError
+from fer_vit.train import run as module
+from fer_vit.train.run import explain, has_bf16, run
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "has"),
+    [
+        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, False),  # bfloat16 would be emulated
+        ({"avx512_f": True, "avx512_bf16": True, "amx_bf16": False}, True),
+        ({"avx512_bf16": False, "amx_tile": True, "amx_bf16": True}, True),
+        ({"avx2": True}, False),
+        ({"neon": True, "bf16": True}, True),
+        ({"neon": True, "bf16": False}, False),
+    ],
+)
+def test_a_cpu_computes_in_bf16_by_its_own_instructions(
+    capabilities: dict[str, bool], has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert [has_bf16(accelerator) for accelerator in ("auto", "cpu")] == [has, has]
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not has_bf16("auto")
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_gpu_computes_in_bf16_unless_the_cpu_is_wanted(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_supported(including_emulation: bool = True) -> bool:
+        return native or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": not native})
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert [has_bf16(name) for name in ("auto", "gpu", "cuda", "cpu")] == [native, native, native, not native]
+
+
+LOST = "Another process of this run died or no longer answers; it may have said why. "
+
+
+@pytest.mark.parametrize(
+    ("error", "initialized", "last", "line"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left"),
+            False,
+            None,
+            "Cannot write the logs (No space left). Start again when ",
+        ),
+        (
+            OSError(errno.ENOSPC, "Full"),
+            True,
+            "a",
+            "Cannot write the logs (Full). Go on with `--ckpt_path a` when there",
+        ),
+        (OSError(errno.EACCES, "No"), True, "a", None),
+        (ValueError("x"), True, "a", None),
+        (torch.distributed.DistError("x"), True, "a", f"{LOST}Go on with the same options and `--ckpt_path a`."),
+        (RuntimeError("[gloo/transport/tcp] x"), True, None, f"{LOST}Start again: there is no checkpoint yet."),
+        (RuntimeError("[gloo/transport/tcp] x"), False, "a", None),
+    ],
+)
+def test_what_is_said_of_failures_from_outside(
+    error: Exception, initialized: bool, last: str | None, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: initialized)
+    handlers = []
+    monkeypatch.setattr(signal, "signal", lambda *args: handlers.append(args))
+    said = explain(error, last and Path(last))
+    assert said == line if line is None else said.startswith(line)
+    # torchrun ends the others by SIGTERM, also the one that still has to say why
+    assert handlers == ([(signal.SIGTERM, signal.SIG_IGN)] if line and line.startswith(LOST) else [])
+
+
+def failing(error: BaseException, folder: Path) -> SimpleNamespace:
+    """A Trainer that fails, with a process that it started and a checkpoint."""
+
+    def fail(model: object, **options: object) -> None:
+        raise error
+
+    killed: list[int] = []
+    processes = [SimpleNamespace(kill=lambda: killed.append(1))]
+    (folder / "last.ckpt").touch()
+    return SimpleNamespace(
+        fit=fail,
+        test=fail,
+        strategy=SimpleNamespace(launcher=SimpleNamespace(procs=processes)),
+        checkpoint_callbacks=[SimpleNamespace(dirpath=None), SimpleNamespace(dirpath=str(folder))],
+        killed=killed,
+    )
+
+
+def test_a_run_that_fails_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "describe", lambda net: "small")
+    trainer = failing(KeyboardInterrupt(), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run("fit", trainer, SimpleNamespace(net=None))
+    assert trainer.killed == [1]
+    assert trainer.strategy.launcher.procs == []
+    with pytest.raises(FerVitError, match="when there is room"):
+        run("test", failing(OSError(errno.ENOSPC, "Full"), tmp_path), None)
+
+
+@pytest.mark.parametrize("verb", ["fit", "test"])
+def test_a_run_that_sigterm_ends_names_its_checkpoint(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "describe", lambda net: "small")
+    with pytest.raises(SystemExit) as end:
+        run(verb, failing(SIGTERMException(), tmp_path), SimpleNamespace(net=None))
+    assert end.value.code == 143
+    go_on = f"Ended by SIGTERM. Go on with the same options and `--ckpt_path {tmp_path / 'last.ckpt'}`."
+    lines = ["RegionViT: small.", go_on] if verb == "fit" else ["Ended by SIGTERM."]
+    assert capsys.readouterr().out.splitlines() == lines
