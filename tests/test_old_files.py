@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fer_vit.data.manifest import Manifest
+from fer_vit.face.crop import CropSpec
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.datamodule import FaceDataModule
@@ -56,7 +57,7 @@ def test_manifests(name: str) -> None:
 
 
 def test_shards_are_streamed() -> None:
-    data = FaceDataModule(OLD / "shards", batch_size=1, num_workers=0, size=32)
+    data = FaceDataModule(OLD / "shards", batch_size=1, num_workers=0, spec=CropSpec(32))
     names = [Path(path).name for batch in data.train_dataloader() for path in batch.path]
     assert sorted(names) == sorted(path.name for path in (OLD / "pictures" / "train").rglob("*.png"))
 
