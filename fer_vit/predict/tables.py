@@ -64,7 +64,10 @@ def check_folder(plan: Plan) -> str:
 def fingerprint(model: Recognizer) -> str:
     """Returns 16 characters that tell a model from others: a hash of its weights and of all that its use needs."""
     net = model.net
-    digest = hashlib.sha256(str((net.config, net.labels, net.align, net.template, net.temperature)).encode())
+    text = str((net.config, net.labels, net.align, net.template, net.temperature))
+    # With the options of version 0.1 that are no more, so that predictions which it began can be resumed
+    text = text.replace("pos_embed=", "patch_downscale=1, pos_embed=", 1).replace("), [", ", head_drop_rate=0.0), [", 1)
+    digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
