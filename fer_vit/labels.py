@@ -30,19 +30,19 @@ def canonical(name: str) -> str:
     return SYNONYMS.get(name, name)
 
 
-def check_labels(names: Sequence[object], place: object) -> None:
-    """Checks labels out of a file or folder: people must be able to read them and to tell them apart.
+def check_labels(names: Sequence[object], path: object) -> None:
+    """Checks labels read from a file or folder: people must be able to read them and to tell them apart.
 
     Args:
-        names: What stands where the labels should.
-        place: What to call the file in messages.
+        names: What the file has for labels.
+        path: What to call the file in messages.
 
     Raises:
         FerVitError: They are none, too many, the same, or not text that can be shown.
     """
     odd = [name for name in names if not (isinstance(name, str) and len(name) <= 100 and name.isprintable() and name)]
     if odd:
-        raise FerVitError(f"{place}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")
+        raise FerVitError(f"{path}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")
     if not 0 < len(set(names)) == len(names) <= 1000:
         came = short(", ".join(map(str, names)) or "none")
-        raise FerVitError(f"{place}: expected 1 to 1,000 labels that differ from each other, but got {came}.")
+        raise FerVitError(f"{path}: expected 1 to 1,000 labels that differ from each other, but got {came}.")

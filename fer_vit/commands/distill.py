@@ -1,4 +1,4 @@
-"""The verb `distill`: what trained models say becomes a part of the votes that the next one learns from."""
+"""The verb `distill`: predictions of trained models are mixed into the votes that the next one learns from."""
 
 from pathlib import Path
 
@@ -34,8 +34,8 @@ def distill(
         teachers: Checkpoints of `fer-vit fit`, folders of `fer-vit export` or names out of `fer-vit models`.
         manifest: What the teachers learned from: a table of `fer-vit prepare` with labels.
         output: The manifest to write.
-        weight: Part of the teachers in the new votes, from 0 to 1.
-        overwrite: Whether an existing manifest may be replaced; that of the people's votes never is.
+        weight: Weight of the teachers in the new votes, from 0 to 1.
+        overwrite: Whether an existing manifest may be replaced; the one that is read never is.
 
     Raises:
         FerVitError: A teacher or the manifest is not there, their labels differ, or OUTPUT cannot be written.
@@ -43,15 +43,15 @@ def distill(
     check_number("weight", weight, 0, 1)
     check_output(output, overwrite)
     rows = Manifest.read(manifest)
-    rows.check_place(output)
-    said = []
+    rows.check_copy(output)
+    probabilities = []
     for teacher in teachers:
         model = load(str(teacher))
         looks = [evaluate_logits(model, manifest, "train", mirrored) for mirrored in (False, True)]
         votes = looks[0][1]
-        said.append(torch.stack([logits.softmax(-1) for logits, _ in looks]).mean(0))
-        agreement = (said[-1].argmax(-1) == votes.argmax(-1)).float().mean()
+        probabilities.append(torch.stack([logits.softmax(-1) for logits, _ in looks]).mean(0))
+        agreement = (probabilities[-1].argmax(-1) == votes.argmax(-1)).float().mean()
         print(f"{teacher}: agrees with {agreement:.1%} of {len(votes):,} faces")
-    mixed = (1 - weight) * votes + weight * torch.stack(said).mean(0)
+    mixed = (1 - weight) * votes + weight * torch.stack(probabilities).mean(0)
     rows.with_votes("train", mixed.double().numpy()).write(output)
     print(f"{output}: {len(rows):,} rows")

@@ -53,6 +53,8 @@ def prepare(
 
         fer-vit prepare folder photos.zip data/photos.parquet
 
+        fer-vit prepare drawn data/drawn data/drawn.parquet --count 2000
+
         fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
 
     Args:

@@ -1,7 +1,7 @@
-"""Faces of a manifest as samples, and the order in which they come.
+"""Faces of a manifest as samples.
 
-Order and augmentation of a run follow from its seed and the epoch alone, so that it goes on as if nothing had happened,
-and any number of processes or workers sees the same faces, changed in the same way.
+Their order and augmentation follow from the run's seed and the epoch alone: an interrupted run resumes as if it had
+never stopped, and any number of processes or workers sees the same faces, changed in the same way.
 """
 
 from collections.abc import Callable, Iterator

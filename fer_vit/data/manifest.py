@@ -108,26 +108,26 @@ class Manifest:
         rows = np.flatnonzero(pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False))
         for row, values in zip(rows, votes.tolist(), strict=True):
             column[row] = values
-        place = self.table.schema.get_field_index("votes")
-        changed = self.table.set_column(place, SCHEMA.field("votes"), pa.array(column, SCHEMA.field("votes").type))
+        index = self.table.schema.get_field_index("votes")
+        changed = self.table.set_column(index, SCHEMA.field("votes"), pa.array(column, SCHEMA.field("votes").type))
         return Manifest(self.path, changed, self.names)
 
-    def check_place(self, path: Path) -> None:
-        """Raises FerVitError when this manifest cannot be written there: in its own place, or away from its images."""
+    def check_copy(self, path: Path) -> None:
+        """Raises FerVitError when a copy there would replace this manifest, or lie away from its images."""
         mine = Path(self.path)
         if path.resolve() == mine.resolve():
             raise FerVitError(f"{path} would replace the manifest that is read. Choose another name.")
         files = pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py()
         if files and path.parent.resolve() != mine.parent.resolve():
-            raise FerVitError(f"{self.path} names image files relative to its folder. Choose a place in it.")
+            raise FerVitError(f"{self.path} names image files relative to its folder. Choose a path in it.")
 
     def write(self, path: Path) -> None:
-        """Writes the manifest to another place, see `check_place`.
+        """Writes a copy of the manifest.
 
         Raises:
-            FerVitError: The folder cannot be written, or the place does not fit.
+            FerVitError: The folder cannot be written, or it is no path for a copy, see `check_copy`.
         """
-        self.check_place(path)
+        self.check_copy(path)
         with atomic_write(path) as file:
             pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
 
@@ -152,6 +152,6 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
     return counts
 
 
-def no_label(place: str | Path, split: Split) -> FerVitError:
+def no_label(path: str | Path, split: Split) -> FerVitError:
     """Returns the error of a split that has rows without a label."""
-    return FerVitError(f"{place} has {split} rows without a label. Give every row one, or predict instead.")
+    return FerVitError(f"{path} has {split} rows without a label. Give every row one, or predict instead.")

@@ -56,9 +56,9 @@ class Batch(NamedTuple):
     to_crop: Tensor
 
     def split(self, size: int) -> Iterator["Batch"]:
-        """Yields the batch in parts of at most `size` faces."""
+        """Yields the batch in chunks of at most `size` faces."""
         for start in range(0, len(self.path), size):
-            yield Batch(*(None if part is None else part[start : start + size] for part in self))  # type: ignore[arg-type]
+            yield Batch(*(None if field is None else field[start : start + size] for field in self))  # type: ignore[arg-type]
 
     def ready(self, device: torch.device) -> "Batch":
         """Brings what the model reads to its device, the images as numbers in [0, 1]."""

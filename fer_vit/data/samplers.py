@@ -1,4 +1,4 @@
-"""The order in which faces come, as a function of seed and epoch, dealt out to processes."""
+"""The order in which faces come: a function of seed and epoch, dealt out to processes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,16 +16,16 @@ from fer_vit.processes import run_seed
 class TrainSampler(DistributedSampler[Draw]):
     """Deals the rows of an epoch out to processes in a random order, each with the seed of its augmentation.
 
-    The order is that of one process, dealt out in turn: what a batch of every process holds together, one process would
-    have in a batch. Rows that are too few for one each come again; those that are too many stay away, other ones in
-    every epoch.
+    The order is that of a single process, dealt out in turn, so the batches of all ranks together are the batch that
+    one process would have. Processes get equally many rows: those left over are skipped, other ones in every epoch; if
+    there are fewer rows than processes, some come twice.
 
     Args:
         dataset: The rows.
-        weights: How often each row is drawn, with repetition, as parts of 1 (M,); None: every row once.
+        weights: Probability of each row (M,), drawn with replacement; None: every row once.
         num_replicas: Number of processes.
         rank: This one's.
-        start: The epoch that a run goes on with, and how many of its rows have had their turn.
+        start: The epoch in which a run resumes, and how many of its rows were read before.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class TrainSampler(DistributedSampler[Draw]):
         self.epoch = start[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Lightning speaks of epoch 0 before it has read the checkpoint."""
+        """Sets the epoch; Lightning says 0 before it has read the checkpoint, which does not count."""
         self.epoch = max(epoch, self.start[0])
 
     @property
     def done(self) -> int:
-        """How many rows of the epoch, over all processes, have had their turn."""
+        """How many rows of the epoch were read before, by all processes together."""
         return self.start[1] if self.epoch == self.start[0] else 0
 
     def __iter__(self) -> Iterator[Draw]:
@@ -56,23 +56,23 @@ class TrainSampler(DistributedSampler[Draw]):
         rng = np.random.default_rng((self.seed, self.epoch))
         order = rng.permutation(rows) if self.weights is None else rng.choice(rows, rows, p=self.weights)
         seeds = rng.integers(2**31, size=rows)
-        places = np.arange(self.done + self.rank, self.num_samples * self.num_replicas, self.num_replicas) % rows
-        return (Draw(int(order[place]), int(seeds[place])) for place in places)
+        mine = np.arange(self.done + self.rank, self.num_samples * self.num_replicas, self.num_replicas) % rows
+        return (Draw(int(order[index]), int(seeds[index])) for index in mine)
 
 
 class EvalSampler(DistributedSampler[Draw]):
     """Deals rows out to processes in order; rows that only fill up the last round are marked as repeats.
 
-    A plain `DistributedSampler` repeats rows so that every process gets as many, and they would count twice in the
-    figures.
+    A plain `DistributedSampler` repeats rows so that every process gets equally many, and they would count twice in the
+    results.
     """
 
     def __init__(self, dataset: FaceDataset, num_replicas: int | None = None, rank: int | None = None) -> None:
         super().__init__(dataset, num_replicas, rank, shuffle=False)
 
     def __iter__(self) -> Iterator[Draw]:
-        for place, row in zip(range(self.rank, self.total_size, self.num_replicas), super().__iter__(), strict=True):
-            yield Draw(row, repeat=place >= len(self.dataset))  # type: ignore[arg-type]
+        for index, row in zip(range(self.rank, self.total_size, self.num_replicas), super().__iter__(), strict=True):
+            yield Draw(row, repeat=index >= len(self.dataset))  # type: ignore[arg-type]
 
 
 def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:

@@ -26,8 +26,8 @@ class AugmentConfig:
         brightness: Largest relative change of brightness.
         contrast: Largest relative change of contrast.
         erase: Probability that a rectangle is erased.
-        jitter: Standard deviation of each landmark's error as a fraction of the crop's side, for a model that is to
-            work where landmarks are guessed: regions are then cropped beside their true place.
+        jitter: Standard deviation of noise on each landmark, as a fraction of the crop's side. It moves the regions,
+            for a model that is to work where landmarks are imprecise.
     """
 
     mirror: float = 0.5
@@ -83,7 +83,7 @@ class Augment:
                     p=config.erase,
                 )
             )
-        # Landmarks that leave the crop stay, in their rows. albumentations puts a pixel's centre at whole numbers.
+        # Landmarks that leave the crop keep their rows. albumentations puts a pixel's centre at integer coordinates.
         self.pipeline = A.Compose(steps, keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
 
     def __call__(self, image: Image, landmarks: Array, seed: int) -> tuple[Image, Array]:
@@ -92,7 +92,7 @@ class Augment:
         The same seed gives the same result.
         """
         rng = np.random.default_rng(seed)
-        # One stream for all steps: a seed would start the same one in each, and erase only what is shifted.
+        # One generator for all steps: with a seed each would draw the same numbers, and erase only what is shifted.
         self.pipeline.set_random_state(rng, random.Random(seed))
         if rng.random() < self.config.mirror:
             image, landmarks = mirror(image, landmarks)

@@ -32,7 +32,7 @@ Embed = Literal["auto", "always"]
 def write_manifest(
     path: Path, reading: Reading, source: str, embed: Embed = "auto", together: str | None = None
 ) -> None:
-    """Writes a manifest, which is there when it is whole.
+    """Writes a manifest atomically.
 
     Args:
         path: The Parquet file; an existing one is replaced.
@@ -44,7 +44,9 @@ def write_manifest(
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read or does not lie below the folder.
     """
-    meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__, "together": together}
+    meta: dict[str, object] = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
+    if together:
+        meta["together"] = together
     schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), ROW_GROUP):
@@ -60,7 +62,7 @@ def check_shards(reading: Reading, shards: int) -> None:
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes a folder of shards, which is there when it is whole.
+    """Writes a folder of shards atomically.
 
     Training rows are dealt out in a random order, the same for the same rows, so that every shard is a fair sample of
     them; the other splits have one file each. Images are kept inside.
@@ -80,10 +82,10 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
     counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
     names = [(split, k, shard_name(split, k, count)) for split, count in counts.items() for k in range(count)]
     together = hashlib.sha256("\n".join(row.name for row in reading.rows).encode("utf-8", "backslashreplace"))
-    with atomic_write(folder) as part:
+    with atomic_write(folder) as new:
         for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
             dealt = rows[split][number :: counts[split]]
-            write_manifest(part / name, replace(reading, rows=dealt), source, "always", together.hexdigest())
+            write_manifest(new / name, replace(reading, rows=dealt), source, "always", together.hexdigest())
 
 
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:

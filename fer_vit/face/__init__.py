@@ -1,1 +1,1 @@
-"""Faces in images: geometry, regions, detection. numpy and OpenCV, no torch."""
+"""Faces in images: regions, crops, detection, image files. NumPy and OpenCV, no torch."""

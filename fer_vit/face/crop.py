@@ -32,9 +32,9 @@ def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: boo
 
     Args:
         image: The image (H, W, 3), RGB uint8.
-        landmarks: Points (5, 2) in the image, or None: then the image is taken whole.
+        landmarks: Points (5, 2) in the image, or None: then all of the image is taken.
         spec: How a face becomes a crop.
-        framed: The image is the crop of one face already, so that a model with `align` "crop" takes it whole.
+        framed: The image is the crop of one face already, so that a model with `align` "crop" takes all of it.
 
     Returns:
         The crop (S, S, 3), the landmarks in it (5, 2), without known ones where the template has them, and the matrix
@@ -49,7 +49,7 @@ def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: boo
 
 
 def place_regions(landmarks: Array, spec: CropSpec) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Returns region boxes (R, 4) and which are there (R,), for landmarks (5, 2) in crop pixels."""
+    """Returns region boxes (R, 4) and which are visible (R,), for landmarks (5, 2) in crop pixels."""
     boxes = region_boxes(landmarks, spec.regions)
     valid = visible(boxes, spec.size)
     boxes[~valid] = 0.0
@@ -57,41 +57,41 @@ def place_regions(landmarks: Array, spec: CropSpec) -> tuple[NDArray[np.float32]
 
 
 BORDER = cv2.BORDER_REPLICATE
-"""Outside an image its border goes on: an edge that the camera never saw would look like a contour of the face."""
+"""Outside an image its border is repeated: an edge that the camera never saw would look like a contour of the face."""
 INTERPOLATION = cv2.INTER_CUBIC
 """Linear interpolation would blur small faces."""
 
 
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
-    """Draws the crop (size, size, 3) that `matrix`, image to crop pixels, describes; past its border the image goes on.
+    """Draws the crop (size, size, 3) that `matrix`, image to crop pixels, describes.
 
-    Strong reductions are done in two steps, the first by area averaging, because a warp reads only its neighbours and
-    would alias.
+    Strong reductions are done in two steps, the first by area averaging, because a warp reads only neighbouring pixels
+    and would alias.
     """
     m = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
     if 0 < scale < 0.5:
-        image, m = _window(image, m, size, margin=2 / scale)  # most of a photo is not the face
+        image, m = _window(image, m, size, margin=2 / scale)  # a face is little of a photo
         # Twice the target's resolution remains for the warp itself.
         height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
         reduced = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
         back = np.array([[image.shape[1] / width, 0.0, 0.0], [0.0, image.shape[0] / height, 0.0]])
         image, m = np.asarray(reduced, np.uint8), compose(m, back)
-    # OpenCV puts a pixel's centre at whole numbers; here it lies at +0.5.
+    # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5.
     m = m + np.array([[0.0, 0.0, 0.5 * (m[0, 0] + m[0, 1]) - 0.5], [0.0, 0.0, 0.5 * (m[1, 0] + m[1, 1]) - 0.5]])
     return np.asarray(cv2.warpAffine(image, m, (size, size), flags=INTERPOLATION, borderMode=BORDER), np.uint8)
 
 
 def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Image, Array]:
-    """Returns the part of an image that a crop shows, with a margin in its pixels, and the matrix from there."""
+    """Cuts out what a crop shows of an image, with a margin in pixels; returns it with the matrix from there."""
     corners = apply(invert(matrix), [(0, 0), (size, 0), (0, size), (size, size)])
-    whole = np.array(image.shape[1::-1])
-    start = np.clip(np.floor(corners.min(0) - margin), 0, whole - 1).astype(int)
-    stop = np.clip(np.ceil(corners.max(0) + margin), start + 1, whole).astype(int)
+    end = np.array(image.shape[1::-1])
+    start = np.clip(np.floor(corners.min(0) - margin), 0, end - 1).astype(int)
+    stop = np.clip(np.ceil(corners.max(0) + margin), start + 1, end).astype(int)
     return image[start[1] : stop[1], start[0] : stop[0]], compose(matrix, np.column_stack([np.eye(2), start]))
 
 
 def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:
-    """Mirrors a crop (S, S, 3) and its landmarks (5, 2): their coordinates, and which row is left and which right."""
+    """Mirrors a crop (S, S, 3) and its landmarks (5, 2): coordinates, and rows, since left becomes right."""
     mirrored: Array = landmarks * [-1.0, 1.0] + [image.shape[1], 0.0]
     return np.ascontiguousarray(image[:, ::-1]), mirrored[list(MIRRORED)]

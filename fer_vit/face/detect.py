@@ -1,4 +1,4 @@
-"""Face detection: an image becomes faces with five landmarks. YuNet through OpenCV; others fit the Protocol."""
+"""Face detection: the faces of an image with five landmarks each, by YuNet or another `Detector`."""
 
 import os
 from pathlib import Path
@@ -55,7 +55,7 @@ class YuNet:
 
     Args:
         path: The ONNX file; `yunet_path()` when left out.
-        min_score: Faces below are left out. For crops that hold a face see `CROP_SCORE`.
+        min_score: Faces with a lower score are left out. For crops that hold a face see `CROP_SCORE`.
     """
 
     def __init__(self, path: Path | None = None, min_score: float = 0.6) -> None:
@@ -64,7 +64,7 @@ class YuNet:
         self._net: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves the network behind, which cannot be pickled and is read again where it is needed."""
+        """Drops the network, which cannot be pickled and is loaded again where it is needed."""
         return {**self.__dict__, "_net": None}
 
     def __call__(self, image: Image) -> list[Face]:
@@ -73,7 +73,7 @@ class YuNet:
         fine = _resize(image, min(max(longest, MIN_SIDE), MAX_SIDE))
         faces = self._look(fine, image)
         if longest > MIN_SIDE:
-            # A face of more than some 500 pixels falls to pieces, so the large ones are taken from a small copy.
+            # A face of more than some 500 pixels is detected in fragments, so large ones are taken from a small copy.
             large = [face for face in self._look(_resize(fine, MIN_SIDE), image) if _side(face) > longest / 3]
             faces = large + [face for face in faces if not any(_centre_within(face, other) for other in large)]
         return sorted(faces, key=lambda face: (-face.score, *face.box))
@@ -94,7 +94,7 @@ class YuNet:
         ]
 
     def _load(self) -> Any:
-        # OpenCV 5 warns that its new engine knows no targets, though only the default one is asked for.
+        # OpenCV 5 warns that its new engine has no targets, though only the default one is asked for.
         level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
         try:
             return cv2.FaceDetectorYN.create(str(self.path), "", (MIN_SIDE, MIN_SIDE), self.min_score)
@@ -107,8 +107,8 @@ class YuNet:
 def detect_in_crop(detector: Detector, image: Image) -> Face | None:
     """Finds the face that an image is a crop of.
 
-    The detector sees the crop at 224 pixels without a border: one of grey, of replicated or of reflected pixels only
-    lost faces. An image that turns out to be a photo with a small face, or without one, is looked at again in full.
+    The detector sees the crop at 224 pixels without padding: grey, replicated or reflected, it only lost faces. An
+    image that turns out to be a photo with a small face, or without one, is searched again at its full size.
 
     Args:
         detector: Finds the faces, with a low threshold: see `CROP_SCORE`.

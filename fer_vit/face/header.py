@@ -1,4 +1,7 @@
-"""What an encoded image says of itself, read without decoding: a few bytes can claim more pixels than memory has.
+"""What an encoded image says of itself, read without decoding: a few bytes can claim more pixels than memory holds.
+
+OpenCV has a limit of its own (`OPENCV_IO_MAX_IMAGE_PIXELS`), which is not enough: it is fixed when a process first
+imports cv2, holds for the user's own images too, and counts the pixels of a JPEG after its reduction (4.12, 5.0).
 
 Formats that are not listed here reach no decoder, so that a stranger's file cannot choose one that is rarely used.
 Pillow would read the sizes in 30 microseconds, nearly as long as a small PNG takes to decode; this takes one or two.
@@ -14,19 +17,19 @@ Size = tuple[int, int]
 
 JPEG = b"\xff\xd8\xff"
 MARKER = re.compile(rb"\xff([\x01-\xfe])")
-"""Where a JPEG says what comes next; among its compressed pixels a zero follows every 255."""
+"""The start of a JPEG's segment; among compressed pixels every 0xff is followed by 0x00."""
 START_OF_SCAN, END = 0xDA, 0xD9
 ALONE = frozenset((0x01, *range(0xD0, 0xD8)))
-"""Markers that nothing belongs to."""
+"""Markers without contents."""
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of a JPEG's size, one for each way of compression."""
+"""Markers of a JPEG's size, one for each kind of compression."""
 PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))
 """Those that are not progressive."""
 
 WIDTH, HEIGHT = 256, 257
 """The tags of a TIFF's size."""
 INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
-"""The types of a TIFF that its size may have."""
+"""The types in which a TIFF may give its size."""
 MOST_ENTRIES = 4096
 """libtiff reads no directory that has more."""
 
@@ -35,8 +38,8 @@ def image_size(data: bytes) -> Size | None:
     """Reads the size that an encoded image claims to have.
 
     Returns:
-        Width and height; (0, 0) where the format or its decoder allows no more than 16,384 x 16,384 pixels; None for
-        what is of no known format or ends too soon.
+        Width and height; (0, 0) where the format or its decoder allows no more than 16,384 x 16,384 pixels; None if the
+        format is unknown or the header is truncated.
     """
     for signature, read in READERS.items():
         if re.match(signature, data, re.DOTALL):
@@ -50,7 +53,7 @@ def image_size(data: bytes) -> Size | None:
 def count_scans(data: bytes) -> int:
     """Returns how many times a decoder goes over the pixels of a JPEG; 0 for other formats.
 
-    A progressive JPEG is drawn again and again, finer each time, and a scan of all its pixels may have few bytes.
+    A progressive JPEG is decoded in scans, each finer than the last, and a scan of all pixels may have few bytes.
     """
     scans, components = 0, b""
     for marker, at in _markers(data) if data.startswith(JPEG) else ():
@@ -58,7 +61,7 @@ def count_scans(data: bytes) -> int:
             components = data[at + 7 : at + 8]
         if marker == START_OF_SCAN:
             scans += 1
-            if data[at + 2 : at + 3] == components:  # all that there is
+            if data[at + 2 : at + 3] == components:  # one scan has all of them
                 break
     return scans
 
@@ -72,7 +75,7 @@ def _jpeg(data: bytes) -> Size | None:
 
 
 def _markers(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the markers of a JPEG as libjpeg finds them, and where their contents begin."""
+    """Yields the markers of a JPEG as libjpeg finds them, each with the offset of its contents."""
     at = len(JPEG) - 1
     while (found := MARKER.search(data, at)) and (marker := found[1][0]) != END:
         at = found.end()
@@ -92,7 +95,7 @@ def _gif(data: bytes) -> Size:
 def _bmp(data: bytes) -> Size:
     (header,) = unpack_from("<I", data, 14)
     width, height = unpack_from("<HH" if header == 12 else "<ii", data, 18)
-    return abs(width), abs(height)  # rows from the top have a negative height
+    return abs(width), abs(height)  # the height is negative where rows go from top to bottom
 
 
 def _webp(data: bytes) -> Size:
@@ -111,7 +114,7 @@ def _tiff(data: bytes) -> Size:
     sides = {WIDTH: 0, HEIGHT: 0}
     for at in range(first, first + step * min(entries, MOST_ENTRIES), step):
         tag, kind = unpack_from(order + "HH", data, at)
-        if tag in sides:  # of several, the largest: decoders differ in which one they take
+        if tag in sides:  # the largest of several: decoders differ in which one they take
             sides[tag] = max(sides[tag], unpack_from(order + INTEGERS[kind], data, at + value)[0])
     return sides[WIDTH], sides[HEIGHT]
 

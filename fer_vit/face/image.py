@@ -17,9 +17,9 @@ from fer_vit.geometry import Image
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif")
 )
-"""What counts as an image when a folder is read, in lower case; whether it can be decoded is another matter."""
+"""What counts as an image in a folder, in lower case, whether or not it can be decoded."""
 REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}
-"""OpenCV's bits that ask for a smaller image; its own constants are for grey or BGR."""
+"""OpenCV's flags for a smaller image; its named constants are for grey or BGR."""
 ORIENTATION = Base.Orientation
 MAX_PIXELS = 2**28
 """Larger images are not decoded: a file of 68 bytes can claim 4,295 megapixels.
@@ -28,7 +28,7 @@ MAX_PIXELS = 2**28
 photos of a phone have 201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AVIF: sixteen, 4.2 GB).
 """
 MAX_SCANS = 100
-"""JPEGs of more scans are not decoded: 300 bytes make the decoder go over all pixels once more. Ten are usual."""
+"""JPEGs of more scans are not decoded: 300 bytes send the decoder over all pixels once more. Ten are usual."""
 UNREADABLE = "not an image that can be decoded"
 
 
@@ -67,7 +67,7 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 def check_cost(data: bytes) -> None:
     """Raises ImageError for an encoded image that would take too much memory or time, or is of no known format.
 
-    The whole image counts, however much smaller it is decoded: a progressive JPEG is held whole in any case.
+    The full size counts, however much smaller it is decoded: a progressive JPEG is held in full in any case.
     """
     size = image_size(data)
     if size is None:
@@ -80,16 +80,16 @@ def check_cost(data: bytes) -> None:
 
 
 def reduction_to(data: bytes, least: int) -> int:
-    """Returns the strongest reduction that leaves at least so many pixels to an encoded JPEG's longer side.
+    """Returns the strongest reduction that leaves an encoded JPEG's longer side at least so many pixels.
 
-    1 for other formats, which are decoded whole in any case; and where a turned image would lie beside its place, since
-    a side that the reduction does not divide is filled up at the end that EXIF brings to the front.
+    1 for other formats, which are decoded in full anyway, and for a JPEG that EXIF turns and whose sides the reduction
+    does not divide: the padding at their end would come to the front and shift the image.
     """
     try:
-        # Reads the header alone. `Image.open` would refuse the large photos that need this most.
+        # Reads the header only. `Image.open` would refuse the large photos that need this most.
         image = JpegImageFile(io.BytesIO(data))
         turned = image.getexif().get(ORIENTATION, 1) != 1
-    except Exception:  # Pillow raises many kinds for torn headers
+    except Exception:  # Pillow raises many kinds for broken headers
         return 1
     return max(
         factor
@@ -105,14 +105,14 @@ def read_image(path: Path) -> Image:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads a file whole. Raises ImageError when it cannot be read."""
+    """Reads a file. Raises ImageError when it cannot be read."""
     if path.exists() and not path.is_file():
         raise ImageError("not a regular file")  # reading a pipe would wait for ever
     try:
         return path.read_bytes()
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error
-    except ValueError as error:  # a zero among its letters
+    except ValueError as error:  # a NUL byte in the path
         raise ImageError("not a name that a file can have") from error
 
 

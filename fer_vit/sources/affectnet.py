@@ -55,7 +55,7 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
 
 
 def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None:
-    """Adds a split's images to a reading. Both folders are listed once: a look at every file would take minutes."""
+    """Adds a split's images to a reading. Both folders are listed once: to look up every file would take minutes."""
     images = {}
     for name in os.listdir(root / folder / "images"):
         stem, suffix = os.path.splitext(name)

@@ -1,4 +1,4 @@
-"""What the sources share: the held-out split, tables of text, and the errors that name a place."""
+"""What the sources share: the held-out split, tables of text, and the errors that name file and line."""
 
 import csv
 import os
@@ -15,7 +15,7 @@ from fer_vit.errors import FerVitError
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     """Moves a tenth of every class of the training images into each of `splits`.
 
-    The choice hangs on the images' names alone (by their CRC-32), so it is the same on every machine and in every run.
+    The choice depends on the images' names alone (by their CRC-32), so it is the same on every machine.
     A small class gives one image as long as train keeps one.
 
     Args:

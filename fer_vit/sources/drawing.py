@@ -25,7 +25,7 @@ Fill = Callable[[Array, ArrayLike], None]
 
 @dataclass(frozen=True)
 class Parameters:
-    """What makes an expression: 0 is neutral, 1 or -1 the full movement. A name begins with the part that moves."""
+    """What makes an expression: 0 is neutral, 1 or -1 the full movement. A name begins with the feature that moves."""
 
     brow_raise: float = 0.0
     brow_slope: float = 0.0  # inner ends down, outer ends up
@@ -58,7 +58,7 @@ REGIONS_OF = {
     "nose": ("nose",),
     "mouth": ("mouth",),
 }
-"""The regions in whose boxes a part is drawn, whatever its parameters."""
+"""The regions in whose boxes a feature is drawn, whatever its parameters."""
 
 JITTER = 0.18
 """How far a person's parameters lie from the table's at most; the same shift in all expressions of the person."""
@@ -195,7 +195,7 @@ def _light(image: Array, look: Look, rng: np.random.Generator) -> Image:
 
 
 def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:
-    # OpenCV puts a pixel's centre at whole numbers and is given coordinates in sixteenths of a pixel.
+    # OpenCV puts a pixel's centre at integer coordinates and is given them in sixteenths of a pixel.
     points = ((apply(to_canvas, outline) - 0.5) * 16).round().astype(np.int32)
     cv2.fillPoly(canvas, [points], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
 
@@ -204,7 +204,7 @@ def _oval(x: float, y: float, width: float, up: float, down: float | None = None
     """A superellipse (49, 2) with half axes `width`, `up` and `down` (or `up`); rows 24 to 48 are the upper half."""
     across, along = COS, SIN
     if power != 2:
-        across, along = (np.sign(part) * np.abs(part) ** (2 / power) for part in (COS, SIN))
+        across, along = (np.sign(axis) * np.abs(axis) ** (2 / power) for axis in (COS, SIN))
     return np.stack([x + width * across, y + along * np.where(SIN < 0, up, up if down is None else down)], 1)
 
 
@@ -224,7 +224,7 @@ def _blend(colour: Array, other: Array, share: float) -> Array:
     return colour + min(max(share, 0.0), 1.0) * (other - colour)
 
 
-# Parts of the face, drawn from back to front.
+# Features of the face, drawn from back to front.
 
 
 def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:

@@ -39,24 +39,32 @@ def read(root: Path) -> Reading:
     """
     folders = _folders(root)
     splits = {folder: SPLIT_FOLDERS[folder.name.lower()] for folder in folders if folder.name.lower() in SPLIT_FOLDERS}
-    reading = Reading((), [])
-    for folder, split in (splits or {root: "train"}).items():
-        _read_split(root, folder, split, reading)
-    if not reading.rows:
-        raise not_found(root, "images in class folders, for example train/happy/1.jpg or happy/1.jpg,")
-    reading.rows.sort(key=lambda row: row.name)
-    labels = {str(row.label) for row in reading.rows}
-    if not splits and len(labels) < 2:
-        raise FerVitError(f"Expected folders of two classes or more in {root}, but got only {labels}. Go up or down.")
-    known = tuple(name for name in EXPRESSIONS if name in labels)
-    reading.names = known + tuple(sorted(labels - set(known)))
+    reading = _read_splits(root, splits or {root: "train"})
     if not splits:
+        if len(reading.names) < 2:
+            raise FerVitError(
+                f"Expected folders of two classes or more in {root}, but got only {set(reading.names)}. Go up or down."
+            )
         reading.notes.append(f"No split folders in {root}.")
         return hold_out(reading, ("val", "test"))
     found = {row.split for row in reading.rows}
     reading.notes += [f"{folder} is not a split and was not read." for folder in folders if folder not in splits]
     reading.notes += [f"No {split} split in {root}." for split in SPLITS if split not in found]
     return reading if "val" in found else hold_out(reading)
+
+
+def _read_splits(root: Path, splits: dict[Path, Split]) -> Reading:
+    """Reads the class folders of folders of known split, and orders what they hold."""
+    reading = Reading((), [])
+    for folder, split in splits.items():
+        _read_split(root, folder, split, reading)
+    if not reading.rows:
+        raise not_found(root, "images in class folders, for example train/happy/1.jpg or happy/1.jpg,")
+    reading.rows.sort(key=lambda row: row.name)
+    labels = {str(row.label) for row in reading.rows}
+    known = tuple(name for name in EXPRESSIONS if name in labels)
+    reading.names = known + tuple(sorted(labels - set(known)))
+    return reading
 
 
 def _folders(folder: Path) -> list[Path]:

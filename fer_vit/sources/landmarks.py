@@ -13,14 +13,14 @@ from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.processes import cores, worker_pool
 
 CHUNK = 100
-"""Images that a worker is handed at once."""
+"""Images that a worker gets at a time."""
 
 
 def add_landmarks(reading: Reading, detector: Detector | None, workers: int | None = None) -> Reading:
     """Reads every image once: the unreadable ones are dropped, and landmarks are found where a row has none.
 
     Args:
-        reading: What a source found; stays as it is.
+        reading: What a source found; it is not changed.
         detector: Finds the faces, or None to read the images only.
         workers: Processes; all cores when left out.
 
@@ -50,7 +50,7 @@ def _look(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
             image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
             face = detect_in_crop(detector, image) if detector and row.landmarks is None else None
         except ImageError as error:
-            looked.append(str(error).partition(":")[0])  # by which they are counted
+            looked.append(str(error).partition(":")[0])  # without numbers, so that equal reasons are counted together
             continue
         except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
             looked.append("the image cannot be processed")

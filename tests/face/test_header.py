@@ -10,7 +10,7 @@ from PIL import Image
 
 from fer_vit.face.header import count_scans, image_size
 from fer_vit.face.image import MAX_PIXELS, MAX_SCANS, ImageError, decode_image, reduction_to
-from tests.helpers.hostile import BOMBS, FORMATS, many_scans, picture, tiff_bomb
+from tests.helpers.hostile import BOMBS, FORMATS, bomb, many_scans, picture, tiff_bomb
 
 
 def encoded(kind: str, size: tuple[int, int], **how: object) -> bytes:
@@ -69,10 +69,10 @@ def test_other_formats_and_short_files_reach_no_decoder(data: bytes) -> None:
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_an_image_error(name: str) -> None:
-    assert len(BOMBS[name]) < 100_000
+    assert len(bomb(name)) < 100_000
     words = "too many scans of a JPEG: 1,000" if name == "scans" else r"too large: \d\d,\d\d\d x \d\d,\d\d\d pixels"
     with pytest.raises(ImageError, match=f"^{words}, the limit is "):
-        decode_image(BOMBS[name], 8 if name == "progressive" else 1)
+        decode_image(bomb(name), 8 if name in ("jpeg", "progressive") else 1)  # which OpenCV's own limit lets pass
 
 
 def test_the_largest_photos_of_phones_pass() -> None:
@@ -100,7 +100,7 @@ def test_torn_headers_have_a_size_or_none(kind: str) -> None:
         for _ in range(rng.randrange(4)):
             data[rng.randrange(min(len(data), 300))] = rng.randrange(256)
         torn.append(bytes(data))
-    torn += [bomb[:end] for bomb in BOMBS.values() for end in range(100)]
+    torn += [bomb(name)[:end] for name in BOMBS for end in range(100)]
     for data in torn:
         size = image_size(data)
         assert size is None or (len(size) == 2 and min(size) >= 0)
