@@ -18,7 +18,7 @@ from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.report.faithfulness import faithfulness_figure, faithfulness_table
+from fer_vit.report.charts import faithfulness_figure, faithfulness_table
 from fer_vit.store.hub import DEFAULT
 
 Table: TypeAlias = dict[str, dict[str, Interval]]

@@ -82,10 +82,7 @@ def prepare(
         embed = embed if base == root else "always"  # what is unpacked is gone afterwards
         reading = read(base)
         check_labels(reading.names, root)  # what cannot be written is said before every image is read
-        if shards is None:
-            check_images(reading, out.parent, embed)
-        else:
-            check_shards(reading, shards)
+        check_shards(reading, shards) if shards else check_images(reading, out.parent, embed)
         reading = _with_landmarks(reading, root, detector, workers)
         write = partial(write_shards, shards=shards) if shards else partial(write_manifest, embed=embed)
         write(out, reading, source)
