@@ -1,7 +1,7 @@
 """The verb `faithfulness`: how far the explanations of `visualize` can be trusted, method by method."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias, get_args
 
@@ -22,7 +22,7 @@ from fer_vit.report.charts import faithfulness_figure, faithfulness_table
 from fer_vit.store.hub import DEFAULT
 
 Table: TypeAlias = dict[str, dict[str, Interval]]
-Values: TypeAlias = dict[str, dict[str, Tensor]]
+Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FILES = ("faithfulness.json", "faithfulness.md", "faithfulness.png")
 SHUFFLED = 200
 """After so many faces no more are explained with shuffled weights, which takes a model for every block."""
@@ -65,9 +65,6 @@ def faithfulness(
         batch_size: Photos per batch.
         workers: Processes that read photos; all cores when left out.
         overwrite: Whether existing results may be replaced.
-
-    Raises:
-        FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
     """
     check_number("max_faces", max_faces, 1)
     for name in FILES:
@@ -96,11 +93,11 @@ def first(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
 
 
 def scored(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table]:
-    """Measures all methods on all faces.
+    """Measures all methods on all faces, and how shuffled weights change the explanations of the first ones.
 
     Returns:
-        Interval by method and measure; and the rank correlation with the explanation of the intact model, by method and
-        what was shuffled last, over the first faces. Both are empty without a face.
+        Interval by method and measure; and of the rank correlation with the intact model's explanation, by method and
+        what was shuffled last. Both are empty without a face.
     """
     measured: list[Values] = []
     shuffled: list[Values] = []
@@ -114,15 +111,15 @@ def scored(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table]:
     return summary(measured), summary(shuffled)
 
 
-def summary(batches: Sequence[Values]) -> Table:
+def summary(batches: list[Values]) -> Table:
     """Returns the mean over the faces of all batches with its interval, by method and measure."""
 
-    def mean(method: str, measure: str) -> Interval:
-        values = torch.cat([batch[method][measure].double().cpu() for batch in batches])
+    def over_faces(method: str, name: str) -> Interval:
+        values = torch.cat([batch[method][name].double().cpu() for batch in batches])
         return mean_intervals(values.numpy()[:, None])[0]
 
-    first = batches[0] if batches else {}
-    return {method: {name: mean(method, name) for name in measures} for method, measures in first.items()}
+    names = batches[0] if batches else {}
+    return {method: {name: over_faces(method, name) for name in measures} for method, measures in names.items()}
 
 
 def write(output: Path, table: Table, shuffled: Table, model: str) -> None:
