@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fer_vit.evaluate.metrics import class_recall, metrics_table
 from fer_vit.files import atomic_write
-from fer_vit.report.confusion import draw_confusion
+from fer_vit.report.charts import draw_confusion
 
 
 class ResultWriter(Callback):

@@ -57,6 +57,7 @@ def test_yaw_is_where_the_nose_is() -> None:
     assert yaw(np.stack([frontal, aside, turned])) == pytest.approx([0, 0.25, 0.25])
 
 
+@pytest.mark.slow
 def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path, yunet_named: None) -> None:
     model = load(checkpoint, "cpu")
     found = robustness(model, drawn / "faces.parquet", "test")

@@ -5,14 +5,17 @@ import pytest
 
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
+from fer_vit.data.writing import write_manifest
 from fer_vit.evaluate.labelled import evaluate_logits
+from fer_vit.sources.drawn import read
 from tests.helpers.commands import main
 
 
 def test_training_votes_are_mixed_with_what_teachers_say(
-    drawn: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given, output = drawn / "faces.parquet", drawn / "distilled.parquet"
+    given, output = tmp_path / "faces.parquet", tmp_path / "distilled.parquet"
+    write_manifest(given, read(tmp_path / "faces", count=24, size=64), "drawn")
     words = ["distill", str(checkpoint), "ferplus-small", str(given), str(output), "--weight", "0.25"]
     main(words)
     before, after = Manifest.read(given), Manifest.read(output)

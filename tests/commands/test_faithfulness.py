@@ -15,12 +15,12 @@ ROWS = ["relevance", "ablation", "rollout", "raw", "random", "centre"]
 def test_a_manifest_and_photos_are_scored(
     drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--checkpoint", str(checkpoint), "--max_faces", "5"]
+    words = ["--checkpoint", str(checkpoint), "--max_faces", "3"]
     main(["faithfulness", str(drawn / "faces.parquet"), *words, "--output", str(tmp_path / "a")])
     found = json.loads((tmp_path / "a" / "faithfulness.json").read_text())
     assert found["model"] == str(checkpoint)
     assert list(found["methods"]) == ROWS
-    assert found["methods"]["relevance"]["deletion"]["faces"] == 5
+    assert found["methods"]["relevance"]["deletion"]["faces"] == 3
     assert found["methods"]["ablation"]["region agreement"]["mean"] == pytest.approx(1)
     assert list(found["shuffled"]["rollout"]) == ["classifier", "block 1", "block 0"]
     assert found["shuffled"]["rollout"]["classifier"]["mean"] == pytest.approx(1)  # it does not ask the classifier
@@ -30,7 +30,7 @@ def test_a_manifest_and_photos_are_scored(
         assert picture.width > 1000
     crops = [str(drawn / "faces" / "test"), "--face", "crop", "--detector", "none"]
     main(["faithfulness", *crops, *words, "--batch-size", "2", "--workers", "0", "--output", str(tmp_path / "b")])
-    assert json.loads((tmp_path / "b" / "faithfulness.json").read_text())["methods"]["raw"]["saco"]["faces"] == 5
+    assert json.loads((tmp_path / "b" / "faithfulness.json").read_text())["methods"]["raw"]["saco"]["faces"] == 3
 
 
 def test_what_cannot_be_scored_is_said(

@@ -16,6 +16,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import main
+from tests.helpers.marks import slow
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
@@ -31,7 +32,7 @@ def report(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout"])
+@pytest.mark.parametrize("method", ["relevance", *slow("ablation", "rollout")])
 def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     images = drawn / "faces" / "test"
     page = visualize(images, checkpoint, tmp_path / "r", "--method", method, "--face", "crop", "--detector", "none")

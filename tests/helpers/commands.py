@@ -7,7 +7,7 @@ import lightning  # noqa: F401 - its log goes to the stderr of this moment, whic
 import pytest
 
 from fer_vit import cli
-from fer_vit.train.cli import TrainCLI, train
+from fer_vit.train.cli import TrainCLI
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
 
@@ -45,13 +45,12 @@ def parse_fit(*args: str) -> Any:
     Raises:
         ArgumentError: One of them is wrong.
     """
-    return fit_parser().parse_args(["fit", "--data.manifest=faces.parquet", *args]).fit
+    return fit_parser().parse_args(["--data.manifest=faces.parquet", *args])
 
 
 def build_fit(*args: str) -> tuple[FERTask, FaceDataModule]:
     """The task and the data of `fit` with these options."""
-    parsed = fit_parser().parse_args(["fit", *args])
-    built = fit_parser().instantiate_classes(parsed).fit
+    built = fit_parser().instantiate_classes(fit_parser().parse_args(args))
     return built.model, built.data
 
 
@@ -68,7 +67,7 @@ def fit_parser() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainCLI, "parse_arguments", found)
         with pytest.raises(Found) as parser:
-            train(["fit"])
+            TrainCLI("fit", [], "default", None)
     return parser.value.args[0]
 
 

@@ -44,6 +44,7 @@ def test_an_astronaut_smiles(name: str, yunet_named: None) -> None:
     assert face.confidence > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_it_is_as_good_as_its_card_says(name: str, ferplus_zip: Path, yunet_named: None, tmp_path: Path) -> None:
     with zipfile.ZipFile(ferplus_zip) as archive:

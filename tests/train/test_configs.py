@@ -65,7 +65,6 @@ def test_every_config_takes_a_step(name: str, drawn: Path, tmp_path: Path, monke
     fit([CONFIGS / f"{name}.yaml"], drawn / "faces.parquet", "--trainer.fast_dev_run=true", *more)
     (loss,) = losses
     assert loss.isfinite()
-    assert parse_fit(f"--config={CONFIGS / name}.yaml").trainer.logger.init_args.name == name
 
 
 @pytest.mark.parametrize("name", ["drawn", *slow(*SCRATCH[1:])])

@@ -21,6 +21,7 @@ from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.processes import derived_seed
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.task import FERTask, not_finite, warmup_cosine
+from tests.helpers.marks import slow
 
 NETWORK = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), stem="conv"
@@ -67,11 +68,9 @@ def log_into(task: FERTask) -> dict[str, tuple[float, dict[str, object]]]:
     "change",
     [
         {},
-        {"mixup": 0.4, "label_smoothing": 0.1},
-        {"cutmix": 1.0},
-        {"region_dropout": 0.5},
-        {"region_dropout": 1.0},
         {"mixup": 0.4, "cutmix": 0.5},
+        *slow({"mixup": 0.4, "label_smoothing": 0.1}, {"cutmix": 1.0}),
+        *slow({"region_dropout": 0.5}, {"region_dropout": 1.0}),
     ],
 )
 def test_every_recipe_learns_a_batch(change: dict[str, float]) -> None:
