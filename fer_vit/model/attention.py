@@ -60,10 +60,7 @@ class DotAttention(Attention):
         return self.project(x, 2)
 
     def attend(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """The forward pass by way of `weights` and `values`: (B, T, D) -> (B, T, D); never causal.
-
-        `attn_mask` is the layer's `relation`.
-        """
+        """The forward pass (B, T, D) -> (B, T, D) by `weights` and `values`; `attn_mask` is the layer's `relation`."""
         values = self.values(x)
         weights = self.attn_drop(self.weights(x, attn_mask)).to(values.dtype)
         x = (weights @ values).transpose(1, 2).flatten(2)
@@ -88,7 +85,7 @@ class AdditiveAttention(DotAttention):
         heads = zip(q.unbind(1), k.unbind(1), self.v, strict=True)
         return torch.cat([(q[:, :, None] + k[:, None]).tanh() @ v for q, k, v in heads], dim=-1).movedim(-1, 1)
 
-    forward = DotAttention.attend
+    forward = DotAttention.attend  # no encoder is causal
 
 
 class GaussianAttention(DotAttention):

@@ -83,8 +83,7 @@ class RegionViTConfig:
     @property
     def needs_own_blocks(self) -> bool:
         """Whether a mechanism needs blocks of this project in the place of the backbone's own."""
-        plain = (self.attention, self.block) == ("dot", "pre_norm")
-        return not plain or bool(self.keep_rate)
+        return (self.attention, self.block) != ("dot", "pre_norm") or bool(self.keep_rate)
 
 
 RETIRED = {"patch_downscale": 1, "head_drop_rate": 0}

@@ -10,15 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fer_vit.model import build
 from fer_vit.model.backbone import ATTENTION, create_backbone, prepend_prefix
-from fer_vit.model.build import (
-    choose_position,
-    create_pool,
-    create_region_embed,
-    fix_positions,
-    kept_patches,
-    remove_patches,
-)
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.positions import patch_centres, token_centres
 from fer_vit.model.tokens import Normalize, TokenLayout, Tokens, keep_patches
@@ -69,23 +62,23 @@ class RegionViT(nn.Module):
         self.drop_by_mask = False
         vit = create_backbone(config, len(self.labels))
         self.patch_size, grid = int(vit.patch_embed.patch_size[0]), vit.patch_embed.grid_size
-        position = choose_position(config, vit.embed_dim, self.patch_size)
+        position = build.choose_position(config, vit.embed_dim, self.patch_size)
         if position is not None and config.pos_embed != "learn":
-            fix_positions(vit, position(patch_centres(grid) * self.patch_size))
+            build.fix_positions(vit, position(patch_centres(grid) * self.patch_size))
         regions = () if config.tokens == "patch" else config.regions
-        region_embed = create_region_embed(vit, config, position) if regions else None
+        region_embed = build.create_region_embed(vit, config, position) if regions else None
         if config.tokens == "region":
             grid = (0, 0)
-            remove_patches(vit, config.region_source)
+            build.remove_patches(vit, config.region_source)
         self.layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
         pixels = vit.pretrained_cfg  # timm's note of the mean and deviation that the backbone expects
         self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans)
         self.vit = vit
         self.region_embed = region_embed
-        self.pool: Any = create_pool(vit, config, len(self.labels))
+        self.pool: Any = build.create_pool(vit, config, len(self.labels))
         self.relation = ATTENTION[config.attention].relation
         rates = config.keep_rate or (1.0,) * len(vit.blocks)
-        self.num_kept = tuple(accumulate(rates, kept_patches, initial=self.layout.num_patches))
+        self.num_kept = tuple(accumulate(rates, build.kept_patches, initial=self.layout.num_patches))
         middle = torch.full((self.layout.num_prefix, 2), config.img_size / 2)
         self.register_buffer("centres", torch.cat([middle, patch_centres(grid) * self.patch_size]), persistent=False)
 

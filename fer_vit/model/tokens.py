@@ -105,9 +105,12 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
         there[:, patches] = False
         return tokens._replace(valid=there.scatter(1, best, True))
     index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)
+
+    def taken(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
+        return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))  # `take_along_dim` exports a fixed B
+
     valid = None if tokens.valid is None else tokens.valid.gather(1, index)
-    index = index[..., None]  # (B, prefix + number + R k^2, 1)
-    return Tokens(tokens.x.take_along_dim(index, 1), valid, tokens.centres.take_along_dim(index, 1))
+    return Tokens(taken(tokens.x), valid, taken(tokens.centres))
 
 
 class Normalize(nn.Module):

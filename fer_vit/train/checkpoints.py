@@ -54,8 +54,7 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     """Returns the settings in a checkpoint as options of the command line.
 
-    Settings that do not fit the weights, or are not fer-vit's, raise FerVitError: they could ask for a huge model, or
-    name code.
+    FerVitError: they do not fit the weights or are not fer-vit's; they could ask for a huge model, or name code.
     """
     settings, state = unpack_checkpoint(checkpoint, path)
     build_network(settings, state, path)

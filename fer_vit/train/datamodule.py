@@ -33,9 +33,6 @@ class FaceDataModule(L.LightningDataModule):
         augment: How training crops are changed.
         balanced: Draw every class equally often in training.
         spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
-
-    Attributes:
-        labels: The manifest's labels in order.
     """
 
     def __init__(

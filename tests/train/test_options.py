@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from conftest import TINY
 
 from fer_vit import load
 from fer_vit.cli import main
 from fer_vit.face.crop import CropSpec
 from fer_vit.store import checkpoint as store
 from fer_vit.train.task import FERTask
+from tests.helpers.commands import TINY
 
 Ask = Callable[..., SimpleNamespace]
 
