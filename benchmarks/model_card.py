@@ -21,8 +21,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.robustness import markdown, robustness
-from fer_vit.evaluate.calibration import fit_temperature
-from fer_vit.evaluate.labelled import evaluate_logits
+from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature
 from fer_vit.predict.graphs import example
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import CARD_FILE, find_folder

@@ -43,8 +43,7 @@ EXAMPLES = """\
   fer-vit visualize photos --checkpoint best.ckpt --output report
   fer-vit export model.onnx
 """
-
-
+INTERRUPTED = "interrupted"
 RENAMED = {"--most": "--max_faces"}
 """Options that had another name, which still works."""
 
@@ -54,41 +53,36 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs a command; exits with code 2 and one line when the user has to mend something.
-
-    Args:
-        args: The words after `fer-vit`; None takes them from the process.
-    """
+    """Runs the command in `args`, the words after `fer-vit`; exits with code 2 and one line when the user must act."""
     # Read when torch is loaded: threads sleep while they wait for each other. Spinning, they take cores from data
     # loaders and other programs: on busy cores a training step took twice as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args
     args = [word for word in args if word != "--debug"]
-    status = 0
     try:
         run(args)
-    except (FerVitError, OSError) as error:
-        if debug:
+        return
+    except (FerVitError, OSError, RuntimeError, KeyboardInterrupt) as error:
+        line = error_line(error)
+        if debug or not line:
             raise
-        # An OSError raised in a worker arrives with its traceback as text, the message last.
-        words = str(error).strip().splitlines() or [type(error).__name__]
-        print(f"fer-vit: error: {words[-1]}", file=sys.stderr)
-        status = 2
-    except RuntimeError as error:
+    # Here, where the error is gone: it holds the processes that read, which would end with a traceback.
+    print(f"fer-vit: {line}", file=sys.stderr)
+    sys.exit(130 if line == INTERRUPTED else 2)
+
+
+def error_line(error: BaseException) -> str:
+    """Returns what the user reads of an error; empty for one that nobody foresaw."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, RuntimeError):
         from fer_vit.processes import WORKER_DIED, is_dead_worker  # with OpenCV, which `--help` does without
 
-        if debug or not is_dead_worker(error):
-            raise
-        print(f"fer-vit: error: {WORKER_DIED}", file=sys.stderr)
-        status = 2
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        print("fer-vit: interrupted", file=sys.stderr)
-        status = 130
-    if status:  # here, where the error is gone: it holds the processes that read, which would end with a traceback
-        sys.exit(status)
+        return f"error: {WORKER_DIED}" if is_dead_worker(error) else ""
+    # An OSError raised in a worker arrives with its traceback as text, the message last.
+    words = str(error).strip().splitlines() or [type(error).__name__]
+    return f"error: {words[-1]}"
 
 
 def run(args: list[str]) -> None:

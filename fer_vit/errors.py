@@ -1,13 +1,12 @@
-"""The one exception that users are meant to see: one line, no traceback."""
+"""The one exception that users are meant to see, and what its messages need."""
 
 import math
 
 
 class FerVitError(Exception):
-    """Something the user can mend.
+    """Something the user can mend: one line that says what was expected, what came, and what to do.
 
-    The message is one line that says what was expected, what came, and what to do. The command line prints it without a
-    traceback and exits with code 2 (`--debug` shows the traceback).
+    The command line prints it without a traceback and exits with code 2 (`--debug` shows the traceback).
     """
 
     def __init__(self, message: str) -> None:

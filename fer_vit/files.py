@@ -1,7 +1,6 @@
 """Files and folders that are whole or not there, whatever ends the process that writes them.
 
-They are written beside their place in a hidden folder, `.NAME.XXXXXXXX.part`, flushed to the disk and renamed. After an
-error that folder is removed; what a killed process leaves of it is read by nobody, see `remove_stale`.
+They are written beside their place in a hidden folder, `.NAME.XXXXXXXX.part`, flushed to the disk and renamed.
 """
 
 import os
@@ -28,10 +27,7 @@ def atomic_write(path: Path, names: Sequence[str] | None = None, advice: str = A
             folder for the moment of two renames nothing.
         names: Of a folder that is there, what alone is replaced. The last one tells readers that the rest is whole: it
             goes first and comes last.
-        advice: What the user can do when it cannot be written.
-
-    Raises:
-        FerVitError: It cannot be written, for example since the disk is full.
+        advice: Ends the message of the FerVitError that is raised when it cannot be written.
     """
     names = names if path.is_dir() else None
     place = path.parent if names is None else path  # which may be a disk of its own
@@ -43,7 +39,8 @@ def atomic_write(path: Path, names: Sequence[str] | None = None, advice: str = A
         except FerVitError as error:  # about something in it
             error.args = (str(error).replace(str(new), str(path)),)
             raise
-        sync(new)
+        for entry in (*new.rglob("*"), new):
+            _flush(entry)
         if new.is_file():
             new.replace(path)
         else:
@@ -54,15 +51,9 @@ def atomic_write(path: Path, names: Sequence[str] | None = None, advice: str = A
 
 @contextmanager
 def scratch_folder(path: Path, place: Path | None = None, advice: str = ADVICE) -> Iterator[Path]:
-    """Yields a new hidden folder that is gone when the block ends.
+    """Yields a new hidden folder in `place` (None: beside `path`) to make `path` in; it is gone when the block ends.
 
-    Args:
-        path: What is made in it.
-        place: Where it is; None: beside `path`.
-        advice: What the user can do when it cannot be written.
-
-    Raises:
-        FerVitError: It, or something in it, cannot be written.
+    What cannot be written in it is a FerVitError that ends with the `advice`.
     """
     part = (place or path.parent) / f".{_stem(path)}.{token_hex(4)}.part"
     try:
@@ -87,13 +78,10 @@ def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Checks, before any work, that an output can be written, and that nothing would be replaced unasked.
-
-    Raises:
-        FerVitError: It is there already (an empty folder is nothing), or its place cannot be written.
-    """
+    """Raises FerVitError, before any work, when an output is there already or its place cannot be written."""
     remove_stale(path)
-    if (any(path.iterdir()) if path.is_dir() else path.exists()) and not overwrite:
+    taken = any(path.iterdir()) if path.is_dir() else path.exists()  # an empty folder is nothing
+    if taken and not overwrite:
         raise FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")
     with scratch_folder(path):
         pass
@@ -110,11 +98,7 @@ def remove_stale(path: Path) -> None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yields the files in a folder and below it that are not hidden, in order.
-
-    Raises:
-        FerVitError: A folder cannot be listed.
-    """
+    """Yields the files in a folder and below it that are not hidden, in order. All folders must be readable."""
     for parent, folders, files in os.walk(folder, onerror=_cannot_list):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
@@ -129,14 +113,6 @@ def as_text(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def sync(path: Path) -> None:
-    """Waits until a file, or a folder and all below it, is on the disk."""
-    if path.is_dir():
-        for entry in path.iterdir():
-            sync(entry)
-    _flush(path)
-
-
 def _name(path: Path) -> str:
     return os.path.basename(os.path.abspath(path))  # of `.` and `..` as well
 
@@ -146,6 +122,7 @@ def _stem(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
+    """Waits until a file, or a folder's list of names, is on the disk."""
     if sys.platform == "win32":  # opens no folders, and flushes nothing that is open for reading
         return
     handle = os.open(path, os.O_RDONLY)

@@ -22,16 +22,10 @@ TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.6
 
 
 def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:
-    """Finds the similarity transform that carries points onto points.
+    """Returns the similarity transform (2, 3), without reflection, that carries points (L, 2) onto points (L, 2).
 
-    Args:
-        source: Points (L, 2).
-        target: Points (L, 2).
-        rotate: With it the squared error is least. Without it the transform only scales, to the same spread of the
-            points around their mean, and shifts.
-
-    Returns:
-        Matrix (2, 3) from source to target coordinates. No reflection. Closed form of Umeyama (1991) in two dimensions.
+    With a rotation it has the least squared error: closed form of Umeyama (1991) in two dimensions. Without, it only
+    scales, to the same spread of the points around their mean, and shifts.
     """
     # As complex numbers x + iy a turn with a scale is one factor.
     src, dst = (np.asarray(points, float) @ [1, 1j] for points in (source, target))
@@ -71,16 +65,9 @@ def fit_matrix(image: Image, size: int) -> Array:
 
 
 def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks") -> Array:
-    """Returns the matrix from an image to its square face crop.
+    """Returns the matrix (2, 3) from an image's pixels to those of its square face crop, `size` pixels wide.
 
-    Args:
-        landmarks: Points (5, 2) in the image.
-        size: Side of the crop in pixels.
-        template: Where the landmarks belong, (5, 2), as fractions of the crop's side.
-        align: "landmarks" turns, scales and shifts the face onto the template; "crop" only scales and shifts, as for
-            a model whose training crops were upright boxes.
-
-    Returns:
-        Matrix (2, 3) from image to crop pixels.
+    `align` "landmarks" turns, scales and shifts the face's landmarks (5, 2) onto the template (5, 2), given as
+    fractions of the crop's side; "crop" only scales and shifts, for a model whose training crops were upright boxes.
     """
     return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")

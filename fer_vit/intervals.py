@@ -24,7 +24,6 @@ def mean_intervals(values: NDArray[np.float64]) -> list[Interval]:
     every face was drawn: their means are one matrix product, and hundreds of values take no longer than one.
     """
     present = ~np.isnan(values)
-    faces = present.sum(0)
     filled = np.where(present, values, 0.0)
     random = np.random.default_rng(0)
     chunks = []
@@ -33,12 +32,11 @@ def mean_intervals(values: NDArray[np.float64]) -> list[Interval]:
         count = drawn @ present
         chunks.append(np.divide(drawn @ filled, count, out=np.full(count.shape, np.nan), where=count > 0))
     intervals: list[Interval] = []
-    for column, number in enumerate(faces):
-        mean = low = high = None
-        if number:
-            mean = float(filled[:, column].sum() / number)
+    for column, number in enumerate(present.sum(0).tolist()):
+        mean = float(filled[:, column].sum() / number) if number else None
+        low = high = None
         if number > 1:
             means = np.concatenate([chunk[:, column] for chunk in chunks])
             low, high = np.nanpercentile(means, [2.5, 97.5]).tolist()
-        intervals.append(Interval(mean=mean, low=low, high=high, faces=int(number)))
+        intervals.append(Interval(mean=mean, low=low, high=high, faces=number))
     return intervals

@@ -1,4 +1,4 @@
-"""Expression names. Inside fer-vit an expression is a name; an index exists only next to the list that orders it."""
+"""The names of expressions."""
 
 from collections.abc import Sequence
 
@@ -21,25 +21,16 @@ SYNONYMS = {
 
 
 def canonical(name: str) -> str:
-    """Returns the name that fer-vit uses for an expression.
+    """Returns fer-vit's name for an expression: FERPlus' noun for a synonym in any case ("Happy" -> "happiness").
 
-    Known synonyms in any case become FERPlus' noun ("Happy" -> "happiness"); a name that is not known stays, in lower
-    case, so that data sets with classes of their own work too.
+    Any other name stays, in lower case, so that data sets with classes of their own work too.
     """
     name = name.strip().lower()
     return SYNONYMS.get(name, name)
 
 
 def check_labels(names: Sequence[object], path: object) -> None:
-    """Checks labels read from a file or folder: people must be able to read them and to tell them apart.
-
-    Args:
-        names: What the file has for labels.
-        path: What to call the file in messages.
-
-    Raises:
-        FerVitError: They are none, too many, the same, or not text that can be shown.
-    """
+    """Raises FerVitError when people could not read labels out of a file or folder, or tell them apart."""
     odd = [name for name in names if not (isinstance(name, str) and len(name) <= 100 and name.isprintable() and name)]
     if odd:
         raise FerVitError(f"{path}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")

@@ -1,4 +1,4 @@
-"""Processes: how many there are, how workers start and end, which rank this one has, and the seeds that they share."""
+"""Processes: the rank of this one, how workers start and end, and the seeds that all share."""
 
 import multiprocessing
 import os
@@ -21,14 +21,7 @@ WORKER_DIED = "A worker process died, perhaps for lack of memory. Try fewer `--w
 
 
 class ProcessRank(NamedTuple):
-    """Where this process stands among those of one command.
-
-    Attributes:
-        rank: Its number, from 0.
-        world_size: How many processes there are.
-        local_rank: Its number on its machine.
-        local_world_size: How many there are on its machine.
-    """
+    """Where this process stands among those of one command, and (`local`) among those of them on its machine."""
 
     rank: int = 0
     world_size: int = 1
@@ -52,10 +45,8 @@ def process_rank() -> ProcessRank:
         rank, processes, *local = (os.environ.get(name, "") for name in names)
         if rank and processes:
             if not (rank.isdecimal() and processes.isdecimal() and int(rank) < int(processes)):
-                raise FerVitError(
-                    f"Expected a rank below the number of processes, but got {names[0]}={rank} and "
-                    f"{names[1]}={processes}."
-                )
+                came = f"{names[0]}={rank} and {names[1]}={processes}"
+                raise FerVitError(f"Expected a rank below the number of processes, but got {came}.")
             # SLURM writes 4(x2),3 for two machines of four tasks and one of three.
             starts = [re.match(r"\d+", word) for word in local]
             local_rank, local_world_size = (int(start[0]) if start else 0 for start in starts)
@@ -79,10 +70,7 @@ def cores() -> int:
 
 
 def one_thread() -> None:
-    """Stops OpenCV's own threads, in a worker and in a process that forks workers.
-
-    A process that is forked while these threads run would wait for them for ever.
-    """
+    """Stops OpenCV's own threads: a worker that is forked while they run would wait for them for ever."""
     cv2.setNumThreads(1)
 
 

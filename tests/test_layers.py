@@ -35,9 +35,7 @@ HOMES = {
         "sources/landmarks.py",
     },
     "jinja2": {"report/html.py"},
-    "matplotlib": {
-        f"report/{name}.py" for name in ("colours", "confusion", "faithfulness", "heads", "rasterize", "relations")
-    },
+    "matplotlib": {"report/charts.py", "report/colours.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {"face": HEAVY, "report": HEAVY | {"cv2"}, "geometry": HEAVY | {"cv2"}, "intervals": HEAVY}

@@ -12,12 +12,7 @@ from fer_vit.predict.recognizer import load
 
 
 def distill(
-    teachers: list[Path],
-    manifest: Path,
-    output: Path,
-    *,
-    weight: float = 0.5,
-    overwrite: bool = False,
+    teachers: list[Path], manifest: Path, output: Path, *, weight: float = 0.5, overwrite: bool = False
 ) -> None:
     """Writes a manifest whose training faces have, beside their own votes, those of trained models.
 
@@ -36,9 +31,6 @@ def distill(
         output: The manifest to write.
         weight: Weight of the teachers in the new votes, from 0 to 1.
         overwrite: Whether an existing manifest may be replaced; the one that is read never is.
-
-    Raises:
-        FerVitError: A teacher or the manifest is not there, their labels differ, or OUTPUT cannot be written.
     """
     check_number("weight", weight, 0, 1)
     check_output(output, overwrite)

@@ -5,8 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.calibration import fit_temperature
-from fer_vit.evaluate.labelled import evaluate_logits, labelled_batches
+from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.graphs import quantize_onnx, write_onnx, write_program
 from fer_vit.predict.recognizer import load
@@ -56,9 +55,6 @@ def export(
         quantize: A manifest. NAME.onnx then computes in 8 bits, scaled on train faces of it: a quarter of the size, and
             faster on CPUs (docs/benchmarks.md has how much, and what it costs).
         overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card stays.
-
-    Raises:
-        FerVitError: The model is not there, or OUTPUT cannot be written.
     """
     kind = check_kind(output, half, quantize is not None, overwrite)
     model = load(checkpoint, "cpu")
@@ -84,10 +80,10 @@ def export(
 
 def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:
     """Says what to write: ".onnx", ".pt2" or "folder". Raises FerVitError when it cannot be, before any work."""
-    suffix = "" if output.is_dir() else output.suffix.lower()
-    if suffix in OTHER:
+    kind = "folder" if output.is_dir() else output.suffix.lower()
+    if kind in OTHER:
         raise FerVitError(f"Expected a folder or a name that ends in .onnx or .pt2, but got {output}.")
-    kind = suffix if suffix in (".onnx", ".pt2") else "folder"
+    kind = kind if kind in (".onnx", ".pt2") else "folder"
     if half and kind != "folder":
         raise FerVitError("`--half` is for folders: name one, or leave it out.")
     if quantize and kind != ".onnx":

@@ -1,7 +1,6 @@
 """The verb `faithfulness`: how far the explanations of `visualize` can be trusted, method by method."""
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias, get_args
@@ -19,11 +18,11 @@ from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.report.faithfulness import faithfulness_figure, faithfulness_table
+from fer_vit.report.charts import faithfulness_figure, faithfulness_table
 from fer_vit.store.hub import DEFAULT
 
 Table: TypeAlias = dict[str, dict[str, Interval]]
-Values: TypeAlias = defaultdict[str, defaultdict[str, list[Tensor]]]
+Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FILES = ("faithfulness.json", "faithfulness.md", "faithfulness.png")
 SHUFFLED = 200
 """After so many faces no more are explained with shuffled weights, which takes a model for every block."""
@@ -66,9 +65,6 @@ def faithfulness(
         batch_size: Photos per batch.
         workers: Processes that read photos; all cores when left out.
         overwrite: Whether existing results may be replaced.
-
-    Raises:
-        FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
     """
     check_number("max_faces", max_faces, 1)
     for name in FILES:
@@ -97,38 +93,33 @@ def first(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
 
 
 def scored(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table]:
-    """Measures all methods on all faces.
+    """Measures all methods on all faces, and how shuffled weights change the explanations of the first ones.
 
     Returns:
-        Interval by method and measure; and the rank correlation with the explanation of the intact model, by method and
-        what was shuffled last, over the first faces. Both are empty without a face.
+        Interval by method and measure; and of the rank correlation with the intact model's explanation, by method and
+        what was shuffled last. Both are empty without a face.
     """
-    measured: Values = defaultdict(lambda: defaultdict(list))
-    shuffled: Values = defaultdict(lambda: defaultdict(list))
+    measured: list[Values] = []
+    shuffled: list[Values] = []
     faces = 0
     for batch in batches:
         inputs = (model.net, batch.image, batch.boxes, batch.valid)
-        collect(measured, measure(*inputs, get_args(Method) + get_args(Control)))
+        measured.append(measure(*inputs, get_args(Method) + get_args(Control)))
         if faces < SHUFFLED:
-            collect(shuffled, {method: dict(randomised(*inputs, method)) for method in get_args(Method)})
+            shuffled.append({method: dict(randomised(*inputs, method)) for method in get_args(Method)})
         faces += len(batch.path)
     return summary(measured), summary(shuffled)
 
 
-def collect(values: Values, batch: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Adds the values of a batch of faces, by method and measure."""
-    for method, measures in batch.items():
-        for name, faces in measures.items():
-            values[method][name].append(faces)
+def summary(batches: list[Values]) -> Table:
+    """Returns the mean over the faces of all batches with its interval, by method and measure."""
 
+    def over_faces(method: str, name: str) -> Interval:
+        values = torch.cat([batch[method][name].double().cpu() for batch in batches])
+        return mean_intervals(values.numpy()[:, None])[0]
 
-def summary(values: Values) -> Table:
-    """Returns the mean over all faces with its interval, by method and measure."""
-
-    def over_faces(batches: list[Tensor]) -> Interval:
-        return mean_intervals(torch.cat([batch.double().cpu() for batch in batches]).numpy()[:, None])[0]
-
-    return {method: {name: over_faces(found) for name, found in each.items()} for method, each in values.items()}
+    names = batches[0] if batches else {}
+    return {method: {name: over_faces(method, name) for name in measures} for method, measures in names.items()}
 
 
 def write(output: Path, table: Table, shuffled: Table, model: str) -> None:

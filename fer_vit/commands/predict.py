@@ -56,20 +56,16 @@ def predict(
         workers: Processes that read photos; all cores when left out.
         part_size: Images of each table in a folder.
         overwrite: Whether an existing table may be replaced.
-
-    Raises:
-        FerVitError: The checkpoint or the images are not there, or the table cannot be written.
     """
     rank = process_rank()
     check_number("part_size", part_size, 1, MAX_PART_SIZE)
     in_parts = output.is_dir() or not output.suffix
-    if in_parts and overwrite:
-        raise FerVitError(f"Finished tables in a folder are kept. Remove {output} to start over.")
     if not in_parts:
         check_table(output, overwrite, rank)
-    options = PhotoOptions(
-        face, detector, batch_size, max(1, cores() // rank.local_world_size) if workers is None else workers
-    )
+    elif overwrite:
+        raise FerVitError(f"Finished tables in a folder are kept. Remove {output} to start over.")
+    workers = max(1, cores() // rank.local_world_size) if workers is None else workers
+    options = PhotoOptions(face, detector, batch_size, workers)
     gpus = torch.cuda.device_count()  # SLURM may show each process its own alone
     model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else "cpu")
     if in_parts:
@@ -81,9 +77,8 @@ def predict(
 def check_table(path: Path, overwrite: bool, rank: ProcessRank) -> None:
     """Raises FerVitError when a table could not be written there, before any work."""
     if path.suffix not in SUFFIXES:
-        raise FerVitError(
-            f"Expected a table that ends in {', '.join(SUFFIXES)}, or a folder without a dot, but got {path}."
-        )
+        endings = ", ".join(SUFFIXES)
+        raise FerVitError(f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}.")
     check_output(path, overwrite)
     if rank.world_size > 1:
         raise FerVitError(

@@ -81,7 +81,8 @@ def prepare(
     with unpacked(root, out) as base:
         embed = embed if base == root else "always"  # what is unpacked is gone afterwards
         reading = read(base)
-        _check_reading(reading, root, out, embed, shards)
+        check_labels(reading.names, root)  # what cannot be written is said before every image is read
+        check_shards(reading, shards) if shards else check_images(reading, out.parent, embed)
         reading = _with_landmarks(reading, root, detector, workers)
         write = partial(write_shards, shards=shards) if shards else partial(write_manifest, embed=embed)
         write(out, reading, source)
@@ -89,11 +90,7 @@ def prepare(
 
 
 def _reader(source: str, **options: object) -> Callable[[Path], Reading]:
-    """Returns the function that reads a source, bound to those options that are not None.
-
-    Raises:
-        FerVitError: An option belongs to another source.
-    """
+    """Returns the function that reads a source, bound to the options given; raises for another source's options."""
     given = {name: value for name, value in options.items() if value is not None}
     takes = {name: signature(module.read).parameters for name, module in SOURCES.items()}
     for option in given.keys() - takes[source].keys():
@@ -125,35 +122,18 @@ def _check_arguments(
 
 def _check_folder(out: Path) -> None:
     """Raises FerVitError when a folder of shards would not be one, or replace anything but shards."""
-    taken = out.is_symlink() or (out.exists() and not _holds_shards(out))
+    # Earlier versions wrote an index.json beside the shards.
+    shards = out.is_dir() and all(path.name == "index.json" or NAME.fullmatch(path.name) for path in out.iterdir())
+    taken = out.is_symlink() or (out.exists() and not shards)
     if out.suffix == ".parquet" or not out.name or taken:
         raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
 
 
-def _check_reading(reading: Reading, root: Path, out: Path, embed: Embed, shards: int | None) -> None:
-    """Raises FerVitError when what was found could not be written, before every image is read."""
-    check_labels(reading.names, root)
-    if shards is None:
-        check_images(reading, out.parent, embed)
-    else:
-        check_shards(reading, shards)
-
-
 def _with_landmarks(reading: Reading, root: Path, detector: str, workers: int | None) -> Reading:
-    """Returns the rows whose images can be read, with landmarks.
-
-    Raises:
-        FerVitError: No image can be read.
-    """
+    """Returns the rows whose images can be read, with landmarks; raises FerVitError when there are none."""
     missing = detector == "yunet" and any(row.landmarks is None for row in reading.rows)
     reading = add_landmarks(reading, YuNet(min_score=CROP_SCORE) if missing else None, workers)
     if not reading.rows:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in reading.dropped.most_common())
         raise FerVitError(f"Expected images in {root}, but none can be used ({reasons}).")
     return reading
-
-
-def _holds_shards(folder: Path) -> bool:
-    """Tells whether nothing but shards would be lost with a folder."""
-    # index.json: earlier versions wrote one
-    return folder.is_dir() and all(path.name == "index.json" or NAME.fullmatch(path.name) for path in folder.iterdir())

@@ -55,9 +55,6 @@ def visualize(
         batch_size: Photos per batch.
         workers: Processes that read photos; all cores when left out.
         overwrite: Whether an existing report may be replaced.
-
-    Raises:
-        FerVitError: The checkpoint or the images are not there, or the folder cannot be written.
     """
     check_report(output, images, overwrite)
     model = load(checkpoint)
@@ -69,11 +66,7 @@ def visualize(
 
 
 def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
-    """Checks, before any work, that a report can be written, and that nothing but an older report would be replaced.
-
-    Raises:
-        FerVitError: It cannot, or something would.
-    """
+    """Raises FerVitError, before any work, when a report cannot be written or would replace anything but a report."""
     if output.exists() and not output.is_dir():
         raise FerVitError(f"Expected a folder, but {output} is a file. Choose another name.")
     check_output(output, overwrite)

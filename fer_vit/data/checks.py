@@ -23,10 +23,14 @@ def check_table(shard: Shard, table: pa.Table) -> tuple[str, ...]:
     """Checks the schema, metadata and rows of a manifest or shard; returns its labels in order.
 
     Raises:
-        FerVitError: The message names the file, the row (counted from 0) and the column, what was expected and what
-            came.
+        FerVitError: The message names the file, the row (counted from 0) and the column.
     """
-    check_schema(shard.place, table)
+    for field in SCHEMA:
+        column = f"{shard.place}, column `{field.name}`"
+        if table.schema.get_field_index(field.name) < 0:
+            raise FerVitError(f"{column}: the column is missing or there twice. Run `fer-vit prepare` again.")
+        if (came := table.schema.field(field.name).type) != field.type:
+            raise FerVitError(f"{column}: expected type {field.type}, but got {came}. Run `fer-vit prepare` again.")
     labels = read_labels(shard.place, table)
     for column, expected, wrong in _find_wrong(table, labels, may_point=shard.split is None):
         rows = np.flatnonzero(pc.fill_null(wrong, False).to_numpy(zero_copy_only=False))
@@ -37,30 +41,8 @@ def check_table(shard: Shard, table: pa.Table) -> tuple[str, ...]:
     return labels
 
 
-def check_schema(path: str, table: pa.Table) -> None:
-    """Checks that every column is there, once, with its type, and that its buffers hold what they claim.
-
-    Raises:
-        FerVitError: The message names the file and the column.
-    """
-    for field in SCHEMA:
-        column = f"{path}, column `{field.name}`"
-        if table.schema.get_field_index(field.name) < 0:
-            raise FerVitError(f"{column}: the column is missing or there twice. Run `fer-vit prepare` again.")
-        if (came := table.schema.field(field.name).type) != field.type:
-            raise FerVitError(f"{column}: expected type {field.type}, but got {came}. Run `fer-vit prepare` again.")
-    try:
-        table.validate(full=True)
-    except pa.ArrowException as error:
-        raise FerVitError(f"{path}: {' '.join(str(error).split())}. Run `fer-vit prepare` again.") from error
-
-
 def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
-    """Returns the labels that a manifest's metadata names, in order.
-
-    Raises:
-        FerVitError: The metadata is missing or broken, or names other landmarks.
-    """
+    """Returns the labels that a manifest's metadata names, in order; raises FerVitError when the metadata is wrong."""
     try:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
         labels, scheme = tuple(meta["labels"]), tuple(meta["landmarks"])
@@ -85,12 +67,8 @@ def read_votes(table: pa.Table, labels: Sequence[str]) -> Array:
 def _find_wrong(table: pa.Table, labels: Sequence[str], may_point: bool) -> Iterator[tuple[str, str, Any]]:
     """Yields a column, what is expected of it, and which rows are wrong, for one rule after another.
 
-    The later rules take for granted that the earlier ones hold: the caller stops at the first wrong row.
-
-    Args:
-        table: The rows, of the right schema.
-        labels: The manifest's labels.
-        may_point: Whether a row may name a file; a shard holds its images.
+    A rule takes for granted that those before it hold: the caller stops at the first wrong row. `may_point` says
+    whether a row may name a file; a shard holds its images.
     """
     image = table["image"]  # in its chunks: together their bytes can exceed what one array holds
     no_bytes, path = pc.is_null(pc.struct_field(image, "bytes")), pc.struct_field(image, "path")

@@ -24,13 +24,7 @@ Change: TypeAlias = Callable[[Image, Array, int], tuple[Image, Array]]
 
 
 class FaceDataset(Dataset[Sample]):
-    """The rows of a manifest, cropped and augmented.
-
-    Args:
-        manifest: The rows.
-        spec: How a face becomes a crop.
-        augment: Changes crop and landmarks (see `transforms.Augment`), or None.
-    """
+    """The rows of a manifest, cropped and augmented (see `transforms.Augment`)."""
 
     def __init__(self, manifest: Manifest, spec: CropSpec, augment: Change | None = None) -> None:
         self.manifest = manifest
@@ -43,7 +37,6 @@ class FaceDataset(Dataset[Sample]):
         return len(self.manifest)
 
     def __getitem__(self, index: int | Draw) -> Sample:
-        """Returns the sample of a row."""
         draw = index if isinstance(index, Draw) else Draw(index)
         return make_sample(self.encoded(draw.row), draw, self.spec, self.augment)
 
@@ -57,11 +50,7 @@ class FaceDataset(Dataset[Sample]):
 
 
 def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Change | None = None) -> Sample:
-    """Decodes, crops and augments a face.
-
-    Raises:
-        FerVitError: The image cannot be decoded.
-    """
+    """Decodes, crops and augments a face; raises FerVitError when its image cannot be decoded."""
     with naming(face.manifest, face.path):
         image = decode_image(face.image)
     landmarks = None if np.isnan(face.landmarks).any() else face.landmarks

@@ -19,26 +19,16 @@ from fer_vit.geometry import LANDMARKS, Array
 
 
 class Manifest:
-    """A checked manifest, opened for reading.
-
-    Attributes:
-        path: The Parquet file, or the folder or URL of shards.
-        table: Its rows, see `data.schema`.
-        names: The labels in order.
-    """
+    """A checked manifest, opened for reading."""
 
     def __init__(self, path: str | Path, table: pa.Table, names: tuple[str, ...]) -> None:
-        self.path = path
+        self.path = path  # the Parquet file, or the folder or URL of shards
         self.table = table
-        self.names = names
+        self.names = names  # the labels in order
 
     @classmethod
     def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
-        """Reads a manifest and checks everything that can be wrong with it.
-
-        Args:
-            path: The Parquet file; or a folder or URL of shards, see `data.shards`.
-            splits: Of shards, the splits to read.
+        """Reads and checks a Parquet file, or these splits of a folder or URL of shards.
 
         Raises:
             FerVitError: The message names the file and, where there is one, the row (counted from 0) and the column.
@@ -50,11 +40,7 @@ class Manifest:
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
-        """Reads and checks one file, which must have these labels.
-
-        Raises:
-            FerVitError: As of `read`.
-        """
+        """Reads and checks one file, which must have these labels."""
         table = shard.read()
         if (theirs := check_table(shard, table)) != names:
             raise FerVitError(
@@ -122,22 +108,14 @@ class Manifest:
             raise FerVitError(f"{self.path} names image files relative to its folder. Choose a path in it.")
 
     def write(self, path: Path) -> None:
-        """Writes a copy of the manifest.
-
-        Raises:
-            FerVitError: The folder cannot be written, or it is no path for a copy, see `check_copy`.
-        """
+        """Writes a copy of the manifest, where `check_copy` allows one."""
         self.check_copy(path)
         with atomic_write(path) as file:
             pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
-    """Returns the training images of every class (C,), votes counted by their share; images are not read.
-
-    Args:
-        path: A folder or URL of shards.
-        names: Its labels.
+    """Returns the training images of every class (C,) in shards, votes counted by their share; reads no images.
 
     Raises:
         FerVitError: A row has no label.

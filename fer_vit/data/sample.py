@@ -13,47 +13,27 @@ from fer_vit.geometry import Array, Image
 
 
 class Sample(NamedTuple):
-    """One face.
+    """One face."""
 
-    Attributes:
-        image: Crop (S, S, 3), RGB uint8.
-        boxes: Region boxes (R, 4), xyxy in crop pixels; anything where `valid` is False.
-        valid: Which regions are there (R,).
-        target: Share of every class (C,), or None.
-        row: Row of the face in its data set; -1 for a repeat that only fills up a process's share.
-        path: What to call the image.
-        to_crop: Matrix (2, 3) from image to crop pixels, before augmentation.
-    """
-
-    image: Image
-    boxes: NDArray[np.float32]
-    valid: NDArray[np.bool_]
-    target: Array | None
-    row: int
-    path: str
-    to_crop: Array
+    image: Image  # crop (S, S, 3)
+    boxes: NDArray[np.float32]  # of the regions (R, 4), xyxy in crop pixels; 0 where `valid` is False
+    valid: NDArray[np.bool_]  # which regions are there (R,)
+    target: Array | None  # share of every class (C,)
+    row: int  # in the data set; -1 for a repeat that only fills up a process's share
+    path: str  # what to call the image
+    to_crop: Array  # matrix (2, 3) from image to crop pixels, before augmentation
 
 
 class Batch(NamedTuple):
-    """B faces.
+    """B samples, stacked."""
 
-    Attributes:
-        image: Crops (B, 3, S, S), RGB; uint8 on the way to the device, float in [0, 1] when the model gets them.
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels; 0 where `valid` is False.
-        valid: Which regions are there (B, R).
-        target: Share of every class (B, C), or None.
-        row: Rows in the data set (B,); -1 for repeats.
-        path: What to call the images.
-        to_crop: Matrices (B, 2, 3) from image to crop pixels.
-    """
-
-    image: Tensor
-    boxes: Tensor
-    valid: Tensor
-    target: Tensor | None
-    row: Tensor
+    image: Tensor  # (B, 3, S, S); uint8 on the way to the device, float in [0, 1] when the model gets them
+    boxes: Tensor  # (B, R, 4); 0 where `valid` is False
+    valid: Tensor  # (B, R)
+    target: Tensor | None  # (B, C)
+    row: Tensor  # (B,)
     path: list[str]
-    to_crop: Tensor
+    to_crop: Tensor  # (B, 2, 3)
 
     def split(self, size: int) -> Iterator["Batch"]:
         """Yields the batch in chunks of at most `size` faces."""
@@ -82,34 +62,19 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 
 class EncodedFace(NamedTuple):
-    """A row of a manifest, its image not decoded yet.
+    """A row of a manifest, its image not decoded yet."""
 
-    Attributes:
-        manifest: What to call the manifest or shard.
-        path: What to call the image.
-        image: The encoded image.
-        landmarks: Points (5, 2) in image pixels; NaN where there are none.
-        target: Share of every class (C,), or None.
-    """
-
-    manifest: str | Path
-    path: str
+    manifest: str | Path  # what to call the manifest or shard
+    path: str  # what to call the image
     image: bytes
-    landmarks: Array
-    target: Array | None
+    landmarks: Array  # (5, 2) in image pixels; NaN where there are none
+    target: Array | None  # share of every class (C,)
 
 
 class Draw(NamedTuple):
-    """A row as a sampler asks for it.
-
-    Attributes:
-        row: The row.
-        seed: Of its augmentation.
-        repeat: Whether the row only fills up a process's share.
-        face: What is in the row, for a data set that does not hold it.
-    """
+    """A row as a sampler asks for it."""
 
     row: int
-    seed: int = 0
-    repeat: bool = False
-    face: EncodedFace | None = None
+    seed: int = 0  # of its augmentation
+    repeat: bool = False  # the row only fills up a process's share
+    face: EncodedFace | None = None  # what is in the row, for a data set that does not hold it

@@ -1,6 +1,7 @@
 """The order in which faces come: a function of seed and epoch, dealt out to processes."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,7 @@ class TrainSampler(DistributedSampler[Draw]):
     there are fewer rows than processes, some come twice.
 
     Args:
-        dataset: The rows.
-        weights: Probability of each row (M,), drawn with replacement; None: every row once.
-        num_replicas: Number of processes.
-        rank: This one's.
+        weights: Probability of each of M rows (M,), drawn with replacement; None: every row once.
         start: The epoch in which a run resumes, and how many of its rows were read before.
     """
 
@@ -63,8 +61,7 @@ class TrainSampler(DistributedSampler[Draw]):
 class EvalSampler(DistributedSampler[Draw]):
     """Deals rows out to processes in order; rows that only fill up the last round are marked as repeats.
 
-    A plain `DistributedSampler` repeats rows so that every process gets equally many, and they would count twice in the
-    results.
+    A plain `DistributedSampler` repeats rows so that every process gets equally many, and they would count twice.
     """
 
     def __init__(self, dataset: FaceDataset, num_replicas: int | None = None, rank: int | None = None) -> None:
@@ -76,15 +73,7 @@ class EvalSampler(DistributedSampler[Draw]):
 
 
 def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Checks that the rest of an epoch can be dealt out as its beginning was.
-
-    Args:
-        position: Where a run stopped, out of a checkpoint, with what its order depends on.
-        mine: What the order depends on now, by the names of the options.
-
-    Raises:
-        FerVitError: They differ, or the position is none.
-    """
+    """Raises FerVitError when the options that order an epoch have changed since its beginning."""
     for name, value in mine.items():
         if position.get(name) != value:
             raise FerVitError(
@@ -94,20 +83,17 @@ def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:
 
 
 def from_litdata(position: dict[str, Any]) -> dict[str, Any]:
-    """Takes the position of an earlier version, which streamed shards by litdata, for one of today; others as they are.
+    """Translates the end of an epoch that an earlier version streamed by litdata, which alone knows a middle's order.
 
     Raises:
-        FerVitError: It is of the middle of an epoch, the order of which only litdata knows.
+        FerVitError: It is the middle of one.
     """
     if "dataset" not in position:
         return position
-    try:
-        ended = position["num_samples_yielded"] >= position["batches"] * position["dataset"]["batch_size"]
-    except (KeyError, TypeError):
-        ended = False
-    if not ended:
-        raise FerVitError(
-            "The checkpoint is of the middle of an epoch of shards, as an earlier version dealt them out. Go on from "
-            "the end of an epoch."
-        )
-    return {"epoch": position.get("current_epoch")}
+    with suppress(KeyError, TypeError):  # of a damaged checkpoint
+        if position["num_samples_yielded"] >= position["batches"] * position["dataset"]["batch_size"]:
+            return {"epoch": position.get("current_epoch")}
+    raise FerVitError(
+        "The checkpoint is of the middle of an epoch of shards, as an earlier version dealt them out. Go on from the "
+        "end of an epoch."
+    )

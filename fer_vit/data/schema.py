@@ -48,39 +48,22 @@ SCHEMA = pa.schema(
 
 @dataclass
 class Row:
-    """One face image of a data set.
+    """One face image of a data set."""
 
-    Attributes:
-        image: The image file, or its encoded bytes where the data set has no image files.
-        name: What to call the image in messages and tables, for example its path inside the data set.
-        split: Its split.
-        label: Name of its expression, None when unknown.
-        votes: Weight of every label in the reading's order, not negative, or None.
-        landmarks: Points (5, 2) in image pixels, or None.
-        score: Detection score of the landmarks, or None.
-    """
-
-    image: Path | bytes
-    name: str
+    image: Path | bytes  # the encoded bytes where the data set has no image files
+    name: str  # for messages and tables, for example the path inside the data set
     split: Split
     label: str | None = None
-    votes: tuple[float, ...] | None = None
-    landmarks: Array | None = None
-    score: float | None = None
+    votes: tuple[float, ...] | None = None  # weight of every label in the reading's order, not negative
+    landmarks: Array | None = None  # (5, 2) in image pixels
+    score: float | None = None  # of the landmarks' detection
 
 
 @dataclass
 class Reading:
-    """What a source found.
+    """What a source found."""
 
-    Attributes:
-        names: The labels in order.
-        rows: The images, in a fixed order.
-        dropped: How many images were left out, by reason.
-        notes: What else the user should know, for example a split that is missing.
-    """
-
-    names: tuple[str, ...]
-    rows: list[Row]
-    dropped: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
+    names: tuple[str, ...]  # the labels in order
+    rows: list[Row]  # in a fixed order
+    dropped: Counter[str] = field(default_factory=Counter)  # how many images were left out, by reason
+    notes: list[str] = field(default_factory=list)  # what else the user should know, for example a missing split

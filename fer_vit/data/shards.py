@@ -19,37 +19,22 @@ NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 
 
 class Shard(NamedTuple):
-    """One Parquet file.
+    """One Parquet file."""
 
-    Attributes:
-        split: Its split; None for a manifest in one file.
-        place: What to call it: its path or URL.
-        path: Its path in `files`.
-        files: The file system.
-    """
-
-    split: str | None
-    place: str
-    path: str
+    split: str | None  # None for a manifest in one file
+    place: str  # what to call it: its path or URL
+    path: str  # in `files`
     files: fs.FileSystem
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
-        """Reads the table, or some of its columns.
-
-        Raises:
-            FerVitError: It is not a whole Parquet file.
-        """
+        """Reads the table, or some of its columns; raises FerVitError when it is not a whole Parquet file."""
         with self._whole():
             table = pq.read_table(self.path, columns=columns, filesystem=self.files, partitioning=None)
             table.validate(full=True)  # text may be no Unicode, lists may reach beyond their values
             return table
 
     def footer(self) -> pq.FileMetaData:
-        """Reads the number of rows and the metadata.
-
-        Raises:
-            FerVitError: As of `read`.
-        """
+        """Reads the number of rows and the metadata."""
         with self._whole():
             return pq.read_metadata(self.path, filesystem=self.files)
 
@@ -103,6 +88,12 @@ def find_shards(place: str | Path) -> list[Shard]:
         reason = str(error).splitlines()[0]
         raise FerVitError(f"Cannot list {place} ({reason}). Check its name and your access.") from error
     found = {name: match for name in sorted(paths) if (match := NAME.fullmatch(name))}
+    _check_names(place, found)
+    return [Shard(match[1], f"{place}/{name}", paths[name], files) for name, match in found.items()]
+
+
+def _check_names(place: str, found: dict[str, re.Match[str]]) -> None:
+    """Raises FerVitError unless these are the names of all shards of one data set."""
     if not found:
         raise FerVitError(
             f"Expected shards such as {shard_name('train', 0, 8)} in {place}, but found none. "
@@ -111,8 +102,6 @@ def find_shards(place: str | Path) -> list[Shard]:
     counts = {(match[1], int(match[3])) for match in found.values()}
     if len(counts) > len({split for split, _ in counts}):
         raise FerVitError(f"{place} holds shards of more than one data set. Give each a folder of its own.")
-    for split, count in counts:
-        for name in (shard_name(split, number, count) for number in range(count)):
-            if name not in found:
-                raise FerVitError(f"{name} is missing in {place}. Copy it there, or run `fer-vit prepare` again.")
-    return [Shard(match[1], f"{place}/{name}", paths[name], files) for name, match in found.items()]
+    expected = (shard_name(split, number, count) for split, count in counts for number in range(count))
+    if missing := next((name for name in expected if name not in found), None):
+        raise FerVitError(f"{missing} is missing in {place}. Copy it there, or run `fer-vit prepare` again.")

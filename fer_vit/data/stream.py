@@ -1,14 +1,12 @@
 """Training faces streamed out of shards, from a folder or an object store.
 
 A process reads its shards one after the other, the next one ahead, and hands their rows, images still encoded, to its
-workers. So each row is read once, at most three shards are in memory, and order and augmentation follow from seed and
-epoch alone, whatever the number of workers.
+workers: each row is read once, and at most three shards are in memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -21,22 +19,9 @@ from fer_vit.data.shards import Shard, find_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 class ShardDataset(Dataset[Sample]):
-    """The training rows of a folder or URL of shards, which `ShardSampler` brings along.
-
-    Args:
-        path: The folder or URL.
-        names: The labels that every shard has.
-        spec: How a face becomes a crop.
-        augment: Changes crop and landmarks.
-
-    Attributes:
-        shards: The training shards.
-        sizes: Rows of each (K,).
+    """The training rows of a folder or URL of shards with these labels, which `ShardSampler` brings along.
 
     Raises:
         FerVitError: There are none, one cannot be read, or they were not written together.
@@ -53,22 +38,17 @@ class ShardDataset(Dataset[Sample]):
             footers = list(pool.map(Shard.footer, self.shards))
         if len({(footer.metadata or {}).get(b"fer_vit") for footer in footers}) > 1:
             raise FerVitError(f"{path} holds shards of more than one `prepare`. Copy the whole folder again.")
-        self.sizes = np.array([footer.num_rows for footer in footers])
+        self.sizes = np.array([footer.num_rows for footer in footers])  # (K,)
 
     def __len__(self) -> int:
         return int(self.sizes.sum())
 
     def __getitem__(self, draw: Draw) -> Sample:
-        """Returns the sample of a row that came with its draw."""
         assert draw.face is not None
         return make_sample(draw.face, draw, self.spec, self.augment)
 
     def read(self, index: int) -> FaceDataset:
-        """Reads a shard.
-
-        Raises:
-            FerVitError: It is wrong, or has changed, or a row has no label.
-        """
+        """Reads a shard; raises FerVitError when it is wrong, or has changed, or a row has no label."""
         shard = self.shards[index]
         faces = FaceDataset(Manifest.read_shard(shard, self.names), self.spec)
         if len(faces) != self.sizes[index]:
@@ -76,6 +56,15 @@ class ShardDataset(Dataset[Sample]):
         if faces.targets is None:
             raise no_label(shard.place, "train")
         return faces
+
+    def read_ahead(self, shards: Iterable[int]) -> Iterator[FaceDataset]:
+        """Reads one shard after another; while one is used, a thread reads the next."""
+        with ThreadPoolExecutor(1) as pool:
+            futures = (pool.submit(self.read, shard) for shard in shards)
+            coming = next(futures, None)
+            while coming:
+                ready, coming = coming, next(futures, None)
+                yield ready.result()
 
 
 class ShardSampler(TrainSampler):
@@ -98,21 +87,9 @@ class ShardSampler(TrainSampler):
             if begin < stop and start < end:
                 stretch.append((shard, max(start - begin, 0), stop - begin))
         first_rows = sizes.cumsum() - sizes
-        read = read_ahead(self.dataset.read, (shard for shard, *_ in stretch))
+        read = self.dataset.read_ahead(shard for shard, *_ in stretch)
         for (shard, begin, end), faces in zip(stretch, read, strict=True):
             rng = np.random.default_rng((self.seed, self.epoch, shard + 1))  # with a 0 it would be the one above
             order, seeds = rng.permutation(len(faces)), rng.integers(2**31, size=len(faces))
             for row in order[begin:end].tolist():
                 yield Draw(int(first_rows[shard]) + row, int(seeds[row]), face=faces.encoded(row))
-
-
-def read_ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yields a function of every item; while one is used, a thread makes the next."""
-    with ThreadPoolExecutor(1) as pool:
-        coming: Future[R] | None = None
-        for item in items:
-            ready, coming = coming, pool.submit(function, item)
-            if ready:
-                yield ready.result()
-        if coming:
-            yield coming.result()

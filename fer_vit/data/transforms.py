@@ -45,14 +45,7 @@ HIGHEST = {"degrees": 180, "scale": 0.9}
 
 
 class Augment:
-    """Changes crops as a configuration says.
-
-    Args:
-        config: How strongly.
-
-    Raises:
-        FerVitError: A number is out of its range.
-    """
+    """Changes crops as a configuration says; raises FerVitError when a number of it is out of range."""
 
     def __init__(self, config: AugmentConfig) -> None:
         for field in fields(config):
@@ -87,10 +80,7 @@ class Augment:
         self.pipeline = A.Compose(steps, keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
 
     def __call__(self, image: Image, landmarks: Array, seed: int) -> tuple[Image, Array]:
-        """Augments a crop (S, S, 3), RGB uint8, and its landmarks (5, 2) in crop pixels.
-
-        The same seed gives the same result.
-        """
+        """Augments a crop (S, S, 3) and its landmarks (5, 2) in crop pixels; the same seed gives the same result."""
         rng = np.random.default_rng(seed)
         # One generator for all steps: with a seed each would draw the same numbers, and erase only what is shifted.
         self.pipeline.set_random_state(rng, random.Random(seed))

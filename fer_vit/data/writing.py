@@ -32,14 +32,9 @@ Embed = Literal["auto", "always"]
 def write_manifest(
     path: Path, reading: Reading, source: str, embed: Embed = "auto", together: str | None = None
 ) -> None:
-    """Writes a manifest atomically.
+    """Writes a manifest atomically; an existing one is replaced.
 
-    Args:
-        path: The Parquet file; an existing one is replaced.
-        reading: The rows.
-        source: Name of the data set.
-        embed: Which images are kept inside: small ones or all.
-        together: What the shards of one data set have in common.
+    `embed` says whether all images are kept inside or small ones alone; shards of a data set have the same `together`.
 
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read or does not lie below the folder.
@@ -62,16 +57,10 @@ def check_shards(reading: Reading, shards: int) -> None:
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes a folder of shards atomically.
+    """Writes a folder of shards, images inside, atomically; an existing one is replaced.
 
-    Training rows are dealt out in a random order, the same for the same rows, so that every shard is a fair sample of
-    them; the other splits have one file each. Images are kept inside.
-
-    Args:
-        folder: The folder; an existing one is replaced.
-        reading: The rows.
-        source: Name of the data set.
-        shards: Number of training shards.
+    Training rows are dealt out to so many shards in a random order, the same for the same rows, so that every shard is
+    a fair sample of them; the other splits have one file each.
 
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read.
@@ -91,20 +80,21 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
     """Raises FerVitError when an image would be neither inside a manifest in a folder nor below that folder."""
     for row in reading.rows:
-        if isinstance(row.image, Path) and row.image.is_file() and not _embedded(row, embed):
+        if isinstance(row.image, Path) and row.image.is_file() and not _embedded(row.image, embed):
             _path_below(row.image, folder)
 
 
-def _embedded(row: Row, embed: Embed) -> bool:
-    return isinstance(row.image, bytes) or embed == "always" or row.image.stat().st_size < EMBED_BELOW
+def _embedded(image: Path, embed: Embed) -> bool:
+    return embed == "always" or image.stat().st_size < EMBED_BELOW
 
 
-def _inside(row: Row, embed: Embed) -> bytes | None:
-    """Returns the image that a manifest keeps inside; None where it points to a file."""
+def _image(row: Row, folder: Path, embed: Embed) -> dict[str, bytes | str | None]:
+    """Returns the image that a manifest keeps inside with its name, or the path to its file."""
     try:
-        if not _embedded(row, embed):
-            return None
-        return row.image if isinstance(row.image, bytes) else read_bytes(row.image)
+        if isinstance(row.image, Path) and not _embedded(row.image, embed):
+            return {"bytes": None, "path": _path_below(row.image, folder)}
+        data = row.image if isinstance(row.image, bytes) else read_bytes(row.image)
+        return {"bytes": data, "path": as_text(row.name)}
     except (ImageError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FerVitError(
@@ -126,10 +116,8 @@ def _path_below(image: Path, folder: Path) -> str:
 
 
 def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]:
-    data = _inside(row, embed)
-    path = as_text(row.name) if isinstance(row.image, bytes) or data is not None else _path_below(row.image, folder)
     return {
-        "image": {"bytes": data, "path": path},
+        "image": _image(row, folder, embed),
         "split": row.split,
         "label": row.label,
         "votes": row.votes,

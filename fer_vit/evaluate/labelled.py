@@ -1,10 +1,13 @@
-"""A trained model on the labelled faces of a manifest."""
+"""A trained model on the labelled faces of a manifest, and the temperature that calibrates it."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 from tqdm import tqdm
@@ -42,11 +45,11 @@ def labelled_batches(
     """Reads the labelled faces of a manifest under a progress bar.
 
     Args:
-        model: Whose labels and crops are wanted.
+        model: Says how the faces are cropped.
         manifest: A Parquet table of `fer-vit prepare` with the model's labels in their order.
-        split: Which of its rows.
-        mirrored: Mirror every face.
-        max_faces: No more faces than these, evenly spaced. None: all.
+        split: Its rows to read.
+        mirrored: Whether every face is mirrored.
+        max_faces: No more than these are taken, evenly spaced. None: all.
 
     Returns:
         Batches ready for the model, and the share of every class (N, C).
@@ -65,3 +68,16 @@ def labelled_batches(
     loader = DataLoader(Subset(dataset, chosen), CHUNK, collate_fn=collate)
     bar = tqdm(loader, unit=" batches", disable=None, leave=False)
     return (batch.ready(model.device) for batch in bar), torch.from_numpy(dataset.targets[chosen]).float()
+
+
+def fit_temperature(logits: Tensor, target: Tensor) -> float:
+    """Returns what to divide logits (N, C) by so that the model is right as often as it says.
+
+    The temperature between 0.05 and 20 with the least cross-entropy to the class indices (N,), Guo et al. 2017.
+    """
+    logits = logits.double()
+
+    def loss(log_temperature: float) -> float:
+        return float(F.cross_entropy(logits / math.exp(log_temperature), target))
+
+    return math.exp(minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded").x)

@@ -20,10 +20,7 @@ def expression_metrics(num_classes: int, prefix: str) -> MetricCollection:
 
     `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the `confusion` matrix
     (rows: target), from which `class_recall` takes the recall of every class; its mean is the UAR. Macro means
-    leave out classes that do not occur.
-
-    Raises:
-        FerVitError: There is but one class.
+    leave out classes that do not occur. Raises FerVitError when there is but one class.
     """
     if num_classes < 2:
         raise FerVitError(f"Expected two classes or more to tell apart, but got {num_classes}. Add images of others.")

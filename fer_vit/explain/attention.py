@@ -1,6 +1,7 @@
 """Attention of the encoder followed to the prediction: pure functions of recorded weights (see `trace`).
 
-B images, H heads, T tokens, Q vectors a face (see `model.pooling`).
+Each takes the `attention` weights (B, H, T, T) of every block, and in `pool` how much each token counts in what is
+classified. B images, H heads, T tokens, Q vectors a face (see `model.pooling`).
 """
 
 from collections.abc import Sequence
@@ -15,25 +16,16 @@ def no_autocast(values: Tensor) -> torch.autocast:
 
 
 def raw(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
-    """Attention of the last block, averaged over heads and over the tokens that are classified: (B, T).
-
-    Args:
-        attention: Weights (B, H, T, T) of every block.
-        pool: How much each token counts in what is classified (B, T).
-    """
+    """Attention of the last block, averaged over heads and over the tokens that are classified (B, T): (B, T)."""
     with no_autocast(pool):
         return (pool[:, None].float() @ attention[-1].float().mean(1))[:, 0]
 
 
 def rollout(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
-    """Attention rollout: attention as a flow through all blocks and their residual paths: (B, T).
+    """Attention rollout: attention as a flow through all blocks and their residual paths to `pool` (B, T): (B, T).
 
     Abnar & Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020): each block's mean over heads, half of it
     the identity for the residual path, multiplied from the last block to the first.
-
-    Args:
-        attention: Weights (B, H, T, T) of every block.
-        pool: How much each token counts in what is classified (B, T).
     """
     flow = pool[:, None].float()  # (B, 1, T)
     with no_autocast(pool):
@@ -54,9 +46,9 @@ def relevance(
     the pool by the residual paths alone, without any attention, has no gradient here and is not seen.
 
     Args:
-        attention: Weights (B, H, T, T) of every block.
+        attention: One (B, H, T, T) per block.
         gradients: Gradients of a score with respect to them.
-        pool: How much each token counts in what is classified (B, H', Q, T).
+        pool: (B, H', Q, T).
         pool_gradient: Gradient of the score with respect to it; None where the weights are taken as they are.
     """
 

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.stats import ConstantInputWarning, spearmanr
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import one_hot
 
-from fer_vit.explain.ablation import drops, masked_logits
 from fer_vit.explain.methods import Control, Explanation, Method, explain, explain_each
 from fer_vit.explain.regions import coverage, units
-from fer_vit.explain.trace import Trace, evaluating, trace
+from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
 
@@ -51,12 +51,7 @@ def measure(
       pixels: whether groups with a higher mean score change the probability more, weighted by how much higher, in
       [-1, 1]. NaN for faces with fewer tokens than groups.
 
-    Args:
-        net: The model; it is left as it is found.
-        image: Face crops (B, 3, S, S), RGB in [0, 1].
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        valid: Which regions are there (B, R).
-        methods: Methods of `explain`.
+    Arguments as for `explain`.
 
     Returns:
         By method, each measure (B,) by the names of `BETTER`; NaN for a face that has none.
@@ -118,34 +113,23 @@ def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Ten
 
 
 def pixel_scores(layout: TokenLayout, patch_size: int, scores: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """Spreads every token's score evenly over the pixels that it was cut from; they add up where tokens overlap.
+    """Spreads every token's score (B, T) evenly over the pixels (B, S, S) that it was cut from.
 
-    Args:
-        layout: Which token is which.
-        patch_size: Side of a patch in crop pixels.
-        scores: Of every token (B, T).
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        size: Side S of the crop.
-
-    Returns:
-        (B, S, S).
+    Where tokens overlap, they add up. Boxes of regions (B, R, 4) are xyxy in crop pixels; `size` is S.
     """
     pixels = scores.new_zeros(len(scores), size, size)
     if layout.num_patches:
         heat = layout.patch_map(scores) / patch_size**2
         pixels += heat.repeat_interleave(patch_size, 1).repeat_interleave(patch_size, 2)
     if layout.num_regions:
-        own = TokenLayout(0, (size, size), 0, 1)
         k = layout.region_grid
         cells = scores[:, layout.regions].view(len(scores), -1, k, k)
-        left, top, right, bottom = boxes.unbind(-1)
-        for row in range(k):
-            for column in range(k):
-                width, height = (right - left) / k, (bottom - top) / k
-                x, y = left + column * width, top + row * height
-                covered = coverage(own, 1, torch.stack([x, y, x + width, y + height], -1))  # (B, R, S S)
-                density = cells[:, :, row, column] / covered.sum(-1).clamp(min=1)
-                pixels += (density[:, None] @ covered).view_as(pixels)
+        start, side = boxes[..., :2], (boxes[..., 2:] - boxes[..., :2]) / k
+        for row, column in np.ndindex(k, k):
+            corner = start + side * side.new_tensor([column, row])
+            covered = coverage((size, size), 1, torch.cat([corner, corner + side], -1))  # (B, R, S S)
+            density = cells[:, :, row, column] / covered.sum(-1).clamp(min=1)
+            pixels += (density[:, None] @ covered).view_as(pixels)
     return pixels
 
 
@@ -182,14 +166,13 @@ def randomised(
     """
     intact = explain(net, image, boxes, valid, method)
     label = intact.probabilities.argmax(-1)
-    direction = nn.functional.one_hot(label, intact.probabilities.shape[1]).float()
+    direction = one_hot(label, intact.probabilities.shape[1]).float()
     there = _located(net, intact.scores, net.tokenize(image, boxes, valid).valid)
     shuffled = copy.deepcopy(net)
     generator = torch.Generator().manual_seed(seed)
     blocks = [(f"block {number}", block) for number, block in enumerate(shuffled.vit.blocks)]
     for name, module in [("classifier", shuffled.vit.head), ("pooling", shuffled.pool), *reversed(blocks)]:
-        parameters = list(module.parameters())
-        if not parameters:  # not every pooling learns
+        if not (parameters := list(module.parameters())):  # not every pooling learns
             continue
         for parameter in parameters:
             order = torch.randperm(parameter.numel(), generator=generator)

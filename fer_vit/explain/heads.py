@@ -1,4 +1,7 @@
-"""What each attention head does: where it looks, and how far.
+"""What attention says by itself: which regions look at which, and what each head does.
+
+What a region takes from another is a mean over the other's tokens and the patches under it, so that a large region does
+not win by its size. What goes to class and register tokens or to patches outside all regions is left out.
 
 B images, L blocks, H heads, T tokens, C expressions, R regions.
 """
@@ -7,14 +10,48 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fer_vit.explain.attention import no_autocast
-from fer_vit.explain.relations import head_relations
+from fer_vit.explain.regions import region_means
 from fer_vit.explain.trace import Trace
 
 
+@torch.no_grad()
+def relations(seen: Trace) -> Tensor:
+    """Follows attention through all blocks, heads averaged (attention rollout).
+
+    Returns:
+        How much each region (row) takes from each region (column), (B, R, R); rows sum to 1, those of missing regions
+        to 0. The diagonal is what a region has of itself, by the residual paths too.
+    """
+    flow = torch.eye(seen.membership.shape[-1], device=seen.membership.device).expand(len(seen.membership), -1, -1)
+    with no_autocast(flow):
+        for weights in seen.attention:
+            flow = (weights.float().mean(1) @ flow + flow) / 2
+    return _between(seen.membership, flow)
+
+
+@torch.no_grad()
+def head_relations(seen: Trace) -> Tensor:
+    """Takes the attention of every head by itself, without what came before it or passes it by.
+
+    Returns:
+        (B, L, H, R, R); rows sum to 1, those of missing regions, and of regions that look at no region, to 0.
+    """
+    blocks = ([_between(seen.membership, head) for head in block.unbind(1)] for block in seen.attention)
+    return torch.stack([torch.stack(heads, 1) for heads in blocks], 1)
+
+
+def _between(membership: Tensor, flow: Tensor) -> Tensor:
+    """From tokens (B, T, T) to regions (B, R, R), rows scaled to a sum of 1."""
+    with no_autocast(membership):
+        taken = region_means(membership, region_means(membership, flow.float()).mT).mT
+    return normalize(taken, p=1, dim=-1)
+
+
 class HeadRoles(NamedTuple):
-    """What the heads do; attention to class and register tokens, which lie nowhere in the face, is left out.
+    """What the heads do.
 
     Attributes:
         maps: Where the tokens that are classified look (B, L, H, T); patches and regions of a face together have 1.
@@ -42,14 +79,10 @@ def head_roles(seen: Trace) -> HeadRoles:
         located = weights.float().clone()  # (B, H, T, T)
         located[..., : seen.layout.num_prefix] = 0.0
         with no_autocast(located):
-            maps.append(_shares(looking @ located)[:, :, 0])
+            maps.append(normalize(looking @ located, p=1, dim=-1)[:, :, 0])
         # A token that nobody looks at is missing, or hard attention took it out: it does not look either.
         there = located.sum((1, 2)) > 0  # (B, T)
-        far = (_shares(located) * apart).sum(-1)  # (B, H, T)
+        far = (normalize(located, p=1, dim=-1) * apart).sum(-1)  # (B, H, T)
         distance.append((far * there[:, None]).sum(-1) / there.sum(-1).clamp(min=1)[:, None])
-    expressions = _shares(pool) if pool.shape[1] > 1 else pool[:, :0]
+    expressions = normalize(pool, p=1, dim=-1) if pool.shape[1] > 1 else pool[:, :0]
     return HeadRoles(torch.stack(maps, 1), torch.stack(distance, 1), expressions, head_relations(seen))
-
-
-def _shares(weights: Tensor) -> Tensor:
-    return weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.ablation import drops
 from fer_vit.explain.attention import raw, relevance, rollout
 from fer_vit.explain.regions import region_means, units
-from fer_vit.explain.trace import Trace, evaluating, trace
+from fer_vit.explain.trace import Trace, drops, evaluating, trace
 from fer_vit.model.region_vit import RegionViT
 
 CLASS_SPECIFIC = ("relevance", "ablation")
@@ -63,37 +63,28 @@ def explain(
         direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for why
             one and not another. None: the predicted class.
     """
-    check_method(method)
     seen = trace(net, image, boxes, valid)
     return explain_each(net, seen, method, None if direction is None else direction[None])[0]
-
-
-def check_method(method: str) -> None:
-    """Raises FerVitError for a method that does not exist."""
-    known = get_args(Method) + get_args(Control)
-    if method not in known:
-        raise FerVitError(f"Expected method to be one of {', '.join(known)}, but got {method}.")
 
 
 @torch.no_grad()
 def explain_each(
     net: RegionViT, seen: Trace, method: Method | Control, directions: Tensor | None = None
 ) -> list[Explanation]:
-    """Explains several scores (E, B, C) of faces that the model has `seen`; other arguments as for `explain`."""
-    check_method(method)
+    """Explains several scores (E, B, C) of faces that the model has `seen`; other arguments as for `explain`.
+
+    Raises:
+        FerVitError: There is no such method.
+    """
+    known = get_args(Method) + get_args(Control)
+    if method not in known:
+        raise FerVitError(f"Expected method to be one of {', '.join(known)}, but got {method}.")
     if directions is None:
-        directions = nn.functional.one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
+        directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
     found = ablated(net, seen, directions) if method == "ablation" else attributed(net, seen, directions, method)
     probabilities = net.probabilities(seen.logits)
-    return [
-        Explanation(probabilities, _normalised(scores), net.layout.patch_map(_normalised(scores)), _normalised(shares))
-        for scores, shares in found
-    ]
-
-
-def _normalised(values: Tensor) -> Tensor:
-    """Scales rows so that their absolute values sum to 1; rows of zeros stay zeros."""
-    return values / values.abs().sum(1, keepdim=True).clamp(min=1e-12)
+    scaled = ((normalize(scores, p=1), normalize(shares, p=1)) for scores, shares in found)
+    return [Explanation(probabilities, scores, net.layout.patch_map(scores), shares) for scores, shares in scaled]
 
 
 def attributed(
@@ -117,8 +108,9 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
         yield from torch.rand(len(directions), *tokens.x.shape[:2], generator=generator).to(tokens.x.device)
         return
     if method == "centre":
-        apart = (tokens.centres.float() - net.config.img_size / 2).norm(dim=-1)
-        yield from (-2 * (apart / (net.config.img_size / 2)).square()).exp().expand(len(directions), -1, -1).clone()
+        half = net.config.img_size / 2
+        apart = (tokens.centres.float() - half).norm(dim=-1) / half
+        yield from (-2 * apart.square()).exp().expand(len(directions), -1, -1).clone()
         return
     with_pool = [pool] if net.config.head == "query" else []
     for direction in directions:
@@ -135,7 +127,7 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
 
 
 def ablated(net: RegionViT, seen: Trace, directions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields scores of tokens (B, T) and shares of regions (B, R) by `ablation.drops`.
+    """Yields scores of tokens (B, T) and shares of regions (B, R) by `drops`.
 
     A region's fall is that of its tokens and patches together; each of these has the mean fall of the regions that it
     belongs to, a patch outside all of them 0.

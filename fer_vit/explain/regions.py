@@ -1,32 +1,24 @@
 """Which tokens belong to which facial region: its own, and the patches under its box.
 
-B images, T tokens, R regions, N patches.
+B images, T tokens, R regions, N patches; `membership` is how much of every token belongs to each region (B, R, T).
 """
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fer_vit.model.tokens import TokenLayout
 
 
-def coverage(layout: TokenLayout, patch_size: int, boxes: Tensor) -> Tensor:
-    """Fraction of every patch that lies in each box.
-
-    Args:
-        layout: Which token is which.
-        patch_size: Side of a patch in crop pixels.
-        boxes: Boxes (B, R, 4), xyxy in crop pixels.
-
-    Returns:
-        Fractions in [0, 1], (B, R, N).
-    """
+def coverage(grid: tuple[int, int], patch_size: int, boxes: Tensor) -> Tensor:
+    """Fraction (B, R, N) of every patch of a grid (rows, columns) that lies in each box (B, R, 4), xyxy in pixels."""
 
     def inside(low: Tensor, high: Tensor, cells: int) -> Tensor:  # (B, R), (B, R) -> (B, R, cells)
         start = torch.arange(cells, device=boxes.device) * patch_size
         return (torch.minimum(high[..., None], start + patch_size) - torch.maximum(low[..., None], start)).clamp(min=0)
 
     left, top, right, bottom = boxes.float().unbind(-1)
-    rows, columns = layout.grid
+    rows, columns = grid
     area = inside(top, bottom, rows)[..., None] * inside(left, right, columns)[..., None, :]  # (B, R, rows, columns)
     return area.flatten(2) / patch_size**2
 
@@ -34,17 +26,11 @@ def coverage(layout: TokenLayout, patch_size: int, boxes: Tensor) -> Tensor:
 def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
     """How much of every token belongs to each region: all of its own tokens, patches as far as its box covers them.
 
-    Args:
-        layout: Which token is which.
-        patch_size: Side of a patch in crop pixels.
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels; those of missing regions may hold anything.
-        valid: Which regions are there (B, R); the others have no tokens.
-
-    Returns:
-        Fractions in [0, 1], (B, R, T); 0 for class and register tokens, which lie nowhere in the face.
+    Class and register tokens, which lie nowhere in the face, have 0. Boxes (B, R, 4) are xyxy in crop pixels; those of
+    regions that are not `valid` (B, R) may hold anything.
     """
     found = torch.zeros(*valid.shape, layout.num_tokens, device=boxes.device)
-    found[..., layout.patches] = coverage(layout, patch_size, boxes.masked_fill(~valid[..., None], 0.0))
+    found[..., layout.patches] = coverage(layout.grid, patch_size, boxes.masked_fill(~valid[..., None], 0.0))
     if layout.num_regions:
         own = torch.eye(layout.num_regions, device=boxes.device) * valid[..., None]  # (B, R, R)
         found[..., layout.regions] = own.repeat_interleave(layout.tokens_per_region, -1)
@@ -52,15 +38,8 @@ def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tenso
 
 
 def units(layout: TokenLayout, membership: Tensor) -> Tensor:
-    """Each region as a set: its own tokens, and the patches of which half or more lie in its box, or else the patch of
-    which most does.
-
-    Args:
-        layout: Which token is which.
-        membership: Of the tokens in the regions (B, R, T).
-
-    Returns:
-        (B, R, T).
+    """Each region as a set (B, R, T): its own tokens, and the patches of which half or more lie in its box, or else the
+    patch of which most does.
     """
     chosen = membership > 0
     if layout.num_patches:
@@ -70,13 +49,5 @@ def units(layout: TokenLayout, membership: Tensor) -> Tensor:
 
 
 def region_means(membership: Tensor, values: Tensor) -> Tensor:
-    """Mean of a value over the tokens of each region.
-
-    Args:
-        membership: Of the tokens in the regions (B, R, T).
-        values: Of every token (B, T) or several of them (B, T, K).
-
-    Returns:
-        (B, R) or (B, R, K); 0 for missing regions.
-    """
-    return torch.einsum("brt,bt...->br...", membership / membership.sum(-1, keepdim=True).clamp(min=1e-12), values)
+    """Mean (B, R, ...) of values (B, T, ...) over the tokens of each region; 0 for missing regions."""
+    return torch.einsum("brt,bt...->br...", normalize(membership, p=1, dim=-1), values)

@@ -1,6 +1,6 @@
-"""A forward pass with all that explanations are made of, recorded without changing the model.
+"""Forward passes for explanations, which leave the model as it was: one that is recorded, others with masked tokens.
 
-B images, H heads, T tokens, R regions, C classes.
+B images, H heads, T tokens, R regions, C classes, U units: sets of tokens that are masked together.
 """
 
 from collections.abc import Iterator
@@ -39,13 +39,7 @@ class Trace(NamedTuple):
 
 
 def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
-    """Classifies faces and keeps what explanations are made of.
-
-    Args:
-        net: The model; it is left as it is found.
-        image: Face crops (B, 3, S, S), RGB in [0, 1].
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        valid: Which regions are there (B, R).
+    """Classifies faces and keeps what explanations are made of; arguments as for `RegionViT.forward`.
 
     Raises:
         FerVitError: No gradient can be taken.
@@ -67,7 +61,7 @@ def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
     """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1.
 
     timm's attention computes its weights only when it is not fused, and then passes them through `attn_drop`, where a
-    hook sees them. Hard attention masks tokens instead of removing them. The model is left as it was found.
+    hook sees them. Hard attention masks tokens instead of removing them.
 
     Raises:
         RuntimeError: A forward pass ran, or none did, and nothing was recorded.
@@ -103,3 +97,21 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def masked_logits(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
+    """Logits (B, C) without the tokens that are `hidden` (B, T); class and register tokens always stay."""
+    valid = ~hidden if tokens.valid is None else tokens.valid & ~hidden
+    valid[:, : net.layout.num_prefix] = True
+    return net.forward_head(net.forward_features(tokens._replace(valid=valid))).float()
+
+
+def drops(net: RegionViT, tokens: Tokens, units: Tensor) -> Tensor:
+    """How much the logits of a model in evaluation mode fall when each unit (B, U, T) is masked alone: (B, U, C).
+
+    Exact, because the model has a mask for what is not there; negative where a logit rises.
+    """
+    # Not the logits of a trace: other kernels may have computed them, and in bfloat16 the difference would count.
+    intact = net.forward_head(net.forward_features(tokens)).float()
+    falls = [intact - masked_logits(net, tokens, unit) for unit in units.unbind(1)]
+    return torch.stack(falls, dim=1) if falls else intact.new_zeros(len(intact), 0, intact.shape[1])

@@ -12,19 +12,12 @@ from fer_vit.geometry import MIRRORED, TEMPLATE, Align, Array, Image, apply, com
 
 @dataclass(frozen=True)
 class CropSpec:
-    """How a face becomes a model's input. It travels in the checkpoint.
+    """How a face becomes a model's input. It travels in the checkpoint."""
 
-    Attributes:
-        size: Side S of the square crop in pixels.
-        regions: Names of the regions.
-        align: "landmarks" turns and scales every face onto the template; "crop" takes images as they are framed.
-        template: Where the landmarks belong in the crop (5, 2), as fractions of its side.
-    """
-
-    size: int
+    size: int  # side S of the square crop in pixels
     regions: tuple[str, ...] = DEFAULT_REGIONS
-    align: Align = "landmarks"
-    template: tuple[tuple[float, float], ...] = TEMPLATE
+    align: Align = "landmarks"  # turn and scale every face onto the template; "crop": take images as they are framed
+    template: tuple[tuple[float, float], ...] = TEMPLATE  # place of the landmarks (5, 2) as fractions of the side
 
 
 def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: bool) -> tuple[Image, Array, Array]:
@@ -33,7 +26,7 @@ def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: boo
     Args:
         image: The image (H, W, 3), RGB uint8.
         landmarks: Points (5, 2) in the image, or None: then all of the image is taken.
-        spec: How a face becomes a crop.
+        spec: Size S, regions and alignment.
         framed: The image is the crop of one face already, so that a model with `align` "crop" takes all of it.
 
     Returns:
@@ -63,10 +56,9 @@ INTERPOLATION = cv2.INTER_CUBIC
 
 
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
-    """Draws the crop (size, size, 3) that `matrix`, image to crop pixels, describes.
+    """Draws the crop (size, size, 3) that a matrix (2, 3) from image to crop pixels describes.
 
-    Strong reductions are done in two steps, the first by area averaging, because a warp reads only neighbouring pixels
-    and would alias.
+    Strong reductions take two steps, the first by area averaging: a warp reads only neighbours and would alias.
     """
     m = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))

@@ -29,17 +29,11 @@ CROP_SCORE = 0.3
 
 
 class Face(NamedTuple):
-    """A face in an image, in the image's own pixels.
+    """A face in an image, in the image's own pixels."""
 
-    Attributes:
-        box: xyxy (4,). May reach over the image's border.
-        landmarks: Points (5, 2) in the order of `geometry.LANDMARKS`.
-        score: Certainty in [0, 1].
-    """
-
-    box: Array
-    landmarks: Array
-    score: float
+    box: Array  # xyxy (4,); may reach over the image's border
+    landmarks: Array  # (5, 2) in the order of `geometry.LANDMARKS`
+    score: float  # certainty in [0, 1]
 
 
 class Detector(Protocol):
@@ -53,9 +47,7 @@ class Detector(Protocol):
 class YuNet:
     """YuNet (Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector") through `cv2.FaceDetectorYN`.
 
-    Args:
-        path: The ONNX file; `yunet_path()` when left out.
-        min_score: Faces with a lower score are left out. For crops that hold a face see `CROP_SCORE`.
+    It leaves out faces with a score below `min_score`; for crops that hold a face see `CROP_SCORE`.
     """
 
     def __init__(self, path: Path | None = None, min_score: float = 0.6) -> None:
@@ -105,17 +97,10 @@ class YuNet:
 
 
 def detect_in_crop(detector: Detector, image: Image) -> Face | None:
-    """Finds the face that an image is a crop of.
+    """Finds the face that an image (H, W, 3) is a crop of: the one with the greatest score times side.
 
     The detector sees the crop at 224 pixels without padding: grey, replicated or reflected, it only lost faces. An
     image that turns out to be a photo with a small face, or without one, is searched again at its full size.
-
-    Args:
-        detector: Finds the faces, with a low threshold: see `CROP_SCORE`.
-        image: RGB uint8 (H, W, 3).
-
-    Returns:
-        The face with the greatest score times side, in the image's pixels, or None.
     """
     small = _resize(image, MIN_SIDE)
     scale = _scale(small, image)

@@ -35,11 +35,9 @@ MOST_ENTRIES = 4096
 
 
 def image_size(data: bytes) -> Size | None:
-    """Reads the size that an encoded image claims to have.
+    """Reads the size that an encoded image claims; None if its format is unknown or its header truncated.
 
-    Returns:
-        Width and height; (0, 0) where the format or its decoder allows no more than 16,384 x 16,384 pixels; None if the
-        format is unknown or the header is truncated.
+    (0, 0) stands for a size that the format or its decoder limits to 16,384 x 16,384 pixels.
     """
     for signature, read in READERS.items():
         if re.match(signature, data, re.DOTALL):
@@ -84,14 +82,6 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
             at += int.from_bytes(data[at : at + 2], "big")
 
 
-def _png(data: bytes) -> Size:
-    return unpack_from(">II", data, 16)
-
-
-def _gif(data: bytes) -> Size:
-    return unpack_from("<HH", data, 6)
-
-
 def _bmp(data: bytes) -> Size:
     (header,) = unpack_from("<I", data, 14)
     width, height = unpack_from("<HH" if header == 12 else "<ii", data, 18)
@@ -119,17 +109,13 @@ def _tiff(data: bytes) -> Size:
     return sides[WIDTH], sides[HEIGHT]
 
 
-def _avif(_: bytes) -> Size:
-    return 0, 0  # libavif itself refuses what is larger
-
-
 READERS: dict[bytes, Callable[[bytes], Size | None]] = {
     JPEG: _jpeg,
-    rb"\x89PNG\r\n\x1a\n": _png,
+    rb"\x89PNG\r\n\x1a\n": lambda data: unpack_from(">II", data, 16),
     rb"RIFF....WEBP": _webp,
-    rb"GIF8[79]a": _gif,
+    rb"GIF8[79]a": lambda data: unpack_from("<HH", data, 6),
     rb"BM": _bmp,
     rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]": _tiff,
-    rb"....ftyp": _avif,
+    rb"....ftyp": lambda _: (0, 0),  # AVIF: libavif itself refuses what is larger
 }
 """How each format says its size, by what a file begins with, as a regular expression."""

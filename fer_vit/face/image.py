@@ -44,10 +44,11 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 
     Args:
         data: The file's bytes.
-        reduction: 1, or 2, 4 or 8 for a smaller image: a JPEG is then decoded in a third of the time or less.
+        reduction: How many pixels of the image become one, each way: 1, 2, 4 or 8. A JPEG is then decoded in a third of
+            the time or less.
 
     Returns:
-        RGB uint8 (H, W, 3), a pixel of which covers `reduction` pixels each way of the whole image.
+        RGB uint8 (H, W, 3).
 
     Raises:
         ImageError: The bytes are not a readable image, or one of more than `MAX_PIXELS` or `MAX_SCANS`.
@@ -120,14 +121,9 @@ def to_rgb(array: NDArray[np.generic]) -> Image:
     """Takes an image in memory as RGB uint8 (H, W, 3): grey is repeated, alpha left out.
 
     Raises:
-        FerVitError: It is not uint8 of shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).
+        FerVitError: It is not uint8, or has another shape than these.
     """
-    if (
-        array.dtype != np.uint8
-        or array.ndim not in (2, 3)
-        or not array.size
-        or array.shape[2:] not in ((), (1,), (3,), (4,))
-    ):
+    if array.dtype != np.uint8 or array.ndim < 2 or not array.size or array.shape[2:] not in ((), (1,), (3,), (4,)):
         raise FerVitError(
             f"Expected an image as uint8 of shape (H, W), (H, W, 3) or (H, W, 4), but got {array.dtype} {array.shape}."
         )

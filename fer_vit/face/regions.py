@@ -41,30 +41,18 @@ REGIONS = {
 }
 """Every region there is, by name."""
 
-DEFAULT_REGIONS = (
-    "right_eye",
-    "left_eye",
-    "right_brow",
-    "left_brow",
-    "nose",
-    "mouth",
-    "right_cheek",
-    "left_cheek",
-)
+DEFAULT_REGIONS = tuple(REGIONS)[:8]
+"""Eyes, brows, nose, mouth and cheeks."""
 
 
 def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -> NDArray[np.float32]:
-    """Places regions on a face.
-
-    Args:
-        landmarks: Points (5, 2) in pixels, in the order of `geometry.LANDMARKS`.
-        names: Keys of `REGIONS`.
+    """Places R regions on a face with landmarks (5, 2) in pixels.
 
     Returns:
         Boxes (R, 4), xyxy in pixels. They may reach over the image's border.
 
     Raises:
-        FerVitError: A name is not a region.
+        FerVitError: A name is not a region, or comes twice.
     """
     weights, offsets, sides = _tables(tuple(names))
     points = np.asarray(landmarks, float)

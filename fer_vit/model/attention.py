@@ -1,4 +1,4 @@
-"""Scores of attention: dot product, additive, Gaussian kernel; all are `attn_layer`s of timm's blocks.
+"""Attention by dot product, additive scores or a Gaussian kernel; each is an `attn_layer` of timm's blocks.
 
 B images, H heads, T tokens, d = D / H width of a head, D width.
 """
@@ -16,15 +16,7 @@ ALL = slice(None)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Softmax over the last dimension, of what the mask leaves.
-
-    Args:
-        scores: Any real numbers (..., T).
-        mask: True where a score counts, broadcastable to the scores. None: everywhere.
-
-    Returns:
-        Weights (..., T): 0 where the mask is False; rows sum to 1, those that are masked throughout to 0.
-    """
+    """Softmax of scores (..., T) where the mask, broadcastable to them, is True; 0 elsewhere, even for a whole row."""
     if mask is None:
         return scores.softmax(-1)
     # The lowest number instead of minus infinity: a row of minus infinities would be NaN, backwards too.
@@ -44,11 +36,7 @@ class DotAttention(Attention):
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor | None:
-        """What the layer must know of the tokens besides x; timm's blocks hand it on as `attn_mask`.
-
-        Returns:
-            True for the tokens that are there, (B, 1, 1, T); None for all.
-        """
+        """What timm's blocks hand on as `attn_mask`: True for the tokens that are there (B, 1, 1, T); None for all."""
         return None if tokens.valid is None else tokens.valid[:, None, None, :]
 
     def project(self, x: Tensor, part: int) -> Tensor:
@@ -71,10 +59,13 @@ class DotAttention(Attention):
         """What is averaged: (B, T, D) -> (B, H, T, d)."""
         return self.project(x, 2)
 
-    def attend(self, x: Tensor, relation: Tensor | None) -> Tensor:
-        """The forward pass by way of `weights` and `values`: (B, T, D) -> (B, T, D)."""
+    def attend(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """The forward pass by way of `weights` and `values`: (B, T, D) -> (B, T, D); never causal.
+
+        `attn_mask` is the layer's `relation`.
+        """
         values = self.values(x)
-        weights = self.attn_drop(self.weights(x, relation)).to(values.dtype)
+        weights = self.attn_drop(self.weights(x, attn_mask)).to(values.dtype)
         x = (weights @ values).transpose(1, 2).flatten(2)
         return self.proj_drop(self.proj(self.norm(x)))  # type: ignore[no-any-return]
 
@@ -97,9 +88,7 @@ class AdditiveAttention(DotAttention):
         heads = zip(q.unbind(1), k.unbind(1), self.v, strict=True)
         return torch.cat([(q[:, :, None] + k[:, None]).tanh() @ v for q, k, v in heads], dim=-1).movedim(-1, 1)
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """(B, T, D) -> (B, T, D); `attn_mask` is the layer's `relation`, and no encoder is causal."""
-        return self.attend(x, attn_mask)
+    forward = DotAttention.attend
 
 
 class GaussianAttention(DotAttention):
@@ -139,19 +128,11 @@ class GaussianAttention(DotAttention):
         """What is averaged: (B, T, D) -> (B, H, T, d)."""
         return split_heads(self.value(x), self.num_heads)
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """(B, T, D) -> (B, T, D); `attn_mask` is the layer's `relation`, and no encoder is causal."""
-        return self.attend(x, attn_mask)
+    forward = DotAttention.attend
 
 
 def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
-    """Switches torch's fused attention on or off in every attention layer of timm.
-
-    `fused_is_faster` says which is faster; the fused kernel's weights cannot be seen.
-
-    Returns:
-        What each layer, by name, had before.
-    """
+    """Switches torch's fused attention, whose weights cannot be seen, on or off; returns each layer's former choice."""
     before = {name: module.fused_attn for name, module in model.named_modules() if hasattr(module, "fused_attn")}
     for name in before:
         setattr(model.get_submodule(name), "fused_attn", fused)  # noqa: B010 - mypy takes a module's attributes for tensors
@@ -159,15 +140,12 @@ def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
 
 
 LONG = 200
-"""Tokens from which on torch's fused attention is the faster one on CPUs, but for training in bfloat16."""
+"""Tokens from which on fused attention is the faster one on CPUs."""
 
 
 def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = False) -> bool:
     """Tells whether torch's fused attention is faster than explicit products, as docs/benchmarks.md measures it.
 
-    Args:
-        device: Where the model computes.
-        tokens: T.
-        trains_in_bf16: Whether it is trained with bfloat16 products, whose backward pass is slow in the fused kernel.
+    With bfloat16 products its backward pass on CPUs is slow.
     """
     return device.type != "cpu" or (tokens >= LONG and not trains_in_bf16)

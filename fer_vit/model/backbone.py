@@ -28,9 +28,7 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     """Creates the timm vision transformer that a configuration describes, with its attention, blocks and classifier.
 
     timm resamples pretrained position embeddings and patch kernels where image or patch size differ from its own.
-
-    Raises:
-        FerVitError: The name is not a timm vision transformer, or the choices do not fit together.
+    Raises FerVitError when the name is not a timm vision transformer, or the choices do not fit together.
     """
     check_config(config)
     try:
@@ -54,10 +52,9 @@ def prepend_prefix(vit: VisionTransformer, patches: Tensor) -> Tensor:
 
 def _timm_options(config: RegionViTConfig) -> dict[str, object]:
     """Returns a configuration in the words of `timm.create_model`; what is None stays as the backbone has it."""
-    asked = {name: getattr(config, name) for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")}
-    options: dict[str, object] = {name: value for name, value in asked.items() if value is not None}
-    options |= dict.fromkeys(("pos_drop_rate", "proj_drop_rate", "attn_drop_rate"), config.dropout)
-    options |= {
+    options: dict[str, object] = {
+        **{name: getattr(config, name) for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")},
+        **dict.fromkeys(("pos_drop_rate", "proj_drop_rate", "attn_drop_rate"), config.dropout),
         "pretrained": bool(config.pretrained),
         "img_size": config.img_size,
         "in_chans": config.in_chans,
@@ -65,18 +62,16 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
         "fc_norm": False,  # the norm stays before the pooling, where pretrained weights have it
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
         "drop_path_rate": config.drop_path_rate,
+        "embed_layer": ConvStem if config.stem == "conv" else None,
+        "final_norm": False if config.block == "post_norm" else None,  # every block ends in one
     }
-    if config.stem == "conv":
-        options["embed_layer"] = ConvStem
     if config.needs_own_blocks:
         options |= {"attn_layer": ATTENTION[config.attention], "block_fn": BLOCK[config.block]}
-    if config.block == "post_norm":
-        options["final_norm"] = False  # every block ends in one
     if isinstance(config.pretrained, str):
         if not Path(config.pretrained).is_file():
             raise FerVitError(f"Expected a state dict at {config.pretrained} (network.pretrained), but there is none.")
         options["pretrained_cfg_overlay"] = {"file": config.pretrained}
-    return options
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
@@ -86,27 +81,16 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
     if config.needs_own_blocks:
         _check_replaceable(config.backbone)
     side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
-    rules = (
-        (
-            config.img_size % side,
-            f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}.",
-        ),
-        (
-            rates and len(rates) != depth,
-            f"Expected network.keep_rate to have a number for each of the {depth} blocks, but got {len(rates)}.",
-        ),
-        (
-            rates and not vit.has_class_token,
-            f"network.keep_rate asks the class token, but {config.backbone} has none.",
-        ),
-        (
-            config.tokens == "region" and not vit.num_prefix_tokens,  # a face without landmarks would have no token
-            f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1.",
-        ),
-    )
-    for broken, words in rules:
-        if broken:
-            raise FerVitError(words)
+    if config.img_size % side:
+        raise FerVitError(f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}.")
+    if rates and len(rates) != depth:
+        raise FerVitError(
+            f"Expected network.keep_rate to have a number for each of the {depth} blocks, but got {len(rates)}."
+        )
+    if rates and not vit.has_class_token:
+        raise FerVitError(f"network.keep_rate asks the class token, but {config.backbone} has none.")
+    if config.tokens == "region" and not vit.num_prefix_tokens:  # a face without landmarks would have no token
+        raise FerVitError(f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1.")
 
 
 def _check_replaceable(name: str) -> None:

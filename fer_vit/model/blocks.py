@@ -35,12 +35,7 @@ class PostNormBlock(Block):
 
 
 class CrossAttention(nn.Module):
-    """Attention of queries to the keys and values of other tokens.
-
-    Args:
-        dim: Width D.
-        num_heads: Heads H.
-    """
+    """Attention of queries to the keys and values of other tokens."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
@@ -51,12 +46,7 @@ class CrossAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Attends.
-
-        Args:
-            x: Queries (B, Q, D).
-            memory: What they look at (B, T, D).
-            valid: Which of it is there (B, T).
+        """Queries (B, Q, D) look at those tokens of the memory (B, T, D) that are there (B, T).
 
         Returns:
             The new queries (B, Q, D), and their weights over the memory (B, H, Q, T). A face without any memory has 0.
@@ -69,10 +59,7 @@ class CrossAttention(nn.Module):
 class DecoderBlock(nn.Module):
     """A Transformer decoder layer: self-attention, cross-attention and feed-forward, each with normalisation before.
 
-    Args:
-        dim: Width D.
-        num_heads: Heads H.
-        causal: Each query sees itself and those before it, not those behind it.
+    `causal`: each query sees itself and those before it, not those behind it.
     """
 
     def __init__(self, dim: int, num_heads: int, causal: bool = False) -> None:

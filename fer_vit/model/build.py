@@ -1,84 +1,19 @@
-"""Builds the parts of a RegionViT: the one place that knows what each choice of a configuration means.
-
-B images, N patches, T tokens, D width, C classes.
-"""
+"""The parts of a RegionViT that a configuration chooses: positions, region embedding, pooling."""
 
 import copy
 import math
-from collections.abc import Callable
 from functools import partial
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from fer_vit.model.backbone import ATTENTION, create_backbone
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.pooling import AdditivePool, AveragePool, QueryPool, TokenPool
-from fer_vit.model.positions import Position, patch_centres, sincos_2d, sincos_reading
-from fer_vit.model.tokens import NoPatches, Normalize, RegionEmbed, TokenLayout, Tokens
-
-
-class Parts(NamedTuple):
-    """What a RegionViT is made of.
-
-    Attributes:
-        normalize: Crops as the backbone expects them.
-        vit: Patch embedding, class and register tokens, blocks and classifier.
-        region_embed: Embedding of the regions; None when the model has no region tokens.
-        pool: From encoded tokens to what is classified.
-        relation: What attention must know of the tokens besides their content.
-        layout: Which token is which when they enter the encoder.
-        patch_size: Side of a patch in crop pixels.
-        num_kept: Patches at first, and in each block.
-        centres: Where prefix and patch tokens lie (prefix + N, 2), (x, y) in crop pixels.
-    """
-
-    normalize: Normalize
-    vit: VisionTransformer
-    region_embed: RegionEmbed | None
-    pool: nn.Module
-    relation: Callable[[Tokens], Tensor | None]
-    layout: TokenLayout
-    patch_size: int
-    num_kept: tuple[int, ...]
-    centres: Tensor
-
-
-def build(config: RegionViTConfig, num_classes: int) -> Parts:
-    """Builds what a configuration asks for, with fresh or pretrained weights.
-
-    Raises:
-        FerVitError: The choices do not fit together, or timm cannot build the backbone.
-    """
-    vit = create_backbone(config, num_classes)
-    patch_size, grid = int(vit.patch_embed.patch_size[0]), vit.patch_embed.grid_size
-    position = choose_position(config, vit.embed_dim, patch_size)
-    if position is not None and config.pos_embed != "learn":
-        fix_positions(vit, position(patch_centres(grid) * patch_size))
-    regions = () if config.tokens == "patch" else config.regions
-    region_embed = create_region_embed(vit, config, position) if regions else None
-    if config.tokens == "region":
-        grid = (0, 0)
-        remove_patches(vit, config.region_source)
-    layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
-    rates = config.keep_rate or (1.0,) * len(vit.blocks)
-    middle = torch.full((layout.num_prefix, 2), config.img_size / 2)
-    pixels = vit.pretrained_cfg  # timm's note of the mean and deviation that the backbone expects
-    return Parts(
-        normalize=Normalize(pixels["mean"], pixels["std"], config.in_chans),
-        vit=vit,
-        region_embed=region_embed,
-        pool=create_pool(vit, config, num_classes),
-        relation=ATTENTION[config.attention].relation,
-        layout=layout,
-        patch_size=patch_size,
-        num_kept=tuple(accumulate(rates, kept_patches, initial=layout.num_patches)),
-        centres=torch.cat([middle, patch_centres(grid) * patch_size]),
-    )
+from fer_vit.model.positions import Position, sincos_2d, sincos_reading
+from fer_vit.model.tokens import NoPatches, RegionEmbed
 
 
 def choose_position(config: RegionViTConfig, dim: int, patch_size: int) -> Position | None:

@@ -16,15 +16,8 @@ from fer_vit.model.tokens import TokenLayout, Tokens
 def mixup(tokens: Tokens, target: Tensor, alpha: float) -> tuple[Tokens, Tensor]:
     """Blends every face's tokens and target with those of the next one in the batch (Zhang et al. 2018).
 
-    A region token counts as there only when both faces have the region.
-
-    Args:
-        tokens: Tokens of the batch.
-        target: Share of every class (B, C).
-        alpha: Parameter of the symmetric Beta distribution of the weight, one draw a face.
-
-    Returns:
-        Mixed tokens and target.
+    A region token counts as there only when both faces have the region. Each face draws a weight from Beta(alpha,
+    alpha); the target is the share of every class (B, C).
     """
     share = torch.distributions.Beta(alpha, alpha).sample((len(target),)).to(target)  # (B,)
     x = torch.lerp(tokens.x.roll(1, 0), tokens.x, share[:, None, None].to(tokens.x.dtype))
@@ -38,18 +31,9 @@ def cutmix(
 ) -> tuple[Tokens, Tensor]:
     """Replaces the tokens inside a rectangle by those of the next face in the batch (Yun et al. 2019).
 
-    The rectangle covers whole patches; a region comes whole from the other face when its centre lies inside. The target
-    is shared by the tokens each face has.
-
-    Args:
-        tokens: Tokens of the batch.
-        target: Share of every class (B, C).
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        layout: Which token is which.
-        patch_size: Side of a patch in pixels.
-
-    Returns:
-        Mixed tokens and target.
+    The rectangle covers whole patches; a region comes whole from the other face when the centre of its box (B, R, 4),
+    xyxy in crop pixels, lies inside. The target, the share of every class (B, C), is shared by the tokens each face
+    has.
     """
     batch = len(target)
     share = torch.rand(batch, 1, device=target.device)  # of the area; Beta(1, 1), as in the paper
@@ -60,19 +44,17 @@ def cutmix(
     def inside(points: Tensor) -> Tensor:  # (B, M, 2) in units of a patch -> (B, M)
         return ((points - centre[:, None]).abs() < half[:, None]).all(-1)
 
-    prefix = torch.zeros(batch, layout.num_prefix, dtype=torch.bool, device=target.device)
-    patches = inside(patch_centres(layout.grid).to(target.device).expand(batch, -1, -1))
-    parts = [prefix, patches]
+    other = torch.zeros(tokens.x.shape[:2], dtype=torch.bool, device=target.device)  # tokens of the next face (B, T)
+    other[:, layout.patches] = inside(patch_centres(layout.grid).to(target.device).expand(batch, -1, -1))
     if layout.num_regions:
         regions = inside((boxes[..., :2] + boxes[..., 2:]) / 2 / patch_size)
-        parts.append(regions.repeat_interleave(layout.tokens_per_region, dim=1))
-    other = torch.cat(parts, dim=1)  # (B, T): which tokens come from the next face
+        other[:, layout.regions] = regions.repeat_interleave(layout.tokens_per_region, dim=1)
     x = torch.where(other[..., None], tokens.x.roll(1, 0), tokens.x)
     valid = None if tokens.valid is None else torch.where(other, tokens.valid.roll(1, 0), tokens.valid)
     centres = torch.where(other[..., None], tokens.centres.roll(1, 0), tokens.centres)
-    there = torch.ones_like(other) if valid is None else valid
-    there = there[:, layout.num_prefix :]
-    taken = (other[:, layout.num_prefix :] & there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
+    there = torch.ones_like(other) if valid is None else valid.clone()
+    there[:, : layout.num_prefix] = False
+    taken = (other & there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
     return Tokens(x, valid, centres), torch.lerp(target, target.roll(1, 0), taken)
 
 

@@ -1,7 +1,7 @@
 """From encoded tokens to the vectors that are classified, and how much each token counts in them.
 
-Class and register tokens come first; the others lie at a place in the face.
 B images, T tokens, D width, C classes, H heads of the decoder or 1, Q vectors a face: 1, or C, one for each expression.
+`num_prefix` class and register tokens come first; the others lie at a place in the face.
 """
 
 from typing import NamedTuple
@@ -38,11 +38,7 @@ class TokenPool(nn.Module):
 
 
 class AveragePool(nn.Module):
-    """Takes the mean of the patch and region tokens that are there; 0 where there are none.
-
-    Args:
-        num_prefix: Number of class and register tokens.
-    """
+    """Takes the mean of the patch and region tokens that are there; 0 where there are none."""
 
     def __init__(self, num_prefix: int) -> None:
         super().__init__()
@@ -59,10 +55,6 @@ class AdditivePool(nn.Module):
 
     Additive attention (Bahdanau et al. 2015) of one query, the same for every face, that is part of u. Its weights
     say how much of each region is in what is classified.
-
-    Args:
-        num_prefix: Number of class and register tokens.
-        dim: Width D.
     """
 
     def __init__(self, num_prefix: int, dim: int) -> None:
@@ -82,13 +74,6 @@ class QueryPool(nn.Module):
 
     Vaswani et al. (2017) for the layer; learned queries as in Carion et al., "End-to-End Object Detection with
     Transformers" (ECCV 2020).
-
-    Args:
-        num_prefix: Number of class and register tokens.
-        dim: Width D.
-        num_heads: Heads of the decoder.
-        num_classes: Number C of expressions.
-        causal: Each expression's query sees itself and those before it in the list, not those behind it.
     """
 
     def __init__(self, num_prefix: int, dim: int, num_heads: int, num_classes: int, causal: bool) -> None:

@@ -22,15 +22,9 @@ def token_centres(boxes: Tensor, grid: int) -> Tensor:
 
 
 def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tensor:
-    """Sinusoidal code of positions: sin and cos of position / temperature^(2 i / D) in turn (Vaswani et al. 2017).
+    """Sinusoidal code (..., D) of positions (...) in units of a token; D is even.
 
-    Args:
-        position: Positions (...), in units of a token.
-        dim: Width D of the code, even.
-        temperature: Ratio of the longest to the shortest wavelength.
-
-    Returns:
-        Codes (..., D).
+    sin and cos of position / temperature^(2 i / D) in turn (Vaswani et al. 2017).
     """
     steps = torch.arange(0, dim, 2, device=position.device)
     angles = position.float()[..., None] * temperature ** (-steps / dim)  # (..., D/2)
@@ -38,32 +32,16 @@ def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tenso
 
 
 def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal code of places: half the width for x, half for y, in each first the sines and then the cosines.
+    """Sinusoidal code (..., D) of places (..., 2), (x, y) in pixels; D is a multiple of 4, a patch the unit.
 
-    Args:
-        centres: Places (..., 2), (x, y) in pixels.
-        dim: Width D of the code, a multiple of 4.
-        patch_size: Side of a patch in pixels, the unit of the code.
-
-    Returns:
-        Codes (..., D).
+    Half the width for x, half for y, in each first the sines and then the cosines.
     """
     code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines in turn
     return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)
 
 
 def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -> Tensor:
-    """Sinusoidal code of places by their rank in a text of patches: row by row, the first patch is 0.
-
-    Args:
-        centres: Places (..., 2), (x, y) in pixels.
-        dim: Width D of the code, even.
-        patch_size: Side of a patch in pixels.
-        columns: Patches in a row.
-
-    Returns:
-        Codes (..., D).
-    """
+    """Sinusoidal code (..., D) of places (..., 2) in pixels by their rank in a text of patches, row by row from 0."""
     x, y = (centres / patch_size).unbind(-1)
     return sincos_1d(y.floor() * columns + x - 0.5, dim)
 

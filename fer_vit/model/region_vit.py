@@ -1,29 +1,35 @@
 """RegionViT: a vision transformer that reads patch tokens and landmark-cropped region tokens together.
 
-The encoder, its class and register tokens, patch position embeddings and classifier are timm's `VisionTransformer`, so
-that timm's pretrained weights load; this file is the way of a face through them, with the region tokens and the mask of
-the missing ones. `build` makes the parts.
-
 B images, S crop size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width, C classes.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fer_vit.model.backbone import prepend_prefix
-from fer_vit.model.build import build
+from fer_vit.model.backbone import ATTENTION, create_backbone, prepend_prefix
+from fer_vit.model.build import (
+    choose_position,
+    create_pool,
+    create_region_embed,
+    fix_positions,
+    kept_patches,
+    remove_patches,
+)
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.positions import token_centres
-from fer_vit.model.tokens import Tokens, keep_patches
+from fer_vit.model.positions import patch_centres, token_centres
+from fer_vit.model.tokens import Normalize, TokenLayout, Tokens, keep_patches
 
 
 class RegionViT(nn.Module):
     """Vision transformer over patch and region tokens.
 
-    It carries what its use needs beside the weights, so that a file of it (see `store`) is a whole model.
+    The encoder, its class and register tokens, patch positions and classifier are timm's `VisionTransformer`, so that
+    timm's pretrained weights load. The model carries what its use needs beside the weights, so that a file of it (see
+    `store`) is whole.
 
     Args:
         config: What to build.
@@ -35,15 +41,16 @@ class RegionViT(nn.Module):
     Attributes:
         layout: Which token is which when they enter the encoder.
         patch_size: Side of a patch in crop pixels.
+        relation: What attention must know of the tokens besides their content.
         num_kept: Patches at first, and in each block.
         drop_by_mask: Hard attention masks patches instead of taking them out: the same result without the saving (but
             for rounding, which in bfloat16 may choose other patches), for those who want T tokens in every block.
 
     Raises:
-        FerVitError: The configuration does not fit together.
+        FerVitError: The choices do not fit together, or timm cannot build the backbone.
     """
 
-    centres: Tensor
+    centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
 
     def __init__(
         self,
@@ -60,16 +67,27 @@ class RegionViT(nn.Module):
         self.template = tuple((x, y) for x, y in template)
         self.temperature = temperature
         self.drop_by_mask = False
-        parts = build(config, len(self.labels))
-        self.normalize = parts.normalize
-        self.vit = parts.vit
-        self.region_embed = parts.region_embed
-        self.pool: Any = parts.pool
-        self.relation = parts.relation
-        self.layout = parts.layout
-        self.patch_size = parts.patch_size
-        self.num_kept = parts.num_kept
-        self.register_buffer("centres", parts.centres, persistent=False)
+        vit = create_backbone(config, len(self.labels))
+        self.patch_size, grid = int(vit.patch_embed.patch_size[0]), vit.patch_embed.grid_size
+        position = choose_position(config, vit.embed_dim, self.patch_size)
+        if position is not None and config.pos_embed != "learn":
+            fix_positions(vit, position(patch_centres(grid) * self.patch_size))
+        regions = () if config.tokens == "patch" else config.regions
+        region_embed = create_region_embed(vit, config, position) if regions else None
+        if config.tokens == "region":
+            grid = (0, 0)
+            remove_patches(vit, config.region_source)
+        self.layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
+        pixels = vit.pretrained_cfg  # timm's note of the mean and deviation that the backbone expects
+        self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans)
+        self.vit = vit
+        self.region_embed = region_embed
+        self.pool: Any = create_pool(vit, config, len(self.labels))
+        self.relation = ATTENTION[config.attention].relation
+        rates = config.keep_rate or (1.0,) * len(vit.blocks)
+        self.num_kept = tuple(accumulate(rates, kept_patches, initial=self.layout.num_patches))
+        middle = torch.full((self.layout.num_prefix, 2), config.img_size / 2)
+        self.register_buffer("centres", torch.cat([middle, patch_centres(grid) * self.patch_size]), persistent=False)
 
     def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Classifies faces.
@@ -107,11 +125,7 @@ class RegionViT(nn.Module):
         )
 
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeds the patches of a normalised image (B, in_chans, S, S).
-
-        Returns:
-            Patches (B, N, D), and what the regions are cut from: the image itself, or the stem's features of it.
-        """
+        """Returns a normalised image's patches (B, N, D), and what regions are cut from: it, or the stem's features."""
         embed = self.vit.patch_embed
         if self.config.region_source == "image":
             return embed(image), image

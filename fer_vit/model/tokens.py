@@ -47,13 +47,13 @@ class TokenLayout:
 
     @property
     def num_patches(self) -> int:
-        """Number of patch tokens."""
+        """N."""
         return self.grid[0] * self.grid[1]
 
     @property
     def tokens_per_region(self) -> int:
         """k^2."""
-        return self.region_grid * self.region_grid
+        return self.region_grid**2
 
     @property
     def patches(self) -> slice:
@@ -88,7 +88,7 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
 
     Args:
         tokens: T' tokens, of which patches may be gone already.
-        scores: One for each token (B, T').
+        scores: One for each of them (B, T').
         layout: Which token was which when all were there.
         number: Patches to keep, no more than there are.
         by_mask: Mask the others instead of taking them out.
@@ -105,22 +105,13 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
         there[:, patches] = False
         return tokens._replace(valid=there.scatter(1, best, True))
     index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)
-
-    def taken(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
-        return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
-
     valid = None if tokens.valid is None else tokens.valid.gather(1, index)
-    return Tokens(taken(tokens.x), valid, taken(tokens.centres))
+    index = index[..., None]  # (B, prefix + number + R k^2, 1)
+    return Tokens(tokens.x.take_along_dim(index, 1), valid, tokens.centres.take_along_dim(index, 1))
 
 
 class Normalize(nn.Module):
-    """Crops as a backbone expects them: with its mean and deviation, and grey where it reads one channel.
-
-    Args:
-        mean: Of each channel, in [0, 1].
-        std: Deviation of each channel.
-        in_chans: 3, or 1 for grey.
-    """
+    """Crops as a backbone expects them: with its mean and deviation, and grey where it reads one channel."""
 
     mean: Tensor
     std: Tensor
@@ -144,15 +135,8 @@ class Normalize(nn.Module):
 class ConvStem(nn.Module):
     """Patch embedding by 3x3 convolutions, three for every halving, for small images trained from scratch.
 
-    Takes the place of timm's `PatchEmbed` (an `embed_layer`). After Xiao et al., "Early Convolutions Help Transformers
-    See Better" (NeurIPS 2021), who take one convolution for every halving.
-
-    Args:
-        img_size: Side of the image, a multiple of `patch_size`.
-        patch_size: Side of a patch, a power of two.
-        in_chans: Channels of the image.
-        embed_dim: Width D.
-        bias: Whether the last projection has a bias.
+    Takes the place of timm's `PatchEmbed` (an `embed_layer`); the patch size is a power of two. After Xiao et al.,
+    "Early Convolutions Help Transformers See Better" (NeurIPS 2021), who take one convolution for every halving.
     """
 
     def __init__(
@@ -160,9 +144,8 @@ class ConvStem(nn.Module):
     ) -> None:
         super().__init__()
         self.patch_size = (patch_size, patch_size)
-        grid = img_size // patch_size
-        self.grid_size = (grid, grid)
-        self.num_patches = grid * grid
+        self.grid_size = (img_size // patch_size,) * 2
+        self.num_patches = self.grid_size[0] ** 2
         steps = int(math.log2(patch_size))
         widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
         *early, late = (halving(before, after) for before, after in pairwise(widths))
@@ -184,11 +167,7 @@ class Rows(nn.Module):
 
 
 class NoPatches(nn.Module):
-    """Stands where patches were embedded, in a model that has none.
-
-    Args:
-        embed_dim: Width D.
-    """
+    """Stands where patches were embedded, in a model that has none."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -216,7 +195,7 @@ class RegionEmbed(nn.Module):
     Args:
         patch_embed: Embeds (B R, C, k p, k p) as (B R, k^2, D).
         names: The regions.
-        patch_size: p, the side of a patch that `patch_embed` takes.
+        patch_size: p.
         stride: Crop pixels to a cell of what is cropped from; 1 for the image itself.
         region_grid: k.
         embed_dim: D.
@@ -241,19 +220,13 @@ class RegionEmbed(nn.Module):
         self.region_grid = region_grid
         self.position = position
         self.name_embed = nn.ParameterDict({name: torch.zeros(region_grid**2, embed_dim) for name in names})
-        for parameter in self.name_embed.values():
+        for parameter in self.name_embed.values():  # sorted by name
             nn.init.trunc_normal_(parameter, std=0.02)
 
     def forward(self, source: Tensor, boxes: Tensor, centres: Tensor) -> Tensor:
-        """Embeds the regions.
+        """Embeds finite boxes (B, R, 4), whose tokens have the centres (B, R k^2, 2): tokens (B, R k^2, D).
 
-        Args:
-            source: Normalised image (B, C, S, S), or features of it (B, C, S / stride, S / stride).
-            boxes: Region boxes (B, R, 4), xyxy in pixels; finite.
-            centres: Centres of their tokens (B, R k^2, 2), in pixels.
-
-        Returns:
-            Tokens (B, R k^2, D).
+        The source is the normalised image, or features of it (B, C, S / stride, S / stride).
         """
         batch, regions = boxes.shape[:2]
         index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)

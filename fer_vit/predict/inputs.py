@@ -3,6 +3,7 @@
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,11 +25,7 @@ Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
 
 
 def as_sources(images: Images | Iterable[Images]) -> list[Source]:
-    """Lists files by their paths, images in memory as RGB; folders and patterns become the files they name.
-
-    Raises:
-        FerVitError: A file is not there, or an array is not an image.
-    """
+    """Lists files by their paths, images in memory as RGB; folders and patterns become the files they name."""
     if isinstance(images, str | Path):
         return list(find_images([images]))
     if isinstance(images, Pil.Image):
@@ -61,24 +58,21 @@ def find_images(inputs: Sequence[str | Path]) -> list[Path]:
 def iter_images(inputs: Sequence[str | Path]) -> Iterator[Path]:
     """Yields the images that files, folders (with all below them) and glob patterns name, each once, in order.
 
-    Hidden files and folders are left out of folders; a file that is named itself is taken whatever it is called.
-
-    Raises:
-        FerVitError: An input does not exist or holds no image.
+    Hidden files and folders are left out of folders; a file that is named itself is taken whatever it is called. An
+    input that does not exist or holds no image is a FerVitError.
     """
     named = {str(item): _named(str(item)) for item in inputs}
     # A folder alone names no image twice, and may hold more than memory does.
-    seen: set[Path] | None = None if sum(map(len, named.values())) == 1 else set()
+    alone = sum(map(len, named.values())) == 1
+    seen: set[Path] = set()
     for item, paths in named.items():
-        empty = True
-        for path in paths:
-            for image in _images_below(path) if path.is_dir() else [path]:
-                empty = False
-                if seen is None or image not in seen:
-                    yield image
-                if seen is not None:
-                    seen.add(image)
-        if empty:
+        image = None
+        for image in chain.from_iterable(map(_images_in, paths)):
+            if image not in seen:
+                yield image
+            if not alone:
+                seen.add(image)
+        if image is None:
             suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
             raise FerVitError(f"Expected images ({suffixes}) in {item}, but found none. Name a folder with images.")
 
@@ -94,5 +88,6 @@ def _named(item: str) -> list[Path]:
     return sorted(matches.values())
 
 
-def _images_below(folder: Path) -> Iterator[Path]:
-    return (path for path in files_below(folder) if path.suffix.lower() in IMAGE_SUFFIXES)
+def _images_in(path: Path) -> Iterable[Path]:
+    """Returns the images in a folder and below it; a file is its own."""
+    return (file for file in files_below(path) if file.suffix.lower() in IMAGE_SUFFIXES) if path.is_dir() else [path]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import cv2
 import numpy as np
@@ -26,13 +26,7 @@ NO_FACE = "no face"
 
 @dataclass(frozen=True)
 class PhotoOptions:
-    """How photos are read.
-
-    Attributes:
-        face: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
-        batch_size: Photos per batch; the result does not depend on it.
-        workers: Worker processes that read photos. None: one for every core.
+    """How photos are read; `Recognizer.predict` explains the options.
 
     Raises:
         FerVitError: An option is unknown, or two contradict each other.
@@ -61,7 +55,7 @@ class Photo(NamedTuple):
     """What became of an image.
 
     Attributes:
-        path: The image; "image 0" and so on for images in memory.
+        path: The image; "image 0" and so on if it was given in memory.
         status: `OK`, `NO_FACE`, or the reason why it could not be read.
         faces: Its faces in the image's own pixels; None for a whole-image crop in which none was found.
     """
@@ -76,33 +70,21 @@ class Photo(NamedTuple):
         return self.status.partition(":")[0]
 
 
-class PhotoBatch(NamedTuple):
-    """Some photos, and all their faces in order.
-
-    Attributes:
-        photos: The photos.
-        batch: Their faces, photo by photo; None when there is none. `row` is the face's place in its photo.
-    """
-
-    photos: list[Photo]
-    batch: Batch | None
+PhotoBatch: TypeAlias = tuple[list[Photo], Batch | None]
+"""Some photos, and all their faces, photo by photo, or None; `row` of a face is its place in its photo."""
 
 
+@dataclass(eq=False)
 class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
     """Images as faces. Nothing about an image raises: what went wrong becomes its status.
 
-    Args:
-        sources: The images.
-        spec: How a face becomes a crop.
-        face: "detect" finds every face; "crop" takes each image as one face crop.
-        detector: Finds the faces. None, for "crop" only, takes the images to be framed like the model's template.
+    Without a detector, for `face` "crop" only, images are taken to be framed like the model's template.
     """
 
-    def __init__(self, sources: Sequence[Source], spec: CropSpec, face: FaceMode, detector: Detector | None) -> None:
-        self.sources = sources
-        self.spec = spec
-        self.face = face
-        self.detector = detector
+    sources: Sequence[Source]
+    spec: CropSpec
+    face: FaceMode
+    detector: Detector | None
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -166,4 +148,4 @@ def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> Da
 
 def _collate(items: list[tuple[Photo, list[Sample]]]) -> PhotoBatch:
     samples = [sample for _, found in items for sample in found]
-    return PhotoBatch([photo for photo, _ in items], collate(samples) if samples else None)
+    return [photo for photo, _ in items], collate(samples) if samples else None

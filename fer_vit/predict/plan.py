@@ -1,12 +1,7 @@
-"""The plan of a large prediction: its images in parts that processes take on, each part a table of its own.
+"""The plan of a large prediction: its images in parts, each of which becomes a table beside it.
 
-    faces/
-      _plan.parquet         the images, a row group for each part
-      part-00000.parquet    their rows; a part that is there is whole
-      part-00001.parquet
-
-Readers of Parquet folders leave out names that begin with an underscore. The processes talk to nobody, so that none
-waits for one that died: which parts are theirs follows from their rank, and what is done from the files that are there.
+The processes talk to nobody, so that none waits for one that died: which parts are theirs follows from their rank, and
+what is done from the files that are there, since a table that is there is whole.
 """
 
 import json
@@ -28,8 +23,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.files import as_text, atomic_write, remove_stale
 
 NAME = "_plan.parquet"
-
-
+"""A row group for each part. Readers of Parquet folders leave out names that begin with an underscore."""
 MAX_PART_SIZE = 10_000_000
 """Images of a part, at most: their names are in memory."""
 PATIENCE = 600
@@ -44,13 +38,11 @@ class Plan(Sequence[Path]):
         parts: The parts whose images these are, in order; None: all.
 
     Attributes:
-        folder: Where it is.
         settings: What the prediction was begun with.
-        parts: Numbers of the parts.
         sizes: Images of every part of the plan.
 
     Raises:
-        FerVitError: There is something else in the plan's place.
+        FerVitError: There is something else in the plan's place, or the plan is broken.
     """
 
     def __init__(self, folder: Path, parts: Sequence[int] | None = None) -> None:
@@ -84,11 +76,7 @@ class Plan(Sequence[Path]):
         return self._part[1][rest]
 
     def images(self, part: int) -> list[Path]:
-        """Returns the images of a part.
-
-        Raises:
-            FerVitError: The plan is broken.
-        """
+        """Returns the images of a part."""
         with self._opened() as file:
             images = [Path(os.fsdecode(name)) for name in file.read_row_group(part)["path"].to_pylist()]
             if len(images) != self.sizes[part]:
@@ -102,9 +90,8 @@ class Plan(Sequence[Path]):
             with pq.ParquetFile(self.folder / NAME) as file:
                 yield file
         except (pa.ArrowException, OSError, TypeError, KeyError, ValueError) as error:
-            raise FerVitError(
-                f"{self.folder / NAME} is no plan of `predict`, or is broken. Choose another folder."
-            ) from error
+            place = self.folder / NAME
+            raise FerVitError(f"{place} is no plan of `predict`, or is broken. Choose another folder.") from error
 
     def table(self, part: int) -> Path:
         """Returns the place of a part's table."""
@@ -116,49 +103,40 @@ class Plan(Sequence[Path]):
         return [part for part in self.parts if self.table(part).name not in there]
 
     def check(self, part: int) -> tuple[Counter[str], int]:
-        """Looks whether each image of a part has its rows once and in order.
-
-        Returns:
-            Images by status, and the number of faces.
+        """Returns a part's images by status and its number of faces.
 
         Raises:
-            FerVitError: It has not.
+            FerVitError: Its table cannot be read, or an image does not have its rows there once and in order.
         """
         file, names = self.table(part), [as_text(str(image)) for image in self.images(part)]
         try:
-            rows = pq.read_table(file, columns=["path", "face", "status"], partitioning=None).to_pydict()
+            table = pq.read_table(file, columns=["path", "face", "status"], partitioning=None)
         except (pa.ArrowException, OSError) as error:
             raise FerVitError(f"{file} cannot be read. Remove it and run the same command again.") from error
-        triples = zip(rows["path"], rows["face"], rows["status"], strict=True)
-        seen = [(path, list(found)) for path, found in groupby(triples, itemgetter(0))]
-        faces = [[face for _, face, _ in found] for _, found in seen]
-        if [path for path, _ in seen] != names or any(row not in ([None], [*range(len(row))]) for row in faces):
+        rows = zip(*table.to_pydict().values(), strict=True)
+        photos = [list(found) for _, found in groupby(rows, itemgetter(0))]
+        faces = [[face for _, face, _ in found] for found in photos]
+        if [found[0][0] for found in photos] != names or any(row not in ([None], [*range(len(row))]) for row in faces):
             raise FerVitError(
                 f"Expected the rows of {len(names):,} images in {file}, each once and in the plan's order, but got "
-                f"{len(rows['path']):,} rows of {len(seen):,} images. Remove that file and run the same command again."
+                f"{table.num_rows:,} rows of {len(photos):,} images. Remove that file and run the same command again."
             )
-        return Counter(found[0][2] for _, found in seen), sum(row != [None] and len(row) for row in faces)
+        return Counter(found[0][2] for found in photos), sum(face is not None for row in faces for face in row)
 
 
 def open_or_create(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
     """Opens the plan in a folder; the first process makes it where there is none, the others wait for it.
 
-    Args:
-        folder: Where the plan and the tables are kept.
-        images: What to cut up, read only if there is no plan yet.
-        part_size: Images of a part.
-        settings: What the prediction depends on, as JSON has it.
-        rank: Of this process.
+    `images` are read only if there is no plan yet; `settings` are what the tables depend on, as JSON has it.
 
     Raises:
         FerVitError: The folder was begun with other settings, holds something else, or cannot be written.
     """
     path = folder / NAME
-    if not path.exists():
-        if rank == 0:
-            _write(path, images, part_size, settings)
-        else:
-            _wait(path, rank)
+    if not path.exists() and rank == 0:
+        _write(path, images, part_size, settings)
+    elif not path.exists():
+        _wait(path, rank)
     plan = Plan(folder)
     for name, value in settings.items():
         if (theirs := plan.settings.get(name)) != value:
@@ -171,7 +149,7 @@ def open_or_create(folder: Path, images: Iterable[Path], part_size: int, setting
 
 
 def _wait(path: Path, rank: int) -> None:
-    """Waits for the plan as long as its first process shows signs of life: the file that it fills."""
+    """Waits for the plan while the first process shows signs of life: the file that it fills."""
     print(f"Process {rank} waits for process 0 to list the images in {path}.", flush=True)
     sign, since = None, time.monotonic()
     while not path.exists():
@@ -188,10 +166,9 @@ def _wait(path: Path, rank: int) -> None:
 
 def _write(path: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any]) -> None:
     """Writes a plan, which is there when it is whole."""
-    folder = path.parent
+    folder, listed = path.parent, iter(images)
     # Names need not be Unicode
     schema = pa.schema([("path", pa.binary())]).with_metadata({"fer_vit": json.dumps(settings)})
-    listed = iter(images)
     if folder.is_dir() and any(not other.name.startswith(".") for other in folder.iterdir()):
         raise FerVitError(f"Expected a new folder or one that `predict` began, but {folder} holds other things.")
     remove_stale(path)

@@ -1,13 +1,4 @@
-"""A trained model at work: photos in, faces with their expressions out. The same for the command line and for Python.
-
-    from fer_vit import load
-
-    model = load()
-    faces = model.predict("photo.jpg")
-    faces[0].plot()
-
-B images, R regions, C classes.
-"""
+"""A trained model at work, for the command line and for Python: `fer_vit.load().predict("photo.jpg")[0].plot()`."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,15 +60,9 @@ def load(
 class Recognizer(nn.Module):
     """A RegionViT with what its use needs: cropping before, names and calibrated probabilities after.
 
-    Args:
-        net: The model.
-
     Attributes:
         labels: The C expressions in the order of the probabilities.
         crop_spec: How a face becomes a crop.
-
-    Raises:
-        FerVitError: The model names a region that does not exist.
     """
 
     def __init__(self, net: RegionViT) -> None:
@@ -114,7 +99,7 @@ class Recognizer(nn.Module):
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
             detector: Finds faces or, in crops, landmarks. With "none" crops count as framed like the model's own.
             batch_size: Photos per batch; the result does not depend on it.
-            workers: Worker processes that read photos. None: one for every core.
+            workers: Processes that read photos. None: one for every core.
 
         Returns:
             The faces, photo by photo. A photo without a face has none; those that cannot be read are warned about.
@@ -123,17 +108,13 @@ class Recognizer(nn.Module):
             FerVitError: An image is not there, or the only one cannot be read, or an option is unknown.
         """
         sources = as_sources(images)
-        found: list[FaceResult] = []
-        wrong: list[str] = []
-        for photo, faces in self.stream(sources, PhotoOptions(face, detector, batch_size, workers)):
-            found += faces
-            if photo.status not in (OK, NO_FACE):
-                wrong.append(f"{photo.path}: {photo.status}")
+        found = list(self.stream(sources, PhotoOptions(face, detector, batch_size, workers)))
+        wrong = [f"{photo.path}: {photo.status}" for photo, _ in found if photo.status not in (OK, NO_FACE)]
         if wrong and len(sources) == 1:
             raise FerVitError(f"{wrong[0]}.")
         if wrong:
             warnings.warn(f"{len(wrong)} of {len(sources)} images cannot be read, the first {wrong[0]}.", stacklevel=2)
-        return found
+        return [result for _, faces in found for result in faces]
 
     def stream(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[tuple[Photo, list[FaceResult]]]:
         """Yields every photo with its faces, in order."""
@@ -152,7 +133,7 @@ class Recognizer(nn.Module):
     def result(
         self, photo: Photo, source: Source, index: int, face: Face | None, row: int, batch: Batch, shares: list[float]
     ) -> FaceResult:
-        """Returns the face in a row of a batch that is ready, by its photo and the probability of every expression."""
+        """Returns the face in a row of a batch that is ready; `shares` are its probabilities."""
         probabilities = dict(zip(self.labels, shares, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
         return FaceResult(

@@ -23,8 +23,8 @@ class FaceResult:
         label: The most probable expression.
         confidence: Its probability.
         probabilities: Of every expression by name.
-        path: The photo; "image 0" and so on for images in memory.
-        face: Number of the face in its photo, from 0.
+        path: The photo; "image 0" and so on if it was given in memory.
+        face: Index of the face in its photo.
         box: Box (4,), xyxy in the photo's pixels; None when a crop was taken whole.
         landmarks: (x, y) in the photo's pixels by name; None when none were found.
         score: Certainty of the detector in [0, 1]; None without one.
@@ -48,11 +48,7 @@ class FaceResult:
     regions: dict[str, Array] = field(repr=False)
 
     def plot(self) -> Pil.Image:
-        """Draws the face with its box and regions beside its probabilities; a notebook shows the picture by itself.
-
-        Raises:
-            FerVitError: The photo cannot be read any more.
-        """
+        """Draws the face with its box and regions beside its probabilities; a notebook shows the picture by itself."""
         try:
             photo = read_image(self.source) if isinstance(self.source, Path) else self.source
         except ImageError as error:
@@ -78,11 +74,7 @@ POINTS = tuple(f"{name}_{axis}" for name in LANDMARKS for axis in "xy")
 
 
 def table_columns(labels: list[str]) -> dict[str, type]:
-    """Returns name and type of a table's columns.
-
-    Raises:
-        FerVitError: A label is the name of another column.
-    """
+    """Returns name and type of a table's columns. Raises FerVitError when a label is the name of another one."""
     columns = {"path": str, "status": str, "face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float)}
     columns |= {"label": str, "confidence": float}
     if taken := columns.keys() & set(labels):
@@ -94,16 +86,16 @@ def table_columns(labels: list[str]) -> dict[str, type]:
 
 def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell]]:
     """Yields the rows of a photo: one for each face, or one without a face."""
+    row: dict[str, Cell] = {"path": photo.path, "status": photo.status}
     if not faces:
-        yield {"path": photo.path, "status": photo.status, "label": None}
+        yield row
     for face in faces:
-        box = {} if face.box is None else dict(zip(BOX, face.box.tolist(), strict=True))
+        box = () if face.box is None else face.box.tolist()
         points = [number for point in (face.landmarks or {}).values() for number in point]
         yield {
-            "path": photo.path,
-            "status": photo.status,
+            **row,
             "face": face.face,
-            **box,
+            **dict(zip(BOX, box, strict=False)),
             **dict(zip(POINTS, points, strict=False)),
             "score": face.score,
             "label": face.label,

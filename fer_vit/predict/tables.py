@@ -18,46 +18,16 @@ from fer_vit.processes import ProcessRank
 from fer_vit.report.table import TableWriter
 
 
-class Summary:
-    """Counts of what was found: images by status and faces by label, as two lines of text."""
-
-    def __init__(self) -> None:
-        self.status: Counter[str] = Counter()
-        self.labels: Counter[str] = Counter()
-
-    def __str__(self) -> str:
-        return "\n".join(
-            f"{found.total():,} {what}: " + ", ".join(f"{number:,} {name}" for name, number in found.most_common())
-            for what, found in (("images", self.status), ("faces", self.labels))
-        )
-
-
 def predict_table(model: Recognizer, images: Sequence[Path], output: Path, options: PhotoOptions) -> str:
-    """Writes one table and returns a summary.
-
-    Args:
-        model: The model.
-        images: Files, folders and patterns.
-        output: The table, by its suffix CSV, Parquet or JSON Lines.
-        options: How the images are read.
-    """
-    summary = Summary()
-    write_table(output, model, model.stream(find_images(images), options), summary)
-    return f"{summary}\nTable: {output}"
+    """Writes one table of what files, folders and patterns hold, and returns a summary."""
+    status, labels = write_table(output, model, model.stream(find_images(images), options))
+    return f"{summary(status, labels)}\nTable: {output}"
 
 
 def predict_folder(
     model: Recognizer, images: Sequence[Path], output: Path, options: PhotoOptions, part_size: int, rank: ProcessRank
 ) -> str:
-    """Writes this process's share of a folder of tables, those that are still missing, and returns a summary.
-
-    Args:
-        model: The model.
-        images: Files, folders and patterns.
-        output: The folder; what is done in it is kept.
-        options: How the images are read.
-        part_size: Images of each table.
-        rank: Which tables are this process's.
+    """Writes those tables of a folder that are missing and this process's, and returns a summary.
 
     Raises:
         FerVitError: The folder was begun with other settings, or an image does not have its rows exactly once.
@@ -66,19 +36,16 @@ def predict_folder(
     settings |= {"face": options.face, "detector": options.detector, "part_size": part_size}
     plan = open_or_create(output, iter_images(images), part_size, settings, rank.rank)
     mine = Plan(output, [part for part in plan.missing() if part % rank.world_size == rank.rank])
-    stream, summary = model.stream(mine, options), Summary()
+    stream, status, labels = model.stream(mine, options), Counter[str](), Counter[str]()
     for part in mine.parts:
-        write_table(plan.table(part), model, islice(stream, plan.sizes[part]), summary)
+        found = write_table(plan.table(part), model, islice(stream, plan.sizes[part]))
+        status, labels = status + found[0], labels + found[1]
     next(stream, None)  # which ends its progress bar
-    return f"{summary}\n{check_folder(plan)}"
+    return f"{summary(status, labels)}\n{check_folder(plan)}"
 
 
 def check_folder(plan: Plan) -> str:
-    """Says how much of a plan is done. If all is, every image is looked up in the tables.
-
-    Raises:
-        FerVitError: An image does not have its rows exactly once.
-    """
+    """Says how much of a plan is done; if all is, only after it has found every image in the tables."""
     if left := plan.missing():
         return (
             f"{plan.folder}: {len(plan.parts) - len(left):,} of {len(plan.parts):,} tables are there. The others are "
@@ -88,10 +55,9 @@ def check_folder(plan: Plan) -> str:
     for part in tqdm(plan.parts, desc="checking", unit=" tables", disable=None, leave=False):
         found, number = plan.check(part)
         status, faces = status + found, faces + number
-    listed = ", ".join(f"{number:,} {name}" for name, number in status.most_common(5))
     return (
         f"{plan.folder}: all {len(plan.parts):,} tables, all {status.total():,} images of the plan exactly once "
-        f"({listed}), {faces:,} faces"
+        f"({listed(status, 5)}), {faces:,} faces"
     )
 
 
@@ -108,11 +74,23 @@ def fingerprint(model: Recognizer) -> str:
 
 
 def write_table(
-    path: Path, model: Recognizer, stream: Iterable[tuple[Photo, list[FaceResult]]], summary: Summary
-) -> None:
-    """Writes the rows of photos, and counts them."""
+    path: Path, model: Recognizer, stream: Iterable[tuple[Photo, list[FaceResult]]]
+) -> tuple[Counter[str], Counter[str]]:
+    """Writes the rows of photos; returns how many images have each status, and how many faces each label."""
+    status, labels = Counter[str](), Counter[str]()
     with TableWriter(path, table_columns(model.labels)) as table:
         for photo, faces in stream:
             table.write(list(photo_rows(photo, faces)))
-            summary.status[photo.reason] += 1
-            summary.labels.update(one.label for one in faces)
+            status[photo.reason] += 1
+            labels.update(face.label for face in faces)
+    return status, labels
+
+
+def summary(status: Counter[str], labels: Counter[str]) -> str:
+    """Writes what was found in two lines."""
+    return f"{status.total():,} images: {listed(status)}\n{labels.total():,} faces: {listed(labels)}"
+
+
+def listed(counts: Counter[str], most: int | None = None) -> str:
+    """Writes counts on one line, the largest first."""
+    return ", ".join(f"{number:,} {name}" for name, number in counts.most_common(most))

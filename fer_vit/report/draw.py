@@ -1,7 +1,7 @@
 """One face as a picture: where it is, which patches and which regions speak for an expression, what was predicted.
 
 `zoom` carries a face to display resolution first; everything after draws there, so lines and words stay crisp on a
-48-pixel face and cheap on a 24-megapixel photo. Coordinates as in `geometry`. numpy and Pillow, no torch, no OpenCV.
+48-pixel face and cheap on a 24-megapixel photo.
 """
 
 from collections.abc import Iterable
@@ -22,6 +22,8 @@ SIDE = 320
 _PAD, _HEAD, _FOOT, _GAP, _BAR = 18, 56, 34, 14, 200
 PANELS = tuple((x, _HEAD, x + SIDE, _HEAD + SIDE) for x in (_PAD, _PAD + SIDE + _GAP))
 """Where the two pictures are in a figure, xyxy: the photo with its boxes, the heat map."""
+CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
+"""The corners of a box xyxy: upper left and on clockwise."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,7 @@ class Bar(NamedTuple):
 
 
 def face_figure(view: FaceView) -> Pil.Image:
-    """Draws one face as a panel: its photo with boxes, its heat map, its shares and its prediction.
-
-    Returns:
-        RGB image; the two pictures lie at `PANELS`.
-    """
+    """Draws one face: in `PANELS` its photo with boxes and its heat map, then its shares and its prediction."""
     figure = _titled(view, PANELS[1][2] + 2 * (2 * _GAP + _BAR) + _PAD - _GAP)
     draw = ImageDraw.Draw(figure)
     # Drawn at twice the size and reduced: Pillow's lines have no smooth edges of their own.
@@ -94,11 +92,7 @@ def face_figure(view: FaceView) -> Pil.Image:
 
 
 def prediction_figure(view: FaceView) -> Pil.Image:
-    """Draws one face with its box and regions beside its probabilities.
-
-    Returns:
-        RGB image; the photo lies in the first of `PANELS`.
-    """
+    """Draws one face with its box and regions, in the first of `PANELS`, beside its probabilities."""
     figure = _titled(view, PANELS[0][2] + 2 * _GAP + _BAR + _PAD)
     _paste_half(figure, PANELS[0], draw_boxes(zoom(view, 2 * SIDE)))
     _draw_bars(ImageDraw.Draw(figure), PANELS[0][2] + 2 * _GAP, "probability", probability_bars(view.probabilities))
@@ -106,15 +100,9 @@ def prediction_figure(view: FaceView) -> Pil.Image:
 
 
 def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
-    """Crops the photo around a face and scales the result to a display size.
+    """Returns the same face in a cut of its photo, scaled to `size` pixels on the longer side.
 
-    Args:
-        view: The face.
-        size: Longer side of the cut afterwards, in pixels.
-        margin: Room on each side, as a fraction of what the face box and the crop span together.
-
-    Returns:
-        The same face with the cut as its photo; `box` and `to_crop` belong to the cut.
+    The room on each side is the fraction `margin` of what the face box and the crop span together.
     """
     corners = turned_back(view, np.array([0.0, 0.0, view.crop_size, view.crop_size]))
     if view.box is not None:
@@ -139,19 +127,12 @@ def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
 
 
 def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> Image:
-    """Lays the patches' scores over a photo.
+    """Lays the patches' scores (h, w) over a photo (H, W, 3), RGB uint8: grey under colour where the crop reaches.
 
-    Args:
-        photo: RGB uint8 (H, W, 3).
-        heat: Score of each patch (h, w). Colours run from 0, which stands for all below too, to its largest value.
-        to_crop: Matrix (2, 3) from photo to crop pixels.
-        crop_size: Side of the crop in pixels.
-
-    Returns:
-        RGB uint8 (H, W, 3): grey under colour where the crop reaches, smooth between patches; the photo elsewhere.
+    Colours run from 0, which stands for all below too, to the largest score, smoothly between patches. `to_crop` (2, 3)
+    goes from photo to crop pixels.
     """
-    rows, columns = heat.shape
-    to_grid = np.diag([columns / crop_size, rows / crop_size]) @ to_crop  # one unit is one patch
+    to_grid = np.diag(heat.shape[::-1]) / crop_size @ to_crop  # one unit is one patch
     grid = Pil.fromarray((heat.clip(0) / max(heat.max(), 1e-12)).astype(np.float32))
     # Pillow takes the matrix from output to input, in the same coordinates as ours.
     warped = grid.transform(
@@ -169,11 +150,7 @@ def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> I
 
 
 def region_heat(view: FaceView) -> Array:
-    """Fills each region of the crop with its share, for a model without patches.
-
-    Returns:
-        Heat (crop_size, crop_size): at each pixel the largest share of the regions that cover it.
-    """
+    """Returns heat for a model without patches: at each pixel of the crop the largest share of the regions there."""
     heat = np.zeros((view.crop_size, view.crop_size))
     for name, box in view.regions.items():
         left, top, right, bottom = np.clip(box, 0, view.crop_size).round().astype(int)
@@ -188,8 +165,7 @@ def draw_boxes(view: FaceView) -> Image:
     width = max(1, round(max(image.size) / 160))
     outlines = [(turned_back(view, box), region_colour(name)) for name, box in view.regions.items()]
     if view.box is not None:
-        left, top, right, bottom = view.box
-        outlines.insert(0, (np.array([[left, top], [right, top], [right, bottom], [left, bottom]]), "#ffffff"))
+        outlines.insert(0, (view.box[CORNERS], "#ffffff"))
     for corners, colour in outlines:
         # The last side is drawn twice so that the join at the first corner is closed.
         path = [tuple(corner) for corner in np.vstack([corners, corners[:2]])]
@@ -200,8 +176,7 @@ def draw_boxes(view: FaceView) -> Image:
 
 def turned_back(view: FaceView, box: Array) -> Array:
     """Maps a box in crop pixels back to the photo: its corners (4, 2), clockwise from the upper left."""
-    left, top, right, bottom = box
-    return apply(invert(view.to_crop), np.array([[left, top], [right, top], [right, bottom], [left, bottom]]))
+    return apply(invert(view.to_crop), box[CORNERS])
 
 
 def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
@@ -211,14 +186,9 @@ def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
 
 def share_bars(shares: dict[str, float]) -> list[Bar]:
     """Returns the bars of the regions' shares: the longest is the furthest from 0, what speaks against is grey."""
-    largest = max((abs(share) for share in shares.values()), default=0.0)
+    largest = max(map(abs, shares.values()), default=0.0) or 1.0
     return [
-        Bar(
-            name.replace("_", " "),
-            share,
-            abs(share) / max(largest, 1e-12),
-            region_colour(name) if share >= 0 else FAINT,
-        )
+        Bar(name.replace("_", " "), share, abs(share) / largest, region_colour(name) if share >= 0 else FAINT)
         for name, share in shares.items()
     ]
 

@@ -1,17 +1,15 @@
-"""The attention heads of a model as pictures: where each one looks, and how far."""
+"""A face once for every attention head of a model: where each one looks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from matplotlib.figure import Figure
 from PIL import Image as Pil
 from PIL import ImageDraw
 
 from fer_vit.geometry import Array, Image
-from fer_vit.report.colours import ACCENT, INK, MUTED, PAPER
+from fer_vit.report.colours import INK, MUTED, PAPER
 from fer_vit.report.draw import FaceView, draw_boxes, fitted, font, overlay_heat, ranked, region_heat, turned_back, zoom
-from fer_vit.report.rasterize import rasterize
 
 JOINED = 0.4
 """Two regions are joined in the picture of a head when the shares that they take from one another add up to this."""
@@ -39,13 +37,10 @@ class HeadMap:
 
 
 def heads_figure(view: FaceView, title: str, rows: Sequence[tuple[str, Sequence[HeadMap]]]) -> Pil.Image:
-    """Draws a face once for every head: where it looks in colour, the region with the largest share outlined, and lines
-    between regions that take `JOINED` or more from one another.
+    """Draws where each head looks in colour, the region with the largest share outlined, and lines between regions that
+    take `JOINED` or more from one another.
 
-    Args:
-        view: The face; its own heat and shares are not used.
-        title: Heading. Untrusted text.
-        rows: Name and maps of every row, from left to right.
+    The face's own heat and shares are not used; the title is untrusted text. Each row has a name and maps.
     """
     columns = max(len(maps) for _, maps in rows)
     step = TILE + 8
@@ -61,7 +56,8 @@ def heads_figure(view: FaceView, title: str, rows: Sequence[tuple[str, Sequence[
             left = _PAD + _LABEL + column * step
             picture = Pil.fromarray(_tile(close, head)).reduce(2)
             figure.paste(picture, (left + (TILE - picture.width) // 2, top + (TILE - picture.height) // 2))
-            for line, text in enumerate((head.caption, _largest(head.shares))):
+            largest = "".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in ranked(head.shares)[:1])
+            for line, text in enumerate((head.caption, largest)):
                 draw.text((left, top + TILE + 13 + 14 * line), fitted(text, 11, TILE), MUTED, font(11), "ls")
     return figure
 
@@ -77,29 +73,3 @@ def _tile(view: FaceView, head: HeadMap) -> Image:
         if share >= JOINED:
             draw.line([centres[one], centres[other]], f"{PAPER}b0", round(1 + 3 * share))
     return np.asarray(picture)
-
-
-def _largest(shares: dict[str, float]) -> str:
-    """Names the region with the largest share."""
-    return "".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in ranked(shares)[:1])
-
-
-def distance_figure(distance: Array, crop_size: int) -> Image:
-    """Draws how far each head looks, block by block.
-
-    Args:
-        distance: Mean attention distance of every head (L, H) in crop pixels.
-        crop_size: Side of the crop in pixels.
-
-    Returns:
-        RGB uint8 (H, W, 3).
-    """
-    figure = Figure(figsize=(5.2, 3.2), dpi=110, layout="constrained")
-    axes = figure.add_subplot()
-    blocks = np.arange(1, len(distance) + 1)
-    axes.plot(np.repeat(blocks, distance.shape[1]), distance.ravel(), "o", alpha=0.7, label="a head")
-    axes.plot(blocks, distance.mean(1), "-", color=ACCENT, linewidth=1, label="mean of the block")
-    axes.set(xlabel="block", ylabel=f"pixels of {crop_size}", title="Mean attention distance", xticks=blocks)
-    axes.set_ylim(0, 1.1 * max(distance.max(), 1.0))
-    axes.legend(frameon=False, fontsize=8)
-    return rasterize(figure)

@@ -1,15 +1,14 @@
 """All explained faces as one page that opens from disk: `index.html` contains its data, style and script.
 
-`save_face` writes each face's picture beside the page and returns a record; `write_page` puts the records into the page
-as JSON, from which `page.js` builds the gallery and the large faces. The browser loads pictures only when they come
-into view, so that thousands of faces open at once. Names of files and labels are escaped, and a content security policy
-forbids the page to load anything but the pictures beside it, or to run any script but its own.
+`page.js` builds the gallery and the large faces from JSON. The browser loads pictures only when they come into view, so
+that thousands of faces open at once. Names of files and labels are escaped, and a content security policy forbids the
+page to load anything but the pictures beside it, or to run any script but its own.
 """
 
 import base64
 import hashlib
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -73,14 +72,10 @@ class FaceRecord:
 
 
 def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
-    """Draws a face, writes pictures of it to `folder` and returns what the page needs.
+    """Writes pictures of the face with a number in the report and returns what the page needs.
 
-    Args:
-        folder: The report. `faces` gets a figure, `photos` the face as it is.
-        number: Number of the face in the report.
-        view: The face, explained for the predicted label.
-        evidence: The explanation for other labels.
-        regions: The regions of the model in their order.
+    In the report's folder, `faces` gets a figure and `photos` the face as it is. The view is explained for the label
+    predicted; `regions` are the model's, in its order.
 
     Raises:
         FerVitError: A file cannot be written.
@@ -100,7 +95,6 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
 
 
 def _page_data(close: FaceView, image: str, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
-    (a, c, e), (b, d, f) = invert(close.to_crop).tolist()  # from the crop to the picture
     labels = [evidence.labels.get(label) for label in range(len(close.probabilities))]
     contrast = evidence.contrast
     return {
@@ -109,38 +103,36 @@ def _page_data(close: FaceView, image: str, evidence: Evidence, regions: Sequenc
         "image": image,
         "size": close.photo.shape[1::-1],
         "order": list(evidence.order),
-        "probabilities": [round(value, 4) for value in close.probabilities.values()],
-        "matrix": [round(value, 4) for value in (a, b, c, d, e, f)],
+        "probabilities": _rounded(np.array(list(close.probabilities.values())), 4),
+        "matrix": _rounded(invert(close.to_crop).T.ravel(), 4),  # from the crop to the picture, as SVG has it
         "crop": close.crop_size,
         "grid": close.heat.shape,
         "boxes": [_rounded(close.regions.get(name), 2) for name in regions],
         "shares": [label and _rounded(label[0]) for label in labels],
         "heat": [label and _scaled(label[1]) for label in labels],
         "contrast": contrast and {"shares": _rounded(contrast[0]), "heat": _scaled(contrast[1])},
-        "relations": [_rounded(row) for row in evidence.relations],
+        "relations": _rounded(evidence.relations),
     }
 
 
-def _rounded(values: Array | None, digits: int = 3) -> list[float] | None:
+def _rounded(values: Array | None, digits: int = 3) -> list[Any] | None:
     return None if values is None else np.round(values, digits).tolist()
 
 
-def _scaled(heat: Array) -> list[float] | None:
+def _scaled(heat: Array) -> list[Any] | None:
     """Scales patch scores (h, w) to [-1, 1] so that small ones survive rounding; None for a model without patches."""
     return _rounded(heat.ravel() / max(np.abs(heat).max(), 1e-12)) if heat.size else None
 
 
 def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
     """Returns each region's mean share and its interval per predicted label, over the faces that show the region."""
-    shares: dict[str, list[list[float]]] = {}
+    shares = defaultdict(list)
     for record in records:
-        row = [record.shares.get(region, np.nan) for region in regions]
-        shares.setdefault(record.label, []).append(row)
-    means: Means = {}
-    for label, rows in shares.items():
-        each = zip(regions, mean_intervals(np.array(rows)), strict=True)
-        means[label] = {region: mean for region, mean in each if mean["faces"]}
-    return means
+        shares[record.label].append([record.shares.get(region, np.nan) for region in regions])
+    return {
+        label: {name: mean for name, mean in zip(regions, mean_intervals(np.array(rows)), strict=True) if mean["faces"]}
+        for label, rows in shares.items()
+    }
 
 
 def is_report(page: Path) -> bool:
@@ -157,21 +149,17 @@ def _data_uri(image: Pil.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        autoescape=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # others are numbers or marked safe
-        trim_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {"data_uri": _data_uri, "percent": percent, "printable": printable}
-    return environment
-
-
+_ENVIRONMENT = Environment(
+    autoescape=True,
+    finalize=lambda value: printable(value) if type(value) is str else value,  # others are numbers or marked safe
+    trim_blocks=True,
+    undefined=StrictUndefined,
+)
+_ENVIRONMENT.filters |= {"data_uri": _data_uri, "percent": percent, "printable": printable}
 _STYLE, _SCRIPT, _PAGE = (
     files("fer_vit.report").joinpath(f"page.{suffix}").read_text("utf-8") for suffix in ("css", "js", "html")
 )
-_TEMPLATE = _environment().from_string(_PAGE)
+_TEMPLATE = _ENVIRONMENT.from_string(_PAGE)
 
 
 def write_page(
@@ -185,33 +173,21 @@ def write_page(
     relations: Sequence[Pil.Image] = (),
     heads: Sequence[Pil.Image] = (),
 ) -> None:
-    """Writes the page.
+    """Writes the page beside the folder `photos` of `save_face`; an existing one is replaced.
 
-    Args:
-        path: The HTML file, beside the folder `photos` of `save_face`; an existing one is replaced.
-        title: Its heading.
-        facts: What was run, for example {"Method": ..., "Model": ..., "Photos": ...}; the page counts the faces.
-        records: The faces, all of one model, in the order in which the page shows them first.
-        means: Their `mean_shares`.
-        regions: The regions of the model in their order.
-        relations: Pictures of the relations between regions.
-        heads: Pictures of the attention heads.
+    It shows the faces of one model in the order of `records`, and their `mean_shares`. `facts` say what was run, for
+    example {"Method": ..., "Model": ...}. The pictures of `relations` and `heads` become part of the page.
 
     Raises:
         FerVitError: The page cannot be written.
     """
-    shown = {region for shares in means.values() for region in shares}
-    largest = max((share["mean"] or 0.0 for shares in means.values() for share in shares.values()), default=0.0)
     page = _TEMPLATE.generate(
         title=title,
-        facts={**facts, "Faces": f"{len(records):,}"},
+        facts=facts,
         records=records,
-        labels=list(records[0].probabilities) if records else [],
         counts=Counter(record.label for record in records),
         means=means,
-        largest=max(largest, 1e-12),
         regions=[{"name": name, "colour": region_colour(name)} for name in regions],
-        shown=shown,
         relations=relations,
         heads=heads,
         joined=JOINED,

@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 import pyarrow as pa
@@ -51,12 +50,10 @@ class TableWriter:
             if len(self._rows) >= ROW_GROUP:
                 self._flush()
         elif self.path.suffix == ".csv":
-            cells = ([csv_cell(row.get(name)) for name in self.columns] for row in rows)
-            csv.writer(self._text).writerows(cells)
+            csv.writer(self._text).writerows([csv_cell(row.get(name)) for name in self.columns] for row in rows)
         else:
-            for row in rows:
-                cells_by_name = {name: row.get(name) for name in self.columns}
-                self._text.write(json.dumps(cells_by_name, ensure_ascii=False) + "\n")
+            complete = ({name: row.get(name) for name in self.columns} for row in rows)
+            self._text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in complete)
 
     def _flush(self) -> None:
         if self._parquet is not None and self._rows:
@@ -83,17 +80,12 @@ class TableWriter:
             self._open = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
             self._open.push(lambda *_: self._flush())
-        self._open.__exit__(kind, error, trace)
+        self._open.__exit__(*error)
 
 
 def csv_cell(cell: Cell) -> Cell:
-    """Returns a cell for CSV: text that a spreadsheet would run as a formula gets an apostrophe (OWASP, CSV injection).
-
-    The other formats keep names as they are.
-    """
+    """Returns a cell for CSV: text that a spreadsheet would run gets an apostrophe first (OWASP, CSV injection)."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -27,17 +27,10 @@ SUFFIX = "_exp.npy"
 
 
 def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
-    """Reads AffectNet.
+    """Reads AffectNet out of the folder of train_set and val_set, sorted by file names; 7 classes leave contempt out.
 
     Its own test split was never published and everyone reports on val_set: that is `test` here, and a fixed tenth of
     train is held out as val.
-
-    Args:
-        root: The folder that holds train_set and val_set.
-        classes: 7 leaves contempt out.
-
-    Returns:
-        The images sorted by their file names.
 
     Raises:
         FerVitError: No split is there, or an annotation cannot be understood.

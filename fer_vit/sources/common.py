@@ -9,21 +9,14 @@ from pathlib import Path
 from zlib import crc32
 
 from fer_vit.data.schema import Reading, Split
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, short
 
 
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     """Moves a tenth of every class of the training images into each of `splits`.
 
-    The choice depends on the images' names alone (by their CRC-32), so it is the same on every machine.
-    A small class gives one image as long as train keeps one.
-
-    Args:
-        reading: Images with labels and different names.
-        splits: Where the tenths go.
-
-    Returns:
-        The reading with its rows in their old order, and a note when there were training images.
+    The choice depends on the images' names alone (by their CRC-32), so it is the same on every machine. A small class
+    gives one image as long as train keeps one. Rows keep their order; a note tells of the change.
     """
     classes = defaultdict(list)
     for row in reading.rows:
@@ -46,7 +39,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields line number (from 1) and cells of every line of a comma-separated file that is not blank.
 
     Raises:
-        FerVitError: The file is not such a table, for example because a quote is never closed.
+        FerVitError: It is no such file, for example because a quote is never closed.
     """
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         table = csv.reader(file)
@@ -60,8 +53,8 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
     """Returns the error for a line of a table that cannot be understood."""
-    came = came if len(came) <= 80 else f"{came[:77]}..."
-    return FerVitError(f"{path}, line {line}: expected {expected}, but got `{came}`. Restore the file as distributed.")
+    came = f"`{short(came)}`"
+    return FerVitError(f"{path}, line {line}: expected {expected}, but got {came}. Restore the file as distributed.")
 
 
 def not_found(root: Path, expected: str) -> FerVitError:

@@ -1,14 +1,14 @@
 """Drawing faces: cartoons whose landmarks and expressions are known exactly.
 
-For trying the tool without a data set, and for judging explanations: two expressions of one person differ in known
-regions (`differing_regions`), and in nothing that lies more than one pixel outside of these regions' boxes.
+Two expressions of one person differ in known regions (`differing_regions`), by which explanations can be judged, and
+in nothing that lies more than one pixel outside of these regions' boxes.
 
 A face is drawn in a frame of its own, in which the landmarks lie near `geometry.TEMPLATE`: origin at the upper left,
 lengths as fractions of the image's side, no roll. Side -1 is the person's right (the smaller x), side 1 the left.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from functools import partial
 
 import cv2
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fer_vit.errors import FerVitError
+from fer_vit.face.regions import REGIONS
 from fer_vit.geometry import TEMPLATE, Array, Image, apply
 
 Look = dict[str, float]
@@ -25,7 +26,10 @@ Fill = Callable[[Array, ArrayLike], None]
 
 @dataclass(frozen=True)
 class Parameters:
-    """What makes an expression: 0 is neutral, 1 or -1 the full movement. A name begins with the feature that moves."""
+    """What makes an expression: 0 is neutral, 1 or -1 the full movement.
+
+    A name begins with the feature that moves, always inside the boxes of the regions whose names end with it.
+    """
 
     brow_raise: float = 0.0
     brow_slope: float = 0.0  # inner ends down, outer ends up
@@ -50,15 +54,6 @@ TABLE = {
     "fear": Parameters(brow_raise=0.7, brow_slope=-0.8, eye_opening=1.0),
     "contempt": Parameters(mouth_asymmetry=1.0),
 }
-"""The parameters of every expression."""
-
-REGIONS_OF = {
-    "brow": ("right_brow", "left_brow"),
-    "eye": ("right_eye", "left_eye"),
-    "nose": ("nose",),
-    "mouth": ("mouth",),
-}
-"""The regions in whose boxes a feature is drawn, whatever its parameters."""
 
 JITTER = 0.18
 """How far a person's parameters lie from the table's at most; the same shift in all expressions of the person."""
@@ -117,14 +112,9 @@ BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)
 
 
 def differing_regions(a: str, b: str) -> frozenset[str]:
-    """Tells in which regions two expressions of the same person differ: names from `face.regions.REGIONS`.
-
-    Raises:
-        FerVitError: A name is not an expression.
-    """
-    first, second = _parameters(a), _parameters(b)
-    moved = [f.name for f in fields(Parameters) if getattr(first, f.name) != getattr(second, f.name)]
-    return frozenset(region for name in moved for region in REGIONS_OF[name.split("_")[0]])
+    """Tells in which regions (`face.regions.REGIONS`) two expressions of the same person differ."""
+    moved = [field.name for field, x, y in zip(fields(Parameters), _values(a), _values(b), strict=True) if x != y]
+    return frozenset(region for name in moved for region in REGIONS if region.endswith(name.split("_")[0]))
 
 
 def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) -> tuple[Image, Array]:
@@ -149,16 +139,14 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
     hair, iris = rng.choice(HAIRS) * (1 - 0.6 * look["skin"]), rng.choice(IRISES)
     canvas = np.empty((2 * size, 2 * size, 3), np.uint8)
     canvas[:] = rng.uniform(60, 230, 3)
-    jitter = rng.uniform(-JITTER, JITTER, len(fields(Parameters)))
-    full = np.array([getattr(_parameters(expression), f.name) for f in fields(Parameters)])
-    moved = Parameters(*(look["intensity"] * full + jitter).tolist())
+    full = _values(expression)
+    moved = Parameters(*(look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)).tolist())
 
     frame = _frame(look) * size
     fill = partial(_fill, canvas, 2 * frame)
     _head(fill, look, skin, hair)
     eyes = [_eye(fill, look, moved, side, skin, iris) for side in (-1, 1)]
-    for side in (-1, 1):
-        _brow(fill, look, moved, side, np.minimum(hair, skin) * 0.5)
+    _brows(fill, look, moved, np.minimum(hair, skin) * 0.5)
     nose = _nose(fill, look, moved, skin)
     corners = _mouth(fill, look, moved, skin)
 
@@ -168,10 +156,10 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
     return _light(image, look, rng), apply(frame, [*eyes, nose, *corners])
 
 
-def _parameters(expression: str) -> Parameters:
+def _values(expression: str) -> Array:
     if expression not in TABLE:
         raise FerVitError(f"Expected an expression out of {', '.join(TABLE)}, but got `{expression}`.")
-    return TABLE[expression]
+    return np.array(astuple(TABLE[expression]))
 
 
 def _frame(look: Look) -> Array:
@@ -179,7 +167,7 @@ def _frame(look: Look) -> Array:
     angle, middle = np.deg2rad(look["roll"]), np.array((0.5, 0.5))
     shift = np.array((look["shift_x"], look["shift_y"]))
     linear = look["scale"] * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    return np.hstack([linear, (middle + shift - linear @ middle)[:, None]])
+    return np.column_stack([linear, middle + shift - linear @ middle])
 
 
 def _light(image: Array, look: Look, rng: np.random.Generator) -> Image:
@@ -202,9 +190,7 @@ def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) ->
 
 def _oval(x: float, y: float, width: float, up: float, down: float | None = None, power: float = 2.0) -> Array:
     """A superellipse (49, 2) with half axes `width`, `up` and `down` (or `up`); rows 24 to 48 are the upper half."""
-    across, along = COS, SIN
-    if power != 2:
-        across, along = (np.sign(axis) * np.abs(axis) ** (2 / power) for axis in (COS, SIN))
+    across, along = (np.sign(axis) * np.abs(axis) ** (2 / power) for axis in (COS, SIN))
     return np.stack([x + width * across, y + along * np.where(SIN < 0, up, up if down is None else down)], 1)
 
 
@@ -258,19 +244,19 @@ def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris
     return x, y
 
 
-def _brow(fill: Fill, look: Look, moved: Parameters, side: int, colour: Array) -> None:
+def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
     # T goes from the inner end to the outer.
     away = look["eye_x"] + 0.008 + look["brow_length"] * T - 0.009 * moved.brow_squeeze * (1 - T)
     y = look["brow_y"] - 0.055 * moved.brow_raise - 0.032 * moved.brow_slope * T - look["brow_arch"] * (1 - T**2)
-    fill(_stroke(0.5 + 0.8 * look["yaw"] + side * away, y, look["brow_width"]), colour)
+    for side in (-1, 1):
+        fill(_stroke(0.5 + 0.8 * look["yaw"] + side * away, y, look["brow_width"]), colour)
 
 
 def _nose(fill: Fill, look: Look, moved: Parameters, skin: Array) -> Point:
     x, y, wrinkle = 0.5 + 1.4 * look["yaw"], look["nose_y"], moved.nose_wrinkle
-    shade = skin * 0.55
     fill(_oval(x, y - 0.005, 0.6 * look["nose_width"], 0.03), _blend(skin, WHITE, 0.15))
     wings = y + 0.022 - (0.022 + 0.012 * wrinkle) * T**4
-    fill(_stroke(x + (look["nose_width"] + 0.008 * wrinkle) * T, wings, 0.014), shade)
+    fill(_stroke(x + (look["nose_width"] + 0.008 * wrinkle) * T, wings, 0.014), skin * 0.55)
     fold = _blend(skin, skin * 0.35, wrinkle)
     for side in (-1, 1):
         for start in (-0.115, -0.080):

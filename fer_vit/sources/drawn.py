@@ -16,15 +16,8 @@ from fer_vit.sources.drawing import draw_face
 def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
 
-    Args:
-        root: The folder; it is made, or empty, or holds the same images already.
-        count: Number of images, each of another person.
-        seed: Chooses the persons; another seed gives others.
-        size: Side of the images in pixels.
-        colour: Whether the images are coloured or grey.
-
-    Returns:
-        The images with exact landmarks.
+    Each image shows another person, chosen by the seed; `size` is its side in pixels. The folder is made, or empty, or
+    holds the same images already.
 
     Raises:
         FerVitError: The folder holds something else or cannot be written, or a number is too small.

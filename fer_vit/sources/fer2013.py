@@ -25,14 +25,9 @@ SIDE = 48
 
 
 def read(root: Path) -> Reading:
-    """Reads FER2013.
+    """Reads FER2013: a table or the folder that holds it, or else the folder that holds the folders train and test.
 
-    Args:
-        root: The table, a folder that holds it, or a folder that holds the folders train and test. The table wins.
-
-    Returns:
-        The images in the table's order or sorted by their path. From the table, an image is named "file:line"; from the
-        folders, a fixed tenth of train is held out as val.
+    From the table, an image is named "file:line"; from the folders, a fixed tenth of train is held out as val.
 
     Raises:
         FerVitError: Neither is there, or a line or a folder cannot be understood.

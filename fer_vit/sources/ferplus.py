@@ -27,15 +27,12 @@ FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FE
 
 
 def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Reading:
-    """Reads FERPlus.
+    """Reads FERPlus, in the tables' order.
 
     Args:
         root: The folder that holds FER2013Train, FER2013Valid and FER2013Test, or one that holds it as `ferplus`.
         labels: What training learns: the majority's expression alone, or the share of every expression as well.
             Validation and test always go by the majority.
-
-    Returns:
-        The images in the tables' order.
 
     Raises:
         FerVitError: No split is there, or a line of a label.csv cannot be understood.
@@ -85,12 +82,9 @@ def _counts(cells: Sequence[str]) -> list[int] | None:
 
 
 def majority(counts: Sequence[int]) -> int | None:
-    """Returns the position of the expression that more than half of the votes name.
+    """Returns the position of the expression that more than half of the ten columns' votes name.
 
     None when there is no such expression, or when the winner is unknown or NF. Single votes do not count.
-
-    Args:
-        counts: Ten vote counts in the table's order.
     """
     votes = _without_single(counts)
     winner = int(votes.argmax())
@@ -103,9 +97,6 @@ def soft(counts: Sequence[int]) -> Array | None:
     The largest counts are gathered, equal ones together, until they hold 75 % of the votes or are three, or until
     unknown or NF is among the largest, which never counts itself. None when no more than half of the votes was
     gathered, or equal counts made them more than three. Single votes do not count.
-
-    Args:
-        counts: Ten vote counts in the table's order.
     """
     votes = _without_single(counts)
     expressions, others = votes[: len(NAMES)], votes[len(NAMES) :]

@@ -23,19 +23,13 @@ SPLIT_FOLDERS: dict[str, Split] = {
 
 
 def read(root: Path) -> Reading:
-    """Reads images out of class folders.
+    """Reads images out of class folders, sorted by path; labels in FERPlus' order, then others by the alphabet.
 
     Hidden files are passed over; images below a class folder are found at any depth. Where there is no val, a fixed
     tenth of train is held out for it; where there are no splits at all, another tenth becomes test.
 
-    Args:
-        root: The folder that holds the split folders or the class folders.
-
-    Returns:
-        The images sorted by their path; the labels in FERPlus' order, then others by the alphabet.
-
     Raises:
-        FerVitError: There is no image in any class folder.
+        FerVitError: There is no image in any class folder, or only one class and no split.
     """
     folders = _folders(root)
     splits = {folder: SPLIT_FOLDERS[folder.name.lower()] for folder in folders if folder.name.lower() in SPLIT_FOLDERS}

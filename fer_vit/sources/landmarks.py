@@ -19,13 +19,7 @@ CHUNK = 100
 def add_landmarks(reading: Reading, detector: Detector | None, workers: int | None = None) -> Reading:
     """Reads every image once: the unreadable ones are dropped, and landmarks are found where a row has none.
 
-    Args:
-        reading: What a source found; it is not changed.
-        detector: Finds the faces, or None to read the images only.
-        workers: Processes; all cores when left out.
-
-    Returns:
-        The rows in their order. Where no face was found, landmarks stay None.
+    Without a detector, or a face, landmarks stay None. Rows keep their order; `reading` is not changed.
     """
     chunks = [reading.rows[start : start + CHUNK] for start in range(0, len(reading.rows), CHUNK)]
     processes = min(workers or cores(), len(chunks))

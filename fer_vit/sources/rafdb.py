@@ -19,13 +19,9 @@ SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
 
 
 def read(root: Path) -> Reading:
-    """Reads RAF-DB's basic set.
+    """Reads RAF-DB's basic set out of the folder of EmoLabel and Image, or one that holds it as `basic`.
 
-    Args:
-        root: The folder that holds EmoLabel and Image, or one that holds it as `basic`.
-
-    Returns:
-        The images in the table's order. RAF-DB has no validation split: a fixed tenth of train is held out as val.
+    RAF-DB has no validation split: a fixed tenth of train is held out as val.
 
     Raises:
         FerVitError: The table or all images are missing, or a line cannot be understood.

@@ -13,11 +13,7 @@ from fer_vit.model.config import drop_retired
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Loads a checkpoint without running any code in it.
-
-    Raises:
-        FerVitError: The file is missing, cannot be read or is not a checkpoint of fer-vit.
-    """
+    """Loads a checkpoint; raises FerVitError when the file is missing, cannot be read or is not fer-vit's."""
     if not path.is_file():
         raise FerVitError(f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints.")
     size = path.stat().st_size
@@ -68,11 +64,8 @@ def _check_saved(notes: dict[Any, Any], path: Path) -> None:
     The best one may be in the folder of the run before: Lightning leaves it there, unless it is a URL or leads upwards.
     """
     models = notes.get("best_k_models")
-    older = [
-        *(models if isinstance(models, dict) else ()),
-        notes.get("kth_best_model_path"),
-        notes.get("last_model_path"),
-    ]
+    older = [*models] if isinstance(models, dict) else []
+    older += [notes.get("kth_best_model_path"), notes.get("last_model_path")]
     outside = [name for name in older if name and not str(name).startswith(f"{notes.get('dirpath')}{os.sep}")]
     outside += [name for name in [*older, notes.get("best_model_path")] if _leads_elsewhere(str(name))]
     if outside:

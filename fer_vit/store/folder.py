@@ -66,15 +66,9 @@ def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
 
 
 def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> RegionViT:
-    """Builds the network that a file describes, ready to predict on the CPU.
+    """Builds the network that a file, called `name` in messages, describes, ready to predict on the CPU.
 
-    Args:
-        settings: The arguments of `RegionViT`.
-        state: Its state dict.
-        name: What to call the file in messages.
-
-    Raises:
-        FerVitError: Settings and weights do not fit each other.
+    Raises FerVitError when the settings, the arguments of `RegionViT`, and the state dict do not fit each other.
     """
     try:
         with torch.device("meta"):  # takes no memory, whatever the settings ask for
@@ -90,11 +84,7 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
 
 
 def save_network(net: RegionViT, folder: Path) -> None:
-    """Writes a folder that `load_network` reads: weights in the precision that they have, settings and a model card.
-
-    Raises:
-        FerVitError: The folder cannot be written.
-    """
+    """Writes a folder that `load_network` reads: weights in the precision that they have, settings and a model card."""
     settings = {"config": asdict(net.config)} | {name: getattr(net, name) for name in EXTRA_KEYS}
     weights = save({name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"})
     card = folder / CARD_FILE
@@ -107,14 +97,11 @@ def save_network(net: RegionViT, folder: Path) -> None:
 
 
 def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Reads a model.
+    """Reads the arguments of `RegionViT`, and its state dict.
 
     Args:
         name: A model that fer-vit ships, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
         **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
-
-    Returns:
-        The arguments of `RegionViT`, and its state dict.
 
     Raises:
         FerVitError: There is no such model, or its files are not whole or not fer-vit's.
@@ -143,11 +130,7 @@ def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> tuple[dic
 
 
 def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
-    """Returns what a file says as the arguments of `RegionViT`.
-
-    Raises:
-        FerVitError: Something is missing or is not what it should be.
-    """
+    """Returns what a file says as the arguments of `RegionViT`; what is missing or wrong raises FerVitError."""
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
         raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
@@ -167,16 +150,7 @@ def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
 
 
 def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:
-    """Compares the weights of a file with those that its settings ask for.
-
-    Args:
-        wanted: The state dict of a model as the settings say, which may lie on the meta device.
-        state: That of the file, of any precision.
-        name: What to call the file in messages.
-
-    Raises:
-        FerVitError: They differ, or a weight is not a finite number.
-    """
+    """Raises FerVitError when a file's weights, of any precision, are not those wanted, or not finite."""
     for key in sorted(wanted.keys() | state.keys()):
         here, there = (_kind(weights[key]) if key in weights else "missing" for weights in (wanted, state))
         if here != there:

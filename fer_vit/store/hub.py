@@ -23,11 +23,7 @@ MAX_BYTES = 10_000_000_000
 
 
 def find_folder(name: str | Path, **hub: Any) -> Path:
-    """Returns the folder of a model, out of the package, the disk or the hub (downloaded and kept in its cache).
-
-    Raises:
-        FerVitError: There is none.
-    """
+    """Returns the folder of a model: the package's, on the disk, or out of the hub's cache; FerVitError: none."""
     if name in (models := shipped_models()):  # a Path is a folder of that name
         return models[str(name)]
     if str(name) and Path(name).is_dir():
@@ -43,11 +39,7 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
 
 
 def _download(name: str, **hub: Any) -> Path:
-    """Fetches a model from the hub, or takes it out of its cache; returns the folder.
-
-    Raises:
-        FerVitError: It would not come over https, is too large, or its weights are not those that the hub lists.
-    """
+    """Fetches a model over https, unless it is cached, limits its size and checks its weights' hash."""
     if not hub.get("local_files_only"):
         _check_endpoint()
         with suppress(DryRunError):  # the hub does not answer: its cache may know the model
@@ -79,7 +71,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     """Publishes a folder of `fer-vit export` on the Hugging Face hub: weights, settings and model card.
 
     Args:
-        folder: The folder.
+        folder: What `fer-vit export` wrote.
         name: "user/name" on the hub; the repository is made if there is none.
         private: Whether a new repository is private.
         token: Of the hub; None takes the one you logged in with.

@@ -32,11 +32,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Writes a checkpoint.
-
-        Raises:
-            FerVitError: It cannot be written; the message names the newest one there is.
-        """
+        """Writes a checkpoint; the FerVitError when that fails names the newest one there is."""
         if "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
@@ -58,8 +54,8 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     """Returns the settings in a checkpoint as options of the command line.
 
-    Raises:
-        FerVitError: They do not fit the weights, or are not fer-vit's: they could ask for a huge model, or name code.
+    Settings that do not fit the weights, or are not fer-vit's, raise FerVitError: they could ask for a huge model, or
+    name code.
     """
     settings, state = unpack_checkpoint(checkpoint, path)
     build_network(settings, state, path)

@@ -28,11 +28,7 @@ from fer_vit.train.task import FERTask
 class TrainCLI(LightningCLI):
     """LightningCLI whose model and data agree on crops and labels.
 
-    Args:
-        verb: The method of the Trainer that will run.
-        args: Its options.
-        name: Folder below `runs` for the logs, unless the options name another.
-        settings: What a checkpoint says, if there is one; the options win over it.
+    It logs to runs/`name`, unless the options say otherwise; they also win over `settings`, which a checkpoint has.
     """
 
     def __init__(self, verb: str, args: list[str], name: str, settings: Namespace | None) -> None:
@@ -79,11 +75,7 @@ class TrainCLI(LightningCLI):
             trainer.precision = "32-true"
 
     def instantiate_classes(self) -> None:
-        """Builds everything.
-
-        Raises:
-            FerVitError: The configuration says null or a list, say, where it must not.
-        """
+        """Builds everything; raises FerVitError when the configuration says null or a list, say, where it must not."""
         try:
             super().instantiate_classes()
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
@@ -95,14 +87,9 @@ class TrainCLI(LightningCLI):
 
 
 def train(args: list[str]) -> None:
-    """Runs fit, validate or test.
+    """Runs fit, validate or test with its options; wrong ones raise FerVitError.
 
-    Args:
-        args: The verb and its options. With `--ckpt_path` the checkpoint's own settings come first, and whatever the
-            user says wins over them.
-
-    Raises:
-        FerVitError: The options are wrong.
+    With `--ckpt_path` the checkpoint's own settings come first, and whatever the user says wins over them.
     """
     hide_noise()
     verb, *words = args

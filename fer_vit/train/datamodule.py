@@ -21,8 +21,6 @@ from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
 from fer_vit.processes import one_thread, run_seed, start_worker
 
-OTHER = "Go on from another checkpoint."
-
 
 class FaceDataModule(L.LightningDataModule):
     """Faces for training and evaluation.
@@ -38,9 +36,6 @@ class FaceDataModule(L.LightningDataModule):
 
     Attributes:
         labels: The manifest's labels in order.
-
-    Raises:
-        FerVitError: The manifest is missing or wrong, or a number is.
     """
 
     def __init__(
@@ -93,11 +88,7 @@ class FaceDataModule(L.LightningDataModule):
         return {"seed_everything": run_seed(), **mine}
 
     def dataset(self, split: Split) -> FaceDataset:
-        """Returns a split; only `train` is augmented.
-
-        Raises:
-            FerVitError: The manifest has no such rows, or some of them have no label.
-        """
+        """Returns a split, augmented if it is `train`; FerVitError: it has no rows, or some have no label."""
         manifest = self.manifest.split(split)
         path = self.manifest.path
         if not len(manifest):
@@ -160,7 +151,10 @@ class FaceDataModule(L.LightningDataModule):
         whole = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
         done = batches * self.batch_size * _processes() if whole else 0
         if not whole or done > rows:
-            raise FerVitError(f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. {OTHER}")
+            raise FerVitError(
+                f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. Go on from another "
+                "checkpoint."
+            )
         return epoch, done
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fer_vit.evaluate.metrics import class_recall, metrics_table
 from fer_vit.files import atomic_write
-from fer_vit.report.confusion import draw_confusion
+from fer_vit.report.charts import draw_confusion
 
 
 class ResultWriter(Callback):
@@ -40,11 +40,7 @@ class ResultWriter(Callback):
 
 
 def write_results(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-    """Writes the results of a stage into the log folder, each file atomically; the first process alone.
-
-    Raises:
-        FerVitError: A file cannot be written.
-    """
+    """Writes the results of a stage into the log folder, each file atomically; the first process alone."""
     log_dir = trainer.log_dir  # agreed on by all processes, so all of them must ask
     if not trainer.is_global_zero or log_dir is None:
         return

@@ -21,13 +21,7 @@ BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
-    """Runs a verb; a process that fails kills those it started, which would wait for it.
-
-    Args:
-        verb: The Trainer's method: fit, validate or test.
-        trainer: The Trainer.
-        model: The FERTask.
-        **options: What else the method takes.
+    """Runs fit, validate or test of the Trainer; a process that fails kills those it started, which would wait for it.
 
     Raises:
         FerVitError: Another process of the run is gone, or the disk is full.

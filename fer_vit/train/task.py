@@ -57,9 +57,6 @@ class FERTask(L.LightningModule):
     Attributes:
         net: The model.
         confusion: Confusion matrix (C, C) of the last validation or test, targets in rows.
-
-    Raises:
-        FerVitError: The configuration contradicts itself.
     """
 
     def __init__(
@@ -201,11 +198,7 @@ class FERTask(L.LightningModule):
         return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Compares a checkpoint with this model before it is loaded.
-
-        Raises:
-            FerVitError: Its labels or its architecture differ.
-        """
+        """Raises FerVitError when a checkpoint, not yet loaded, has other labels or another architecture."""
         labels = checkpoint.get("hyper_parameters", {}).get("labels")
         if labels is not None and labels != self.labels:
             raise FerVitError(
@@ -224,14 +217,7 @@ class FERTask(L.LightningModule):
 
 
 def not_finite(loss: Tensor, logits: Tensor, paths: list[str], place: str) -> FerVitError:
-    """Returns the error of a loss that is not a number.
-
-    Args:
-        loss: The loss.
-        logits: The model's output (B, C).
-        paths: What to call the images.
-        place: Where in the run it was.
-    """
+    """Returns the error of a loss that is not a number; `place` is where in the run it was."""
     bad = [path for path, fine in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not fine]
     advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
     return FerVitError(

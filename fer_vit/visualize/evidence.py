@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from fer_vit.data.sample import Batch
-from fer_vit.explain.heads import HeadRoles, head_roles
+from fer_vit.explain.heads import HeadRoles, head_roles, relations
 from fer_vit.explain.methods import CLASS_SPECIFIC, Method, explain_each
-from fer_vit.explain.relations import relations
 from fer_vit.explain.trace import Trace, trace
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image
@@ -27,33 +26,18 @@ from fer_vit.report.html import Evidence
 
 
 class ExplainedFace(NamedTuple):
-    """A face with what speaks for its expression.
-
-    Attributes:
-        view: The face, explained for its most probable expression.
-        evidence: The explanation for every expression.
-        crop: What the model saw (3, S, S), in [0, 1].
-        roles: What each attention head does, or None.
-    """
+    """A face with what speaks for its most probable expression (in `view`) and for every one (in `evidence`)."""
 
     view: FaceView
     evidence: Evidence
-    crop: Tensor
+    crop: Tensor  # what the model saw (3, S, S), in [0, 1]
     roles: HeadRoles | None
 
 
 def explained(
     model: Recognizer, photos: Sequence[Photo], chunks: Iterable[Batch], method: Method, heads: bool
 ) -> Iterator[ExplainedFace]:
-    """Explains every face of some photos.
-
-    Args:
-        model: The model.
-        photos: The photos.
-        chunks: Their faces in order, ready for the model.
-        method: How to explain.
-        heads: Whether to look at every attention head too.
-    """
+    """Explains every face of some photos; `chunks` are the faces in order, ready for the model."""
     faces = ((photo, index, face) for photo in photos for index, face in enumerate(photo.faces))
     # Read again rather than carried along: workers hand over crops alone, since photos can be large.
     read = lru_cache(maxsize=1)(_read_again)
@@ -67,12 +51,9 @@ def explained(
             regions = model.region_boxes(chunk, row)
             shares, heat = evidence.labels[evidence.order[0]]
             by_name = dict(zip(model.crop_spec.regions, shares.tolist(), strict=True))
-            view = replace(
-                _in_photo(result, read(photo.path), chunk.image[row]),
-                regions=regions,
-                heat=heat,
-                shares={name: by_name[name] for name in regions},
-            )
+            shown = {name: by_name[name] for name in regions}
+            view = _in_photo(result, read(photo.path), chunk.image[row])
+            view = replace(view, regions=regions, heat=heat, shares=shown)
             yield ExplainedFace(view, evidence, chunk.image[row], role)
 
 

@@ -12,20 +12,15 @@ from torch import Tensor
 from fer_vit.explain.heads import HeadRoles
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.report.charts import distance_figure, relations_figure
 from fer_vit.report.draw import FaceView, ranked
-from fer_vit.report.heads import HeadMap, distance_figure, heads_figure
-from fer_vit.report.relations import relations_figure
+from fer_vit.report.heads import HeadMap, heads_figure
 from fer_vit.report.table import TableWriter
 from fer_vit.visualize.evidence import as_image
 
 
 class HeadWriter:
-    """Draws the attention heads of face after face, and sums them up for the means.
-
-    Args:
-        folder: The report; pictures of faces go to its folder `heads`.
-        model: The model.
-    """
+    """Draws the attention heads of face after face into the report's folder `heads`, and sums them up for the means."""
 
     def __init__(self, folder: Path, model: Recognizer) -> None:
         self.folder = folder
@@ -92,17 +87,15 @@ class HeadWriter:
             captions = [f"head {head + 1}: {far:.0f} px" for head, far in enumerate(roles.distance[block].tolist())]
             each = zip(captions, roles.maps[block], roles.relations[block].numpy(), strict=True)
             yield f"block {block + 1}", [self._map(*head, present) for head in each]
-        columns = max(heads, 4)
+        columns, no_relations = max(heads, 4), np.zeros_like(self.together)
         for start in range(0, len(roles.expressions), columns):
             queries = zip(self.model.labels[start:], roles.expressions[start : start + columns], strict=False)
-            yield "expressions", [self._map(label, scores, None, present) for label, scores in queries]
+            yield "expressions", [self._map(label, scores, no_relations, present) for label, scores in queries]
 
-    def _map(self, caption: str, scores: Tensor, relations: Array | None, present: set[str]) -> HeadMap:
+    def _map(self, caption: str, scores: Tensor, relations: Array, present: set[str]) -> HeadMap:
         shares = {name: share for name, share in self._shares(scores).items() if name in present}
-        mutual: dict[tuple[str, str], float] = {}
-        if relations is not None:
-            there = [(index, name) for index, name in enumerate(self.regions) if name in present]
-            mutual = {(a, b): relations[i, j] + relations[j, i] for (i, a), (j, b) in combinations(there, 2)}
+        there = [(index, name) for index, name in enumerate(self.regions) if name in present]
+        mutual = {(a, b): relations[i, j] + relations[j, i] for (i, a), (j, b) in combinations(there, 2)}
         return HeadMap(caption, self.model.net.layout.patch_map(scores).numpy(), shares, mutual)
 
     def _shares(self, scores: Tensor) -> dict[str, float]:

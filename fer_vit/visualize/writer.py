@@ -1,19 +1,26 @@
 """A report: its folder with the page, and pictures and tables beside it."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pil
 
 from fer_vit.data.sample import Batch
 from fer_vit.explain.methods import Method
+from fer_vit.geometry import Array
+from fer_vit.intervals import mean_intervals
 from fer_vit.predict.photos import Photo
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.report.charts import relations_figure
 from fer_vit.report.draw import FaceView, ranked
-from fer_vit.report.html import FaceRecord, Means, mean_shares, save_face, write_page
+from fer_vit.report.html import Evidence, FaceRecord, Means, mean_shares, save_face, write_page
 from fer_vit.report.table import TableWriter
 from fer_vit.visualize.evidence import explained
 from fer_vit.visualize.heads import HeadWriter
-from fer_vit.visualize.relations import RelationWriter
 
 REPORT = (
     "faces",
@@ -31,6 +38,7 @@ REPORT = (
     "index.html",
 )
 """What a report may consist of, and what a new one replaces. The page is last: it is there when all it shows is."""
+MEANS = {"predicted": str, "region": str, "faces": int, "mean": float, "low": float, "high": float}
 
 
 def write_report(
@@ -41,18 +49,9 @@ def write_report(
     heads: bool,
     name: str,
 ) -> int:
-    """Writes a report.
+    """Writes a report to a new folder and returns how many faces it shows.
 
-    Args:
-        folder: The folder to write, which is not there yet.
-        model: The model.
-        batches: Photos with all their faces, see `Recognizer.batches`.
-        method: How to explain.
-        heads: Whether to show every attention head too.
-        name: What to call the model.
-
-    Returns:
-        How many faces it shows.
+    `batches` are photos with all their faces, see `Recognizer.batches`; `name` is what to call the model.
     """
     folder.mkdir()
     regions = model.crop_spec.regions
@@ -69,17 +68,16 @@ def write_report(
                 if head_writer and roles:
                     head_writer.add(view, crop, roles)
                 records.append(save_face(folder, len(records), view, evidence, regions))
-                table.write([share_row(view)])
+                label, confidence = ranked(view.probabilities)[0]
+                row = {"path": view.name, "face": view.face, "predicted": label, "confidence": confidence}
+                table.write([row | view.shares])
     means = mean_shares(records, regions)
-    write_shares(folder / "shares.csv", means)
+    write_shares(folder, means)
+    photos_by_status = ", ".join(f"{number:,} {reason}" for reason, number in status.most_common())
     write_page(
         folder / "index.html",
         "What speaks for each prediction",
-        {
-            "Method": method,
-            "Model": name,
-            "Photos": ", ".join(f"{number:,} {reason}" for reason, number in status.most_common()),
-        },
+        {"Method": method, "Model": name, "Photos": photos_by_status},
         records,
         means,
         regions,
@@ -89,15 +87,44 @@ def write_report(
     return len(records)
 
 
-def share_row(view: FaceView) -> dict[str, object]:
-    """Returns the row of a face in `faces.parquet`."""
-    label, confidence = ranked(view.probabilities)[0]
-    return {"path": view.name, "face": view.face, "predicted": label, "confidence": confidence, **view.shares}
-
-
-def write_shares(path: Path, means: Means) -> None:
-    """Writes the mean share of every region by predicted expression, with its interval."""
-    columns = {"predicted": str, "region": str, "faces": int, "mean": float, "low": float, "high": float}
-    with TableWriter(path, columns) as table:
+def write_shares(folder: Path, means: Means) -> None:
+    """Writes `shares.csv`: the mean share of every region by predicted expression, with its interval."""
+    with TableWriter(folder / "shares.csv", MEANS) as table:
         for label, regions in means.items():
             table.write([{"predicted": label, "region": region, **mean} for region, mean in regions.items()])
+
+
+@dataclass
+class RelationWriter:
+    """Collects which of R regions take from which, face after face, and writes the means by predicted expression."""
+
+    folder: Path
+    labels: Sequence[str]
+    regions: Sequence[str]
+    # (R, R) each, by label; NaN where one of a pair is missing
+    matrices: defaultdict[str, list[NDArray[np.float32]]] = field(default_factory=lambda: defaultdict(list), init=False)
+
+    def add(self, view: FaceView, evidence: Evidence) -> None:
+        """Takes a face."""
+        present = np.array([name in view.regions for name in self.regions])
+        matrix = np.where(np.outer(present, present), evidence.relations, np.nan).astype(np.float32)
+        self.matrices[ranked(view.probabilities)[0][0]].append(matrix)
+
+    def write(self) -> list[Pil.Image]:
+        """Writes `relations.png` and `relations.csv`. Returns the pictures."""
+        labels = [label for label in self.labels if label in self.matrices]
+        if not labels or len(self.regions) < 2:
+            return []
+        pairs = [{"region": region, "takes_from": other} for region in self.regions for other in self.regions]
+        means: dict[str, Array] = {}
+        columns = {"predicted": str, "region": str, "takes_from": str} | MEANS
+        with TableWriter(self.folder / "relations.csv", columns) as table:
+            for label in labels:
+                faces = self.matrices[label]
+                intervals = mean_intervals(np.stack(faces).reshape(len(faces), -1).astype(float))
+                table.write([{"predicted": label, **pair, **one} for pair, one in zip(pairs, intervals, strict=True)])
+                title = f"{label}, {len(faces):,} face{'s' * (len(faces) != 1)}"
+                means[title] = np.array([interval["mean"] for interval in intervals], float).reshape(faces[0].shape)
+        picture = Pil.fromarray(relations_figure(means, self.regions, 4))
+        picture.save(self.folder / "relations.png")
+        return [picture]

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.relations import head_relations, relations
+from fer_vit.explain.heads import head_relations, relations
 from fer_vit.explain.trace import record_attention, trace
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT

@@ -44,7 +44,7 @@ def photos(tmp_path: Path) -> Path:
 def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
     loader = photo_loader(PhotoDataset(find_images([photos]), SPEC, "detect", Bright()), batch_size, workers)
     batches = list(loader)
-    seen = [(Path(p.path).name, p.status, len(p.faces)) for batch in batches for p in batch.photos]
+    seen = [(Path(p.path).name, p.status, len(p.faces)) for photos, _ in batches for p in photos]
     assert seen == [
         ("empty.png", "the file is empty", 0),
         ("none.png", NO_FACE, 0),
@@ -52,7 +52,7 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
         ("text.jpg", "not an image that can be decoded", 0),
         ("two.png", OK, 2),
     ]
-    faces = [batch.batch for batch in batches if batch.batch is not None]
+    faces = [batch for _, batch in batches if batch is not None]
     assert [Path(path).name for batch in faces for path in batch.path] == ["one.png", "two.png", "two.png"]
     assert [row for batch in faces for row in batch.row.tolist()] == [0, 0, 1]
     for batch in faces:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fer_vit.report.draw import FaceView
-from fer_vit.report.heads import JOINED, TILE, HeadMap, distance_figure, heads_figure
+from fer_vit.report.heads import JOINED, TILE, HeadMap, heads_figure
 
 
 @pytest.mark.parametrize("grid", [(4, 4), (0, 0)])
@@ -48,10 +48,3 @@ def test_a_line_joins_regions_from_middle_to_middle() -> None:
 def test_without_regions_or_places_nothing_breaks() -> None:
     view = FaceView(np.zeros((8, 8, 3), np.uint8), np.eye(2, 3), 8, {})
     heads_figure(view, "", [("block 1", [HeadMap("", np.zeros((0, 0)), {})])])
-
-
-def test_distances_as_a_picture() -> None:
-    picture = distance_figure(np.array([[3.0, 9.0], [5.0, 20.0]]), 48)
-    assert picture.dtype == np.uint8
-    assert picture.shape[2] == 3
-    assert picture.min() < 100

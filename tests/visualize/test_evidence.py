@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.heads import head_roles
+from fer_vit.explain.heads import head_roles, relations
 from fer_vit.explain.methods import Method, explain
-from fer_vit.explain.relations import relations
 from fer_vit.explain.trace import trace
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.model.region_vit import RegionViT

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from fer_vit.explain.heads import HeadRoles, head_roles
-from fer_vit.explain.relations import head_relations
+from fer_vit.explain.heads import HeadRoles, head_relations, head_roles
 from fer_vit.explain.trace import trace
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer

@@ -5,7 +5,7 @@ import numpy as np
 
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import Evidence
-from fer_vit.visualize.relations import RelationWriter
+from fer_vit.visualize.writer import RelationWriter
 
 REGIONS = ("right_eye", "nose", "mouth")
 

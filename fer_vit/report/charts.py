@@ -1,0 +1,148 @@
+"""Charts: confusion, faithfulness, attention distances, relations. numpy and matplotlib, no torch."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fer_vit.geometry import Array, Image
+from fer_vit.intervals import Interval
+from fer_vit.report.colours import ACCENT, FAINT, TRACK
+
+
+def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Path | None = None) -> Image:
+    """Draws a confusion matrix (H, W, 3), RGB uint8: counts, coloured by their share of the row.
+
+    Args:
+        confusion: Counts (C, C), a row per true class, a column per predicted one.
+        labels: The classes in order.
+        path: Where to save the picture as well, or None.
+    """
+    classes = len(labels)
+    figure = Figure(figsize=(2.2 + 0.6 * classes, 1.8 + 0.55 * classes), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    shares = confusion / confusion.sum(1, keepdims=True).clip(1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    for (row, column), count in np.ndenumerate(confusion):
+        colour = "white" if shares[row, column] > 0.5 else "black"
+        axes.text(column, row, f"{count}", ha="center", va="center", color=colour, fontsize=9)
+    axes.set_xticks(range(classes), labels, rotation=40, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(classes), labels)
+    axes.set(xlabel="predicted", ylabel="true")
+    accuracy = confusion.trace() / max(1, confusion.sum())
+    axes.set_title(f"{confusion.sum()} images, accuracy {accuracy:.1%}", fontsize=10)
+    if path is not None:
+        figure.savefig(path)
+    return rasterize(figure)
+
+
+def faithfulness_table(found: Mapping[str, Mapping[str, Interval]], better: Mapping[str, int]) -> str:
+    """Returns a Markdown table: a row for each method, a column for each measure with an arrow for what is better."""
+
+    def cell(one: Interval) -> str:
+        if one["mean"] is None:
+            return "-"
+        return f"{one['mean']:.3f}" + ("" if one["low"] is None else f" ({one['low']:.3f} to {one['high']:.3f})")
+
+    rows = [
+        ["method", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())],
+        ["---", *["---:"] * len(better)],
+        *([method, *(cell(measures[name]) for name in better)] for method, measures in found.items()),
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def faithfulness_figure(
+    found: Mapping[str, Mapping[str, Interval]],
+    better: Mapping[str, int],
+    shuffled: Mapping[str, Mapping[str, Interval]],
+    controls: Sequence[str],
+) -> Figure:
+    """Draws a panel for each measure, and how much of each explanation is left when the weights are shuffled.
+
+    Args:
+        found: Interval by method and measure.
+        better: 1 for measures of which more is better, -1 for the others.
+        shuffled: Rank correlation with the explanation of the intact model, by method and what was shuffled last.
+        controls: Methods that know nothing of the model, drawn in grey.
+    """
+    figure = Figure(figsize=(12, 3 + 0.5 * len(found)), layout="constrained")
+    grid = figure.add_gridspec(2, len(better))
+    colours = {method: FAINT if method in controls else f"C{row}" for row, method in enumerate(found)}
+    for column, (name, sign) in enumerate(better.items()):
+        axes = figure.add_subplot(grid[0, column])
+        for row, (method, measures) in enumerate(found.items()):
+            one = measures[name]
+            low, mean, high = np.array([one["low"], one["mean"], one["high"]], float)  # nothing is drawn for NaN
+            axes.plot([low, high], [row, row], color=colours[method], linewidth=3)
+            axes.plot(mean, row, "o", color=colours[method])
+        axes.set_title(f"{name}\n{'more' if sign > 0 else 'less'} is better", fontsize=9)
+        axes.set_yticks(range(len(found)), list(found) if column == 0 else [])
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.grid(axis="x", alpha=0.3)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    axes = figure.add_subplot(grid[1, :])
+    for method, steps in shuffled.items():
+        means = np.array([1.0, *(one["mean"] for one in steps.values())], float)
+        axes.plot(["nothing", *steps], means, "o-", color=colours[method], label=method)
+    axes.axhline(0, color=FAINT, linewidth=1)
+    axes.set(
+        xlabel="weights shuffled, from the classifier down to", ylabel="rank correlation\nwith the explanation before"
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def distance_figure(distance: Array, crop_size: int) -> Image:
+    """Draws how far each head (L, H) looks on average, in pixels of a crop; RGB uint8 (H, W, 3)."""
+    figure = Figure(figsize=(5.2, 3.2), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    blocks = np.arange(1, len(distance) + 1)
+    axes.plot(np.repeat(blocks, distance.shape[1]), distance.ravel(), "o", alpha=0.7, label="a head")
+    axes.plot(blocks, distance.mean(1), "-", color=ACCENT, linewidth=1, label="mean of the block")
+    axes.set(xlabel="block", ylabel=f"pixels of {crop_size}", title="Mean attention distance", xticks=blocks)
+    axes.set_ylim(0, 1.1 * max(distance.max(), 1.0))
+    axes.legend(frameon=False, fontsize=8)
+    return rasterize(figure)
+
+
+def relations_figure(matrices: Mapping[str, Array], regions: Sequence[str], columns: int) -> Image:
+    """Draws which regions take from which: heat maps side by side, RGB uint8 (H, W, 3).
+
+    Args:
+        matrices: How much each of the R regions (row) takes from each (column), (R, R), by title; NaN is left grey.
+        regions: Their names.
+        columns: The most heat maps in a row.
+    """
+    columns = min(len(matrices), columns)
+    lines = math.ceil(len(matrices) / columns)
+    names, ticks = [name.replace("_", " ") for name in regions], range(len(regions))
+    side = 1.6 + 0.16 * len(regions)
+    figure = Figure(figsize=(columns * side + 1.2, lines * side + 0.9), dpi=110, layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
+    # What a region takes from itself, half or more because of the residual paths, would leave the rest pale.
+    apart = ~np.eye(len(regions), dtype=bool)
+    highest = max(float(np.nan_to_num(matrix[apart]).max(initial=0.0)) for matrix in matrices.values())
+    for axes, (title, matrix) in zip(grid.flat, matrices.items(), strict=False):
+        shown = axes.imshow(np.where(apart, matrix, np.nan), cmap="magma", vmin=0, vmax=max(highest, 1e-12))
+        axes.set_title(title, fontsize=9, parse_math=False)
+        axes.set_xticks(ticks, names, fontsize=7, rotation=90)
+        axes.set_yticks(ticks, names, fontsize=7)
+        axes.set_facecolor(TRACK)
+    for axes in grid.flat[len(matrices) :]:
+        axes.set_visible(False)
+    bar = figure.colorbar(shown, ax=grid, shrink=0.8, label="share that the row takes from the column")
+    bar.ax.tick_params(labelsize=7)
+    return rasterize(figure)
+
+
+def rasterize(figure: Figure) -> Image:
+    """Returns a figure as an image (H, W, 3), RGB uint8."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
