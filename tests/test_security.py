@@ -149,7 +149,7 @@ def test_a_run_that_resumes_leaves_the_best_of_the_run_before(
 @pytest.mark.parametrize("note", ["best_k_models", "kth_best_model_path", "last_model_path", "best_model_path"])
 @pytest.mark.parametrize("place", ["local://{}", "{}", "{}/../x.ckpt", "file://{}", "simplecache::{}"])
 @pytest.mark.parametrize("callback", [0, 1])
-def test_a_run_that_goes_on_removes_nothing_of_others(
+def test_a_run_that_resumes_removes_nothing_of_others(
     callback: int, note: str, place: str, checkpoint: Path, drawn: Path, tmp_path: Path
 ) -> None:
     """Lightning removes what a checkpoint notes as older ones, folders as well."""

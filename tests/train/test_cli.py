@@ -44,7 +44,7 @@ def test_a_compiled_run_is_the_same_run(drawn: Path, tmp_path: Path, monkeypatch
     assert all(torch.equal(value, compiled["state_dict"][name]) for name, value in plain["state_dict"].items())
 
 
-def test_a_run_goes_on_with_its_averaged_weights(drawn: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_its_averaged_weights(drawn: Path, tmp_path: Path) -> None:
     average = ["--trainer.callbacks+=fer_vit.train.ema.EMA", "--trainer.callbacks.decay=0.9"]
     first = fit(drawn, tmp_path / "first", *average, "--model.lr=0.01")
     before = load_checkpoint(first)

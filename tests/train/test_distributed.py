@@ -96,7 +96,7 @@ def one_to_judge(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["lightning", "torchrun"])
-def test_a_process_that_is_killed_ends_the_run_which_can_go_on(
+def test_a_process_that_is_killed_ends_the_run_which_can_be_resumed(
     launcher: list[str], one_to_judge: Path, tmp_path: Path
 ) -> None:
     words = options(one_to_judge, tmp_path, *TWO, "--trainer.max_epochs=3", "--trainer.limit_train_batches=3")
@@ -238,7 +238,7 @@ def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_prediction_that_is_killed_goes_on(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prediction_that_is_killed_resumes(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "faces"
     words = prediction(faces, output, "--batch_size=1", "--workers=1")
     killed = subprocess.Popen([sys.executable, str(SCRIPT), *words], start_new_session=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""A run that was broken off goes on as if nothing had happened: the same weights, bit for bit."""
+"""A run that was broken off is resumed as if nothing had happened: the same weights, bit for bit."""
 
 import os
 import signal
@@ -98,8 +98,8 @@ def curves(folder: Path, first: int = 0) -> dict[str, list[tuple[int, float]]]:
     return {tag: [point for point in points if point[0] >= first] for tag, points in every.items()}
 
 
-def assert_goes_on(path: Path, manifest: Path, whole: Path, folder: Path, *more: str) -> None:
-    """Goes on from a checkpoint, and compares the end with that of a run that was not broken off."""
+def assert_resumes(path: Path, manifest: Path, whole: Path, folder: Path, *more: str) -> None:
+    """Resumes from a checkpoint, and compares the end with that of a run that was not broken off."""
     step = load_checkpoint(path)["global_step"]
     again, last = fit(manifest, folder, *more, f"--ckpt_path={path}"), load_checkpoint(newest(whole))
     assert again["global_step"] == last["global_step"] > step
@@ -110,9 +110,9 @@ def assert_goes_on(path: Path, manifest: Path, whole: Path, folder: Path, *more:
 
 
 @pytest.mark.parametrize("name", [f"step{MIDDLE}", "epoch0", *slow("epoch1")])
-def test_a_run_goes_on_bit_for_bit(name: str, whole: Path, faces: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_bit_for_bit(name: str, whole: Path, faces: Path, tmp_path: Path) -> None:
     (path,) = whole.rglob(f"{name}.ckpt")
-    assert_goes_on(path, faces / "faces.parquet", whole, tmp_path, *LOGGED)
+    assert_resumes(path, faces / "faces.parquet", whole, tmp_path, *LOGGED)
 
 
 @pytest.mark.slow
@@ -126,13 +126,13 @@ def test_a_run_goes_on_bit_for_bit(name: str, whole: Path, faces: Path, tmp_path
     ],
     ids=["workers", "often", "stream", "stream workers"],
 )
-def test_any_run_goes_on_bit_for_bit(data: str, middle: int, more: list[str], faces: Path, tmp_path: Path) -> None:
+def test_any_run_resumes_bit_for_bit(data: str, middle: int, more: list[str], faces: Path, tmp_path: Path) -> None:
     more = [*more, "--trainer.log_every_n_steps=1"]
     kept = [*keep("step{step}", f"every_n_train_steps={middle}"), *keep("epoch{epoch}", "every_n_epochs=1")]
     fit(faces / data, tmp_path / "whole", *more, *kept)
     for name in (f"step{middle}", "epoch0", "epoch1"):
         (path,) = (tmp_path / "whole").rglob(f"{name}.ckpt")
-        assert_goes_on(path, faces / data, tmp_path / "whole", tmp_path / name, *more)
+        assert_resumes(path, faces / data, tmp_path / "whole", tmp_path / name, *more)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_sigterm_saves_the_step_of_any_run(
 
 
 def assert_saved(moment: str, step: int, whole: Path, manifest: Path, tmp_path: Path, *more: str) -> None:
-    """Ends a run by SIGTERM, goes on, and compares both with a run that was not broken off."""
+    """Ends a run by SIGTERM, resumes it, and compares both with a run that was not broken off."""
     handler = signal.getsignal(signal.SIGTERM)
     ends = ["--trainer.callbacks+=tests.helpers.callbacks.Terminate"]
     ends += [f"--trainer.callbacks.{option}" for option in moment.split(",")]
@@ -176,7 +176,7 @@ def assert_saved(moment: str, step: int, whole: Path, manifest: Path, tmp_path: 
     path = newest(tmp_path / "ended")
     assert load_checkpoint(path)["global_step"] == step
     assert signal.getsignal(signal.SIGTERM) == handler
-    assert_goes_on(path, manifest, whole, tmp_path / "again", *more)
+    assert_resumes(path, manifest, whole, tmp_path / "again", *more)
     before, after, all_of_it = (curves(folder) for folder in (tmp_path / "ended", tmp_path / "again", whole))
     for tag, points in all_of_it.items():
         assert {*before.get(tag, []), *after[tag]} == {*points}, tag
