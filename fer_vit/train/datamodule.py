@@ -19,7 +19,7 @@ from fer_vit.data.stream import ShardDataset, ShardSampler
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
-from fer_vit.processes import one_thread, run_seed, start_worker
+from fer_vit.processes import cores, one_thread, run_seed, start_worker
 
 
 class FaceDataModule(L.LightningDataModule):
@@ -29,7 +29,8 @@ class FaceDataModule(L.LightningDataModule):
         manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix) of shards, made by
             `fer-vit prepare --shards`, whose training images are streamed.
         batch_size: Faces per batch and process.
-        num_workers: Processes that decode and augment; 0 does it in the training process.
+        num_workers: Worker processes that decode and augment; 0 does it in the training process. None: one for every
+            core that this process may use, 8 at most.
         augment: How training crops are changed.
         balanced: Draw every class equally often in training.
         spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
@@ -39,14 +40,14 @@ class FaceDataModule(L.LightningDataModule):
         self,
         manifest: str | Path,
         batch_size: int = 64,
-        num_workers: int = 2,
+        num_workers: int | None = None,
         augment: AugmentConfig = AugmentConfig(),  # noqa: B008 - frozen
         balanced: bool = False,
         spec: CropSpec | None = None,
     ) -> None:
         super().__init__()
         check_number("data.batch_size", batch_size, 1)
-        check_number("data.num_workers", num_workers, 0)
+        check_number("data.num_workers", num_workers or 0, 0)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.augment = augment
@@ -162,15 +163,17 @@ class FaceDataModule(L.LightningDataModule):
         self, dataset: Dataset[Sample], sampler: Sampler[Draw] | None, drop_last: bool = False
     ) -> DataLoader[Sample]:
         one_thread()
+        devices = self.trainer.num_devices if self.trainer else 1
+        workers = min(8, max(1, cores() // devices)) if self.num_workers is None else self.num_workers
         return DataLoader(
             dataset,
             self.batch_size,
             sampler=sampler,
             drop_last=drop_last,
-            num_workers=self.num_workers,
+            num_workers=workers,
             collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
-            persistent_workers=self.num_workers > 0,
+            persistent_workers=workers > 0,
             worker_init_fn=start_worker,
         )
 

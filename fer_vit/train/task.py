@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
-import torch.nn.functional as F
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
@@ -27,6 +26,7 @@ from fer_vit.model.config import RegionViTConfig, drop_retired
 from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
+from fer_vit.train.losses import balanced_weights, expression_loss
 
 NOT_NEGATIVE = ("lr", "weight_decay", "mixup")
 SHARES = ("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout", "cutmix")
@@ -236,22 +236,3 @@ def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: fl
         return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
 
     return LambdaLR(optimizer, factor)
-
-
-def expression_loss(
-    logits: Tensor, target: Tensor, label_smoothing: float = 0.0, weight: Tensor | None = None
-) -> Tensor:
-    """Mean cross-entropy, in float32, between logits (B, C) and shares of the classes (B, C), with class weights (C,).
-
-    A hard label is a row with a single 1; smoothing spreads a share of the target evenly over the classes.
-    """
-    return F.cross_entropy(logits.float(), target.float(), weight=weight, label_smoothing=label_smoothing)
-
-
-def balanced_weights(counts: Tensor) -> Tensor:
-    """Class weights (C,) by inverse frequency, n / (C count), as scikit-learn's "balanced"; 0 for an empty class.
-
-    With votes a class may have less than one image, and counts as one.
-    """
-    weights = counts.sum() / (len(counts) * counts.clamp(min=1))
-    return torch.where(counts > 0, weights, 0.0).float()

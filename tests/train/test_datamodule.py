@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -91,3 +92,13 @@ def test_a_split_that_is_missing_or_has_no_labels_is_said(tmp_path: Path) -> Non
         data.train_dataloader()
     with pytest.raises(FerVitError, match=r"m.parquet has no rows with split val"):
         data.val_dataloader()
+
+
+@pytest.mark.parametrize(("cores", "devices", "workers"), [(2, 1, 2), (1, 2, 1), (64, 4, 8), (12, 4, 3)])
+def test_workers_fit_the_cores(
+    cores: int, devices: int, workers: int, drawn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fer_vit.train.datamodule.cores", lambda: cores)
+    data = FaceDataModule(drawn / "faces.parquet", spec=CropSpec(8))
+    data.trainer = SimpleNamespace(num_devices=devices)  # type: ignore[assignment]
+    assert data.val_dataloader().num_workers == workers

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
-from fer_vit.train.task import balanced_weights, expression_loss
+from fer_vit.train.losses import balanced_weights, expression_loss
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
