@@ -84,7 +84,7 @@ class FERTask(L.LightningModule):
             raise FerVitError("Expected the labels in order, but got none.")
         check_regions(network.regions)
         # Plain values only, so that a checkpoint loads without unpickling; weights in it are its own, not pretrained.
-        self.save_hyperparameters(ignore="network")
+        self.save_hyperparameters()
         self.save_hyperparameters({"network": asdict(replace(network, pretrained=False))})
         for name in (*NOT_NEGATIVE, *SHARES):
             check_number(f"model.{name}", self.hparams[name], 0, 1 if name in SHARES else math.inf)
