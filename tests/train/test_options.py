@@ -9,11 +9,10 @@ import torch
 import yaml
 
 from fer_vit import load
-from fer_vit.cli import main
 from fer_vit.face.crop import CropSpec
 from fer_vit.store import checkpoint as store
 from fer_vit.train.task import FERTask
-from tests.helpers.commands import TINY
+from tests.helpers.commands import TINY, main
 
 Ask = Callable[..., SimpleNamespace]
 
