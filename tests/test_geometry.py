@@ -3,19 +3,16 @@
 import json
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from skimage.transform import estimate_transform
 
 import fer_vit
-from fer_vit.face.crop import warp
 from fer_vit.geometry import (
     LANDMARKS,
     MIRRORED,
     TEMPLATE,
     Array,
-    Image,
     apply,
     compose,
     crop_matrix,
@@ -35,20 +32,6 @@ def rng() -> np.random.Generator:
 def turned(angle: float, scale: float, shift: tuple[float, float]) -> Array:
     cos, sin = scale * np.cos(angle), scale * np.sin(angle)
     return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
-
-
-def dot(height: int, width: int, x: float, y: float, radius: float) -> Image:
-    """A soft white dot on black around (x, y), whose pixel centres lie at +0.5."""
-    rows, columns = np.mgrid[0:height, 0:width] + 0.5
-    bright = np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / (2 * radius**2))
-    return np.repeat(np.round(255 * bright)[..., None], 3, 2).astype(np.uint8)
-
-
-def centre(image: Image) -> Array:
-    """Centre of brightness (x, y); pixel centres lie at +0.5."""
-    weight = image[..., 0].astype(float)
-    rows, columns = np.mgrid[0 : image.shape[0], 0 : image.shape[1]] + 0.5
-    return np.array([(columns * weight).sum() / weight.sum(), (rows * weight).sum() / weight.sum()])
 
 
 def test_similarity_solves_the_least_squares_problem(rng: np.random.Generator) -> None:
@@ -166,59 +149,3 @@ def test_landmarks_are_named_and_mirrored_by_name() -> None:
     for name, row in zip(LANDMARKS, MIRRORED, strict=True):
         side, _, rest = name.partition("_")
         assert LANDMARKS[row] == (f"{swapped[side]}_{rest}" if rest else name)
-
-
-def test_warp_by_the_identity_changes_nothing(rng: np.random.Generator) -> None:
-    image = rng.integers(0, 256, (32, 32, 3), np.uint8)
-    np.testing.assert_array_equal(warp(image, np.eye(2, 3), 32), image)
-
-
-@pytest.mark.parametrize("scale", [3.0, 1.3, 0.7, 0.5, 0.45, 0.21, 0.1, 0.063])
-@pytest.mark.parametrize("angle", [0.0, 0.4])
-def test_a_drawn_dot_lands_where_its_point_does(scale: float, angle: float) -> None:
-    """Sub-pixel, on both sides of the border between one step and two."""
-    x, y = 311.3, 222.8
-    image = dot(401, 603, x, y, radius=3 + 1.5 / scale)
-    matrix = turned(angle, scale, (0.0, 0.0))
-    matrix[:, 2] = np.array([49.6, 50.7]) - matrix[:, :2] @ (x, y)
-    np.testing.assert_allclose(centre(warp(image, matrix, 100)), [49.6, 50.7], atol=0.05)
-
-
-@pytest.mark.parametrize("reduction", [4, 7.3, 16])
-def test_large_reductions_do_not_alias(reduction: float) -> None:
-    """A chequerboard finer than the target's pixels becomes even grey; a bare warp would draw stripes."""
-    board = np.repeat((np.indices((640, 640)).sum(0) % 2 * 255)[..., None], 3, 2).astype(np.uint8)
-    matrix = turned(0.0, 1 / reduction, (0.3, 0.7))
-    size = int(640 / reduction) - 2
-    reduced = warp(board, matrix, size)[2:-2, 2:-2]
-    bare = cv2.warpAffine(board, matrix, (size, size))[2:-2, 2:-2]
-    assert np.abs(reduced.astype(int) - 127).max() <= 12
-    assert np.abs(bare.astype(int) - 127).max() > 12
-
-
-def test_outside_of_the_image_its_border_goes_on() -> None:
-    image = dot(20, 20, 10.0, 3.0, radius=5)
-    crop = warp(image, turned(0.0, 1.0, (20.0, 20.0)), 60)
-    np.testing.assert_array_equal(crop, np.pad(image, ((20, 20), (20, 20), (0, 0)), "edge"))
-
-
-def test_a_crop_and_its_way_back_meet() -> None:
-    """A point of the crop, carried back by the inverse, lies on the same spot of the photo."""
-    image = dot(200, 200, 95.0, 110.0, radius=4)
-    matrix = crop_matrix(FACE, 112)
-    np.testing.assert_allclose(apply(invert(matrix), centre(warp(image, matrix, 112))), [95.0, 110.0], atol=0.05)
-
-
-@pytest.mark.parametrize(
-    "centre", [(0, 0), (500, 380), (999, 799), (-400, 300)], ids=["corner", "inside", "end", "outside"]
-)
-def test_a_strong_reduction_reads_the_right_place(centre: tuple[float, float]) -> None:
-    """An image whose colour says where a pixel lies; past the border it is the border's."""
-    x, y = np.meshgrid(np.arange(1000) + 0.5, np.arange(800) + 0.5)
-    image = np.stack([x / 4, y / 4, (x + y) / 8], axis=2).round().astype(np.uint8)
-    back = similarity([(0, 0), (20, 20)], np.array([(-90, -40), (50, 100)]) + centre)
-    crop = warp(image, invert(back), 20)
-    there = apply(back, np.stack(np.meshgrid(np.arange(20) + 0.5, np.arange(20) + 0.5), axis=-1))
-    x, y = there[..., 0].clip(0, 1000), there[..., 1].clip(0, 800)
-    # Within the two pixels at the border that a reduced pixel covers.
-    assert np.abs(crop - np.stack([x / 4, y / 4, (x + y) / 8], axis=2)).max() <= 2.5

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fer_vit.data.transforms import Augment, AugmentConfig
-from fer_vit.face.crop import mirror
 from fer_vit.geometry import MIRRORED, TEMPLATE
 
 SIZE = 96
@@ -45,17 +44,6 @@ def test_landmarks_move_with_the_picture(change: dict[str, float]) -> None:
             value = image[int(point[1]), int(point[0]), 0]
             assert abs(int(value) - grey) < 15  # the dot of this very row
     assert np.ptp(moved, axis=0).max() > 1 or change == {"mirror": 1.0}
-
-
-def test_mirroring_swaps_what_is_left_and_right() -> None:
-    image = np.random.default_rng(0).integers(0, 255, (8, 8, 3), np.uint8)
-    points = np.array([[1.0, 2], [6, 2], [3, 4], [2, 6], [5, 6]])
-    flipped, moved = mirror(image, points)
-    assert (flipped == image[:, ::-1]).all()
-    assert moved.tolist() == [[2, 2], [7, 2], [5, 4], [3, 6], [6, 6]]
-    again, back = mirror(flipped, moved)
-    assert (again == image).all()
-    assert (back == points).all()
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:

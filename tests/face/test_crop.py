@@ -1,0 +1,189 @@
+"""Crops against pixels that are drawn where they should be, and against hand-made boxes and matrices."""
+
+import cv2
+import numpy as np
+import pytest
+
+from fer_vit.face import crop as module
+from fer_vit.face.crop import CropSpec, crop_face, mirror, place_regions, warp
+from fer_vit.face.regions import region_boxes
+from fer_vit.geometry import TEMPLATE, Array, Image, apply, crop_matrix, fit_matrix, invert, similarity
+
+FACE = np.array([[60.0, 80.0], [120.0, 70.0], [95.0, 110.0], [75.0, 140.0], [125.0, 130.0]])
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def turned(angle: float, scale: float, shift: tuple[float, float]) -> Array:
+    cos, sin = scale * np.cos(angle), scale * np.sin(angle)
+    return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
+
+
+def dot(height: int, width: int, x: float, y: float, radius: float) -> Image:
+    """A soft white dot on black around (x, y), whose pixel centres lie at +0.5."""
+    rows, columns = np.mgrid[0:height, 0:width] + 0.5
+    bright = np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / (2 * radius**2))
+    return np.repeat(np.round(255 * bright)[..., None], 3, 2).astype(np.uint8)
+
+
+def centre(image: Image) -> Array:
+    """Centre of brightness (x, y); pixel centres lie at +0.5."""
+    weight = image[..., 0].astype(float)
+    rows, columns = np.mgrid[0 : image.shape[0], 0 : image.shape[1]] + 0.5
+    return np.array([(columns * weight).sum() / weight.sum(), (rows * weight).sum() / weight.sum()])
+
+
+def test_warp_by_the_identity_changes_nothing(rng: np.random.Generator) -> None:
+    image = rng.integers(0, 256, (32, 32, 3), np.uint8)
+    np.testing.assert_array_equal(warp(image, np.eye(2, 3), 32), image)
+
+
+@pytest.mark.parametrize("scale", [3.0, 1.3, 0.7, 0.5, 0.45, 0.21, 0.1, 0.063])
+@pytest.mark.parametrize("angle", [0.0, 0.4])
+def test_a_drawn_dot_lands_where_its_point_does(scale: float, angle: float) -> None:
+    """Sub-pixel, on both sides of the border between one step and two."""
+    x, y = 311.3, 222.8
+    image = dot(401, 603, x, y, radius=3 + 1.5 / scale)
+    matrix = turned(angle, scale, (0.0, 0.0))
+    matrix[:, 2] = np.array([49.6, 50.7]) - matrix[:, :2] @ (x, y)
+    np.testing.assert_allclose(centre(warp(image, matrix, 100)), [49.6, 50.7], atol=0.05)
+
+
+@pytest.mark.parametrize("reduction", [4, 7.3, 16])
+def test_large_reductions_do_not_alias(reduction: float) -> None:
+    """A chequerboard finer than the target's pixels becomes even grey; a bare warp would draw stripes."""
+    board = np.repeat((np.indices((640, 640)).sum(0) % 2 * 255)[..., None], 3, 2).astype(np.uint8)
+    matrix = turned(0.0, 1 / reduction, (0.3, 0.7))
+    size = int(640 / reduction) - 2
+    reduced = warp(board, matrix, size)[2:-2, 2:-2]
+    bare = cv2.warpAffine(board, matrix, (size, size))[2:-2, 2:-2]
+    assert np.abs(reduced.astype(int) - 127).max() <= 12
+    assert np.abs(bare.astype(int) - 127).max() > 12
+
+
+def test_outside_of_the_image_its_border_goes_on() -> None:
+    image = dot(20, 20, 10.0, 3.0, radius=5)
+    crop = warp(image, turned(0.0, 1.0, (20.0, 20.0)), 60)
+    np.testing.assert_array_equal(crop, np.pad(image, ((20, 20), (20, 20), (0, 0)), "edge"))
+
+
+def test_a_crop_and_its_way_back_meet() -> None:
+    """A point of the crop, carried back by the inverse, lies on the same spot of the photo."""
+    image = dot(200, 200, 95.0, 110.0, radius=4)
+    matrix = crop_matrix(FACE, 112)
+    np.testing.assert_allclose(apply(invert(matrix), centre(warp(image, matrix, 112))), [95.0, 110.0], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "centre", [(0, 0), (500, 380), (999, 799), (-400, 300)], ids=["corner", "inside", "end", "outside"]
+)
+def test_a_strong_reduction_reads_the_right_place(centre: tuple[float, float]) -> None:
+    """An image whose colour says where a pixel lies; past the border it is the border's."""
+    x, y = np.meshgrid(np.arange(1000) + 0.5, np.arange(800) + 0.5)
+    image = np.stack([x / 4, y / 4, (x + y) / 8], axis=2).round().astype(np.uint8)
+    back = similarity([(0, 0), (20, 20)], np.array([(-90, -40), (50, 100)]) + centre)
+    crop = warp(image, invert(back), 20)
+    there = apply(back, np.stack(np.meshgrid(np.arange(20) + 0.5, np.arange(20) + 0.5), axis=-1))
+    x, y = there[..., 0].clip(0, 1000), there[..., 1].clip(0, 800)
+    # Within the two pixels at the border that a reduced pixel covers.
+    assert np.abs(crop - np.stack([x / 4, y / 4, (x + y) / 8], axis=2)).max() <= 2.5
+
+
+@pytest.mark.parametrize("align", ["landmarks", "crop"])
+@pytest.mark.parametrize("framed", [True, False])
+def test_a_face_is_cropped_by_its_landmarks_but_for_framed_crops(align: str, framed: bool) -> None:
+    image = dot(200, 160, 95.0, 110.0, radius=4)
+    spec = CropSpec(40, ("mouth",), align)  # type: ignore[arg-type]
+    crop, points, to_crop = crop_face(image, FACE, spec, framed)
+    expected = fit_matrix(image, 40) if framed and align == "crop" else crop_matrix(FACE, 40, TEMPLATE, spec.align)
+    np.testing.assert_array_equal(to_crop, expected)
+    np.testing.assert_array_equal(crop, warp(image, expected, 40))
+    np.testing.assert_allclose(points, apply(expected, FACE))
+
+
+@pytest.mark.parametrize("framed", [True, False])
+def test_a_face_without_landmarks_is_the_image_and_has_the_templates(framed: bool) -> None:
+    image = dot(200, 160, 95.0, 110.0, radius=4)
+    template = tuple((x + 0.01, y) for x, y in TEMPLATE)
+    crop, points, to_crop = crop_face(image, None, CropSpec(40, ("mouth",), "landmarks", template), framed)
+    np.testing.assert_array_equal(to_crop, fit_matrix(image, 40))
+    np.testing.assert_array_equal(crop, warp(image, to_crop, 40))
+    np.testing.assert_allclose(points, 40 * np.array(template))
+
+
+def test_regions_outside_of_the_crop_have_empty_boxes() -> None:
+    points = np.array(TEMPLATE) * 40
+    points[:, 1] -= 30  # the eyes leave the crop at its top
+    spec = CropSpec(40, ("right_eye", "mouth", "chin"))
+    boxes, valid = place_regions(points, spec)
+    assert valid.tolist() == [False, True, True]
+    assert boxes[0].tolist() == [0, 0, 0, 0]
+    np.testing.assert_array_equal(boxes[1:], region_boxes(points, spec.regions)[1:])
+
+
+def reductions(image: Image, matrix: Array, size: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """What is reduced on the way to a crop: shape before, (width, height) after."""
+    seen = []
+
+    def resize(source: Image, to: tuple[int, int], interpolation: int) -> Image:
+        assert interpolation == cv2.INTER_AREA
+        seen.append((source.shape[:2], to))
+        return original(source, to, interpolation=interpolation)
+
+    original = cv2.resize
+    monkeypatch.setattr(module.cv2, "resize", resize)
+    warp(image, matrix, size)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        (0.5, []),  # a warp alone reads all pixels
+        (0.25, [((56, 56), (28, 28))]),  # 10 pixels are 40 of the image; 8 more on each side; to twice the resolution
+        (0.1, [((100, 100), (20, 20))]),
+        (0.0, []),  # no crop at all
+    ],
+)
+def test_a_strong_reduction_reduces_a_window_to_twice_the_resolution(
+    scale: float, expected: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = np.zeros((100, 100, 3), np.uint8)
+    shift = 5 - 50 * scale  # the middle of the image in the middle of the crop
+    with np.errstate(all="raise"):
+        assert reductions(image, turned(0.0, scale, (shift, shift)), 10, monkeypatch) == expected
+
+
+def test_the_window_ends_with_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = np.zeros((300, 400, 3), np.uint8)
+    matrix = turned(0.0, 0.25, (0.0, 0.0))  # from the image's corner
+    assert reductions(image, matrix, 10, monkeypatch) == [((48, 48), (24, 24))]
+    beyond = turned(0.0, 0.25, (-200.0, -200.0))  # past the other corner: the last pixel goes on
+    assert reductions(image, beyond, 10, monkeypatch) == [((1, 1), (1, 1))]
+    before = turned(0.0, 0.25, (200.0, 200.0))
+    assert reductions(image, before, 10, monkeypatch) == [((1, 1), (1, 1))]
+
+
+def test_the_window_shows_all_corners_of_a_turned_crop() -> None:
+    matrix = turned(np.pi / 4, 0.25, (5.0, -30.0))
+    image, to_crop = module._window(np.zeros((400, 400, 3), np.uint8), matrix, 10, 0.0)
+    # The crop is a square of 40 pixels standing on its corner: 56.6 pixels wide and high.
+    assert image.shape[:2] == (57, 57) or image.shape[:2] == (58, 58)
+    corners = apply(invert(to_crop), [(0, 0), (10, 0), (0, 10), (10, 10)])
+    assert (corners > -1e-9).all()
+    assert (corners < np.array(image.shape[1::-1]) + 1e-9).all()
+    assert corners.min() < 1
+
+
+def test_mirroring_swaps_what_is_left_and_right() -> None:
+    image = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
+    points = np.array([[1.0, 2], [6, 2], [3, 4], [2, 5], [5, 6]])
+    flipped, moved = mirror(image, points)
+    assert (flipped == image[:, ::-1]).all()
+    assert moved.tolist() == [[2, 2], [7, 2], [5, 4], [3, 6], [6, 5]]
+    again, back = mirror(flipped, moved)
+    assert (again == image).all()
+    assert (back == points).all()
