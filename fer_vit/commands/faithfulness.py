@@ -123,7 +123,7 @@ def summary(batches: list[Values]) -> Table:
 
 
 def write(output: Path, table: Table, shuffled: Table, model: str) -> None:
-    """Writes the results to a folder: all three files, or none."""
+    """Writes the results to a folder, each file atomically, once all three are made."""
     facts, text, picture = (output / name for name in FILES)
     with atomic_write(facts) as new_facts, atomic_write(text) as new_text, atomic_write(picture) as new_picture:
         new_facts.write_text(json.dumps({"model": model, "methods": table, "shuffled": shuffled}, indent=2) + "\n")

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urljoin
 
 import cv2
 import numpy as np
@@ -159,14 +160,21 @@ def yunet_path() -> Path:
             )
         return path
     cache = os.environ.get("FER_VIT_CACHE") or pooch.os_cache("fer-vit")
+    https = pooch.HTTPDownloader(hooks={"response": _stay_on_https})
     try:
-        return Path(pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", name, cache, processor=_readable_by_all))
+        return Path(pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", name, cache, _readable_by_all, https))
     except (OSError, ValueError) as error:
         raise FerVitError(
             f"Cannot download the face detector to {cache}. Fetch {YUNET_URL} elsewhere and set "
             "FER_VIT_YUNET=path/to/file, or do without landmarks (`--detector none`). FER_VIT_CACHE=folder replaces a "
             f"folder that cannot be written. ({error})"
         ) from error
+
+
+def _stay_on_https(response: Any, **_: Any) -> None:
+    """Refuses a redirect away from https, which requests would follow."""
+    if response.is_redirect and not (place := urljoin(response.url, response.headers["location"])).startswith("https:"):
+        raise OSError(f"{response.url} redirects to {place}, which is not https")
 
 
 def _readable_by_all(path: str, action: str, _: object) -> str:

@@ -137,7 +137,7 @@ def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
     config = drop_retired(config)
     if unknown := config.keys() - {field.name for field in fields(RegionViTConfig)}:
         raise FerVitError(
-            f"{name} does not fit this version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit."
+            f"{name} does not fit this version of fer-vit (`{min(map(str, unknown))}` is unknown). Upgrade fer-vit."
         )
     check_labels(settings["labels"], name)
     extra = {key: settings[key] for key in EXTRA_KEYS if key in settings}

@@ -29,8 +29,8 @@ class FaceDataModule(L.LightningDataModule):
         manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix) of shards, made by
             `fer-vit prepare --shards`, whose training images are streamed.
         batch_size: Faces per batch and process.
-        num_workers: Worker processes that decode and augment; 0 does it in the training process. None: one for every
-            core that this process may use, 8 at most.
+        num_workers: Worker processes that decode and augment; 0 does it in the training process. None: as many
+            as this process has cores for each of its devices, 8 at most.
         augment: How training crops are changed.
         balanced: Draw every class equally often in training.
         spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.

@@ -174,12 +174,16 @@ def test_a_crop_without_a_face() -> None:
 
 
 class Served(BaseHTTPRequestHandler):
-    """Serves what a file holds."""
+    """Serves what a file holds; the path /to?URL is a redirect."""
 
     file: Path
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.file.is_file() else 404)
+        if self.path.startswith("/to?"):
+            self.send_response(302)
+            self.send_header("Location", self.path.removeprefix("/to?"))
+        else:
+            self.send_response(200 if self.file.is_file() else 404)
         self.end_headers()
         if self.file.is_file():
             self.wfile.write(self.file.read_bytes())
@@ -232,6 +236,22 @@ def test_a_wrong_download_is_refused_and_leaves_nothing(cache: Path, served: byt
     with pytest.raises(FerVitError, match=f"but got {hashlib.sha256(served).hexdigest()}"):
         yunet_path()
     assert not cache.exists() or not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("place", ["/served.onnx", "http://localhost:1/x", "//localhost:1/x", "file:///etc/hostname"])
+def test_a_download_is_not_redirected_away_from_https(
+    cache: Path, server: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detect, "YUNET_URL", f"{server}/to?{place}")
+    with pytest.raises(FerVitError, match=r"Cannot download .* which is not https"):
+        yunet_path()
+    assert not list(cache.iterdir())
+
+
+def test_a_download_follows_https(cache: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "YUNET_URL", f"{server}/to?https://localhost:1/x")
+    with pytest.raises(FerVitError, match="port=1"):  # where nobody answers
+        yunet_path()
 
 
 def test_several_processes_download_at_once(cache: Path) -> None:

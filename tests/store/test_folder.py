@@ -195,6 +195,10 @@ def test_checkpoints_that_are_not_are_said(tmp_path: Path, checkpoint: Path) -> 
     torch.save(saved, tmp_path / "newer.ckpt")
     with pytest.raises(FerVitError, match="`unheard_of` is unknown"):
         load_network(tmp_path / "newer.ckpt")
+    saved["hyper_parameters"]["network"][1] = 1  # a stranger's need not be text
+    torch.save(saved, tmp_path / "newer.ckpt")
+    with pytest.raises(FerVitError, match="`1` is unknown"):
+        load_network(tmp_path / "newer.ckpt")
 
 
 RETIRED = {"patch_downscale": 1, "head_drop_rate": 0.0}
