@@ -44,7 +44,7 @@ class Manifest:
         table = shard.read()
         if (theirs := check_table(shard, table)) != names:
             raise FerVitError(
-                f"{shard.place}: expected the labels {', '.join(names)}, as in the other shards, "
+                f"{shard.place}: expected the labels {', '.join(names)}, as in the first shard, "
                 f"but got {', '.join(theirs)}. Run `fer-vit prepare` again."
             )
         return cls(shard.place, table, names)

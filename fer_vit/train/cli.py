@@ -44,7 +44,6 @@ class TrainCLI(LightningCLI):
             load_from_checkpoint_support=False,
             trainer_defaults={
                 "callbacks": [ResultWriter(), LearningRateMonitor("step"), LastCheckpoint()],
-                "gradient_clip_val": 1.0,
                 "logger": {"class_path": logger, "init_args": {"save_dir": "runs", "name": name}},
             },
             parser_kwargs={"exit_on_error": False, "prog": f"fer-vit {verb}"},
@@ -103,7 +102,8 @@ def train(args: list[str]) -> None:
         name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
         cli = TrainCLI(verb, words, name, settings)
         if path := cli.config.ckpt_path:  # perhaps out of a config; compared before the run has a folder
-            cli.model.on_load_checkpoint(checkpoint or load_checkpoint(Path(path)))
+            same = checkpoint and Path(path) == given.ckpt_path
+            cli.model.on_load_checkpoint(checkpoint if same else load_checkpoint(Path(path)))
         del checkpoint
         options = {name: cli.config_init[name] for name in cli.run_options}
         run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **options)

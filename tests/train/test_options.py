@@ -118,8 +118,6 @@ def test_what_every_run_has_by_default(ask: Ask) -> None:
     names = {type(callback).__name__ for callback in trainer.callbacks}
     assert {"ResultWriter", "LearningRateMonitor", "LastCheckpoint", "ModelCheckpoint", "SaveConfigCallback"} <= names
     assert type(trainer.strategy.checkpoint_io).__name__ == "AtomicCheckpointIO"
-    assert trainer.gradient_clip_val == 1.0
-    assert ask(*TINY[:5], "--trainer.gradient_clip_val=null").trainer.gradient_clip_val is None
     assert ask(*TINY[:5], "--seed_everything=3").trainer is not None
     assert torch.initial_seed() == 3
 
