@@ -6,11 +6,11 @@ BIN := .venv/bin
 help:
 	@echo "make demo   draw faces, train, test, predict and visualize (a few minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (3 minutes on two cores)"
-	@echo "make test-all  these and the tests marked slow, which need many more minutes"
+	@echo "make test-all  these and the tests marked slow (many more minutes)"
 	@echo "make card FERPLUS=ferplus.zip  measure the model that is shipped (some minutes on two cores)"
 	@echo "make ablation  train the rows of docs/ablation.md on data/ferplus.parquet (hours on two cores)"
 
-# Newer than pyproject.toml and the pins: everything is installed.
+# If this is newer than pyproject.toml and constraints.txt, everything is installed.
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12"; exit 1; }
 	@echo "Installing fer-vit into .venv (once; torch is large)"
@@ -18,7 +18,7 @@ help:
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-# A file of tests stays in one process: its fixtures are made once, and what it mounts or forks is alone.
+# A test file stays in one process: its fixtures are made once, and tests that mount or fork do not meet.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test: .venv/installed
@@ -39,7 +39,7 @@ demo: .venv/installed
 	@echo "[3/5] Testing the best checkpoint on faces it has not seen"
 	@$(BIN)/fer-vit test --config configs/drawn.yaml --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo \
 		--ckpt_path demo/drawn/version_0/checkpoints/best.ckpt
-	@echo "[4/5] Predicting the folder demo/faces/test: no landmarks now, regions lie where a mean face has them"
+	@echo "[4/5] Predicting the folder demo/faces/test: without landmarks, so regions lie where an average face has them"
 	@$(BIN)/fer-vit predict demo/faces/test --face crop --detector none --output demo/predictions.csv \
 		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
 	@echo "[5/5] Drawing what speaks for each prediction"
@@ -49,7 +49,7 @@ demo: .venv/installed
 	@echo "Open these:"
 	@echo "  demo/report/index.html                   every test face and what speaks for its expression"
 	@echo "  demo/predictions.csv                     one row per face"
-	@echo "  demo/drawn/version_1/test.md             the test figures"
+	@echo "  demo/drawn/version_1/test.md             the test results"
 	@echo "  demo/drawn/version_1/test_confusion.png  the confusion matrix"
 
 card: .venv/installed

@@ -2,7 +2,7 @@
 
 python -m benchmarks.ablation data/ferplus.parquet runs/ablation
 
-A row that is finished is not trained again, one that was interrupted goes on with its last epoch. What a step takes is
+A row that is finished is not trained again, one that was interrupted resumes from its last epoch. What a step takes is
 measured afterwards, one row after the other in several rounds, without the loading of data: leave the machine alone.
 """
 

@@ -58,7 +58,7 @@ def intervals(target: NDArray[np.int64], guess: NDArray[np.int64], classes: int)
 def calibration(logits: Tensor, target: Tensor, temperature: float) -> tuple[float, float, float]:
     """Expected calibration error (15 bins) without a temperature, with the given one, and with one from the other half.
 
-    The last is the honest one: every image is judged by a temperature that was fitted without it.
+    The last is the honest one: every image uses a temperature that was fitted without it.
     """
 
     def error(scaled: Tensor) -> float:
@@ -108,8 +108,8 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     lines += [
         "",
         f"Calibration: expected calibration error {raw:.3f} without a temperature, {fitted:.3f} with the stored one of "
-        f"{temperature:.3f}; {crossed:.3f} when each half of the images is judged by a temperature that the other half "
-        f"gave. Cross-entropy {loss:.3f}.",
+        f"{temperature:.3f}; {crossed:.3f} when each half of the images uses the temperature fitted on the other "
+        f"half. Cross-entropy {loss:.3f}.",
         "",
         "| expression | images | recall | precision |",
         "| --- | ---: | ---: | ---: |",
@@ -118,16 +118,20 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
         hit, images, guesses = confusion[row, row], confusion[row].sum(), confusion[:, row].sum()
         precision = f"{hit / guesses:.1%}" if guesses else "never predicted"
         lines.append(f"| {label} | {images:.0f} | {hit / max(images, 1):.1%} | {precision} |")
-    lines += ["", "Rows: what people voted for. Columns: what the model says.", "", f"| | {' | '.join(labels)} |"]
+    lines += ["", "Rows: what people voted for. Columns: what the model predicts.", "", f"| | {' | '.join(labels)} |"]
     lines.append("| --- |" + " ---: |" * classes)
     for label, row in zip(labels, confusion, strict=True):
         lines.append(f"| {label} | {' | '.join(f'{count:.0f}' for count in row)} |")
 
     times = [1000 * value for value in seconds_per_face(model)]
     low, high = np.quantile(times, (0.05, 0.95))
-    lines += ["", "The images changed, faces and landmarks found again by YuNet (see benchmarks/robustness.py):", ""]
+    lines += [
+        "",
+        "The images altered, with faces and landmarks found again by YuNet (see benchmarks/robustness.py):",
+        "",
+    ]
     lines += [markdown(robustness(model, manifest)).rstrip(), ""]
-    lines.append(f"One face on one CPU core: {median(times):.1f} ms ({low:.1f} to {high:.1f}), network alone, float32.")
+    lines.append(f"One face on one CPU core: {median(times):.1f} ms ({low:.1f} to {high:.1f}), network only, float32.")
     accuracy, f1, uar = summary(confusion)
     return "\n".join(lines) + "\n", {"accuracy": accuracy, "macro F1": f1, "UAR": uar}
 

@@ -4,7 +4,7 @@ python -m benchmarks.regions data/ferplus.parquet runs/regions
 
 Every row trains the model of configs/ablation.yaml with one choice of tokens and is judged after its last epoch on the
 validation images: as they are, with eyes or mouth covered, and where heads are turned most. A row that is finished is
-not trained again, one that was interrupted goes on with its last epoch.
+not trained again, one that was interrupted resumes from its last epoch.
 """
 
 import json

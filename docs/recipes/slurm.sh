@@ -1,7 +1,7 @@
 #!/bin/bash
 # Training on SLURM: `sbatch docs/recipes/slurm.sh`. srun starts one process per GPU (not torchrun); Lightning reads
-# SLURM's variables. `ntasks-per-node` must equal `trainer.devices`. The job is queued again under its number when its
-# time is up or it is preempted: SIGTERM makes `fit` save the step first. Do not name it `bash` or `interactive`, which
+# SLURM's variables. `ntasks-per-node` must equal `trainer.devices`. The job is requeued under its number when its
+# time is up or it is preempted: SIGTERM makes `fit` save its step first. Do not name it `bash` or `interactive`, which
 # Lightning takes for a session without srun.
 #SBATCH --job-name=fer-vit
 #SBATCH --nodes=2

@@ -73,6 +73,8 @@ def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
     if foreign and not is_report(output / "index.html"):
         raise FerVitError(f"{foreign[0]} is not part of a report and would be replaced. Choose another folder.")
     if any(output.resolve().is_relative_to(folder.resolve()) for folder in images):
-        raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for photos. Move it.")
+        raise FerVitError(
+            f"{output} lies among the photos; its pictures would be read as photos. Choose another folder."
+        )
     if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
         raise FerVitError(f"{output} holds the photos, and they would be replaced. Choose another folder.")
