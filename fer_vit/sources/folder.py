@@ -37,7 +37,7 @@ def read(root: Path) -> Reading:
     if not splits:
         if len(reading.names) < 2:
             raise FerVitError(
-                f"Expected folders of two classes or more in {root}, but got only {set(reading.names)}. Try another level."
+                f"Expected folders of two classes or more in {root}, but got only {set(reading.names)}. Name another."
             )
         reading.notes.append(f"No split folders in {root}.")
         return hold_out(reading, ("val", "test"))
