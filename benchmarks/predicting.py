@@ -137,11 +137,11 @@ def simulation(images: int, part_size: int) -> None:
         plan = Plan(Path(folder))
         opened = time.perf_counter() - start
         start = time.perf_counter()
-        plan.images(len(plan.parts) // 2)
+        plan.images(len(plan.chunks) // 2)
         looked = time.perf_counter() - start
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"| {images:,} | {part_size:,} | {len(plan.parts):,} | {made:.1f} s | {size / 1e6:,.0f} MB | {opened:.3f} s "
+        f"| {images:,} | {part_size:,} | {len(plan.chunks):,} | {made:.1f} s | {size / 1e6:,.0f} MB | {opened:.3f} s "
         f"| {looked:.3f} s | {most:,.0f} MB |",
         flush=True,
     )

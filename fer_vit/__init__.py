@@ -18,7 +18,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports torch only when something that needs it is asked for, so that `fer-vit --help` answers at once."""
+    """Imports lazily what needs torch, so that `fer-vit --help` answers at once."""
     if name in HOMES:
         return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

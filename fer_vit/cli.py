@@ -22,16 +22,16 @@ from fer_vit.version import __version__
 
 LIGHTNING_VERBS = {
     "fit": "train a model",
-    "validate": "figures of a checkpoint on the val split",
-    "test": "figures of a checkpoint on the test split",
+    "validate": "evaluate a checkpoint on the val split",
+    "test": "evaluate a checkpoint on the test split",
 }
 PLAIN_VERBS = {
     "prepare": "make a manifest (one Parquet table, or shards of it) from a data set as its owners distribute it",
-    "distill": "let trained models add to the votes that a smaller one learns from",
-    "predict": "find and classify every face in photos: one table out",
-    "visualize": "show what speaks for each prediction: pictures and one HTML page",
-    "faithfulness": "score how far such explanations can be trusted",
-    "models": "list the models that are here, with their figures",
+    "distill": "mix the predictions of trained models into the labels that a smaller model learns from",
+    "predict": "find and classify every face in photos, and write one table",
+    "visualize": "explain each prediction with pictures and one HTML page",
+    "faithfulness": "measure how far these explanations can be trusted",
+    "models": "list the models that are available, with their results",
     "export": "write a model for other programs: safetensors, ONNX or torch.export",
 }
 EXAMPLES = """\
@@ -45,17 +45,17 @@ EXAMPLES = """\
 """
 INTERRUPTED = "interrupted"
 RENAMED = {"--most": "--max_faces"}
-"""Options that had another name, which still works."""
+"""Old names of options, which still work."""
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """jsonargparse's help, with a description that keeps its lines."""
+    """jsonargparse's help, with the line breaks of the description kept."""
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs the command in `args`, the words after `fer-vit`; exits with code 2 and one line when the user must act."""
-    # Read when torch is loaded: how long its threads spin while they wait for each other. With the default a training
-    # run beside one busy process took four times as long; without any spinning an idle machine is a sixth slower.
+    """Runs `fer-vit` with the arguments `args`; an error that the user can fix is one line and exit code 2."""
+    # torch reads this when it is loaded: how long its threads spin while they wait for each other. With the default,
+    # training beside one busy process took four times as long; with no spinning at all, an idle machine is a sixth slower.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args
@@ -67,20 +67,20 @@ def main(args: list[str] | None = None) -> None:
         line = error_line(error)
         if debug or not line:
             raise
-    # Here, where the error is gone: it holds the processes that read, which would end with a traceback.
+    # Outside the handler: the error keeps the loader's workers alive, and they would end with a traceback.
     print(f"fer-vit: {line}", file=sys.stderr)
     sys.exit(130 if line == INTERRUPTED else 2)
 
 
 def error_line(error: BaseException) -> str:
-    """Returns what the user reads of an error; empty for one that nobody foresaw."""
+    """Returns the line that a user sees for an error; empty for an unexpected one."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, RuntimeError):
-        from fer_vit.processes import WORKER_DIED, is_dead_worker  # with OpenCV, which `--help` does without
+        from fer_vit.processes import WORKER_DIED, is_dead_worker  # imports OpenCV, which `--help` does not need
 
         return f"error: {WORKER_DIED}" if is_dead_worker(error) else ""
-    # An OSError raised in a worker arrives with its traceback as text, the message last.
+    # An OSError raised in a worker has the worker's traceback as its text; the last line is the message.
     words = str(error).strip().splitlines() or [type(error).__name__]
     return f"error: {words[-1]}"
 
@@ -89,7 +89,7 @@ def run(args: list[str]) -> None:
     """Runs a command without catching its errors."""
     verb = args[0] if args else "--help"
     if verb in ("-h", "--help"):
-        with suppress(BrokenPipeError):  # the reader, for example `head`, has seen enough
+        with suppress(BrokenPipeError):  # by a reader such as `head`, which stops early
             print(help_text())
             sys.stdout.flush()
     elif verb == "--version":
@@ -100,7 +100,7 @@ def run(args: list[str]) -> None:
         import_verb("fer_vit.train.cli").train(args)
     else:
         verbs = ", ".join([*PLAIN_VERBS, *LIGHTNING_VERBS])
-        raise FerVitError(f"Expected a verb out of {verbs}, but got `{verb}`. `fer-vit --help` explains them.")
+        raise FerVitError(f"Expected a verb, one of {verbs}, but got `{verb}`. `fer-vit --help` explains them.")
 
 
 def help_text() -> str:
@@ -117,14 +117,14 @@ def help_text() -> str:
 def import_verb(module: str) -> Any:
     """Imports a verb's module while the garbage collector is off.
 
-    torch, torchvision and timm make 650,000 objects, most of which stay to the end: the collector would look at them
-    again and again, for a fifth of the time until `predict` has its first row.
+    torch, torchvision and timm create 650,000 objects, most of which live until the end: scanning them again and again
+    would take a fifth of the time until `predict` writes its first row.
     """
     gc.disable()
     try:
         return import_module(module)
     finally:
-        gc.freeze()  # and back, which puts them in the oldest generation without a look at each
+        gc.freeze()  # and unfreeze: moves them to the oldest generation without scanning them
         gc.unfreeze()
         gc.enable()
 
@@ -144,14 +144,14 @@ def run_plain(verb: str, args: list[str]) -> None:
             parser.add_argument(argument.arg_name, nargs="+", type=Path, help=argument.description)
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=lists)
     flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
-    words = []
+    words = []  # `--max-faces` is accepted as well as `--max_faces`
     for word, following in zip(args, [*args, ""][1:], strict=True):
         name, equals, value = word.partition("=")
-        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name  # as people type them
+        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
         name = RENAMED.get(name, name)
         alone = name in flags and not equals and following.lower() not in ("true", "false")
         words.append(f"{name}=true" if alone else name + equals + value)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that half-written files are removed
     try:
         values = parser.parse_args(words)
     except ArgumentError as error:

@@ -1,10 +1,10 @@
-"""The one exception that users are meant to see, and what its messages need."""
+"""The one exception that users are meant to see, and helpers for its messages."""
 
 import math
 
 
 class FerVitError(Exception):
-    """Something the user can mend: one line that says what was expected, what came, and what to do.
+    """Something the user can fix: one line that says what was expected, what was found, and what to do.
 
     The command line prints it without a traceback and exits with code 2 (`--debug` shows the traceback).
     """
@@ -15,7 +15,7 @@ class FerVitError(Exception):
 
 
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Raises FerVitError when a number lies outside of [low, high] or is not a number."""
+    """Raises FerVitError when a number is outside [low, high] or NaN."""
     if not low <= value <= high:
         allowed = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
         raise FerVitError(f"Expected {name} to be {allowed}, but got {short(value)}.")

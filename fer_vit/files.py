@@ -1,6 +1,6 @@
-"""Files and folders that are whole or not there, whatever ends the process that writes them.
+"""Atomic writes: files and folders are complete or absent, however the process that writes them ends.
 
-They are written beside their place in a hidden folder, `.NAME.XXXXXXXX.part`, flushed to the disk and renamed.
+They are written to a hidden scratch folder beside them, `.NAME.XXXXXXXX.part`, flushed to disk and renamed.
 """
 
 import os
@@ -20,23 +20,23 @@ ADVICE = "Choose a folder that you may write and that has room."
 
 @contextmanager
 def atomic_write(path: Path, names: Sequence[str] | None = None, advice: str = ADVICE) -> Iterator[Path]:
-    """Yields where to write a file or folder, which takes the place of `path` when the block ends without an error.
+    """Yields where to write a file or folder, which replaces `path` when the block ends without an error.
 
     Args:
-        path: Its place; what is there is replaced. A reader sees the old file or the new one at any time, and of a
-            folder for the moment of two renames nothing.
-        names: Of a folder that is there, what alone is replaced. The last one tells readers that the rest is whole: it
-            goes first and comes last.
-        advice: Ends the message of the FerVitError that is raised when it cannot be written.
+        path: What to write; an existing one is replaced. Readers see the old file or the new one at any time; a folder
+            is missing for a moment between two renames.
+        names: The only entries to replace in an existing folder. The last one tells readers that the others are
+            complete: it is removed first and added last.
+        advice: Ends the message of the FerVitError that is raised when writing fails.
     """
     names = names if path.is_dir() else None
-    place = path.parent if names is None else path  # which may be a disk of its own
-    with scratch_folder(path, place, advice) as part:
-        (part / "new").mkdir()
-        new = part / "new" / _name(path)
+    folder = path.parent if names is None else path  # an existing folder may be a disk of its own
+    with scratch_folder(path, folder, advice) as scratch:
+        (scratch / "new").mkdir()
+        new = scratch / "new" / _name(path)
         try:
             yield new
-        except FerVitError as error:  # about something in it
+        except FerVitError as error:  # names the path in the scratch folder
             error.args = (str(error).replace(str(new), str(path)),)
             raise
         for entry in (*new.rglob("*"), new):
@@ -44,32 +44,32 @@ def atomic_write(path: Path, names: Sequence[str] | None = None, advice: str = A
         if new.is_file():
             new.replace(path)
         else:
-            _exchange(place, [path.name] if names is None else names, new.parent if names is None else new, part)
-        with suppress(PermissionError):  # of a folder that may be written, but not read
-            _flush(place)
+            _swap(folder, [path.name] if names is None else names, new.parent if names is None else new, scratch)
+        with suppress(PermissionError):  # a folder that can be written, but not read
+            _flush(folder)
 
 
 @contextmanager
-def scratch_folder(path: Path, place: Path | None = None, advice: str = ADVICE) -> Iterator[Path]:
-    """Yields a new hidden folder in `place` (None: beside `path`) to make `path` in; it is gone when the block ends.
+def scratch_folder(path: Path, folder: Path | None = None, advice: str = ADVICE) -> Iterator[Path]:
+    """Yields a new hidden folder in `folder` (None: beside `path`) to make `path` in; it is removed afterwards.
 
-    What cannot be written in it is a FerVitError that ends with the `advice`.
+    An error of writing in it becomes a FerVitError that ends with the `advice`.
     """
-    part = (place or path.parent) / f".{_stem(path)}.{token_hex(4)}.part"
+    scratch = (folder or path.parent) / f".{_stem(path)}.{token_hex(4)}.part"
     try:
-        part.mkdir(parents=True)
+        scratch.mkdir(parents=True)
     except OSError as error:
         raise _cannot_write(path, error, advice) from error
     try:
-        with _locked(part):
-            yield part
+        with _locked(scratch):
+            yield scratch
     except OSError as error:
-        if error.filename and not str(error.filename).startswith(str(part)):  # of a file that is read
+        if error.filename and not str(error.filename).startswith(str(scratch)):  # about a file that is only read
             raise
         raise _cannot_write(path, error, advice) from error
     finally:
-        _settle(part)  # if a second signal came while an exchange was taken back
-        shutil.rmtree(part, ignore_errors=True)
+        _finish_swap(scratch)  # in case a second signal interrupted the undoing of a swap
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
@@ -78,9 +78,9 @@ def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Raises FerVitError, before any work, when an output is there already or its place cannot be written."""
+    """Raises FerVitError, before any work, when an output exists already or cannot be written."""
     remove_stale(path)
-    taken = any(path.iterdir()) if path.is_dir() else path.exists()  # an empty folder is nothing
+    taken = any(path.iterdir()) if path.is_dir() else path.exists()  # an empty folder does not count
     if taken and not overwrite:
         raise FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")
     with scratch_folder(path):
@@ -88,13 +88,13 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def remove_stale(path: Path) -> None:
-    """Removes what killed processes left when they wrote `path`, and nothing that a living one writes."""
+    """Removes what killed processes left behind while writing `path`, and nothing of a running one."""
     pattern = f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"
-    for left in [*path.parent.glob(pattern), *path.glob(pattern)]:
-        with suppress(OSError), _locked(left) as free:  # gone just now, or another user's
+    for stale in [*path.parent.glob(pattern), *path.glob(pattern)]:
+        with suppress(OSError), _locked(stale) as free:  # just removed, or another user's
             if free:
-                _settle(left)
-                shutil.rmtree(left, ignore_errors=True)
+                _finish_swap(stale)
+                shutil.rmtree(stale, ignore_errors=True)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -105,11 +105,11 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def _cannot_list(error: OSError) -> None:
-    raise FerVitError(f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name others.")
+    raise FerVitError(f"Cannot list the folder {error.filename} ({error.strerror}). Make it readable or name another.")
 
 
 def as_text(name: str) -> str:
-    """Returns a file's name as valid Unicode, as tables hold it; bytes that are not Unicode are escaped."""
+    """Returns a file name as valid Unicode, for tables; bytes that are not Unicode are escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -122,60 +122,60 @@ def _stem(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file, or a folder's list of names, is on the disk."""
-    if sys.platform == "win32":  # opens no folders, and flushes nothing that is open for reading
+    """Waits until a file, or a folder's list of entries, is on the disk."""
+    if sys.platform == "win32":  # cannot open folders, nor flush what is open for reading
         return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (EINVAL, ENOTSUP):  # by file systems that flush no folders
+        if error.errno not in (EINVAL, ENOTSUP):  # from file systems that cannot flush folders
             raise
     finally:
         os.close(handle)
 
 
-def _exchange(place: Path, names: Sequence[str], new: Path, part: Path) -> None:
-    """Moves entries of a folder to a place, and those that were there aside; after an error none has moved."""
-    old, ready = part / "old", part / "ready"
+def _swap(folder: Path, names: Sequence[str], new: Path, scratch: Path) -> None:
+    """Moves the entries of `new` into a folder, and its old ones aside; after an error none has moved."""
+    old, ready = scratch / "old", scratch / "ready"
     old.mkdir()
     with ExitStack() as undo:
 
         def move(entry: Path, to: Path) -> None:
-            undo.callback(lambda: os.path.lexists(entry) or to.rename(entry))  # first: a signal may come between
+            undo.callback(lambda: os.path.lexists(entry) or to.rename(entry))  # before it: a signal may come in between
             entry.rename(to)
 
         for name in reversed(names):
-            if os.path.lexists(place / name):
-                move(place / name, old / name)
+            if os.path.lexists(folder / name):
+                move(folder / name, old / name)
         move(new, ready)
         for name in names:
             if (ready / name).exists():
-                move(ready / name, place / name)
+                move(ready / name, folder / name)
         undo.pop_all()
-    shutil.rmtree(old, ignore_errors=True)  # before `ready`, without which it would be put back
+    shutil.rmtree(old, ignore_errors=True)  # before `ready`, without which `_finish_swap` would put it back
 
 
-def _settle(left: Path) -> None:
-    """Ends an exchange at which a process was killed: forwards when all that was there is aside, else back."""
-    source = left / "ready" if (left / "ready").is_dir() else left / "old"
+def _finish_swap(scratch: Path) -> None:
+    """Completes a swap that was interrupted if all old entries had been moved aside, else undoes it."""
+    source = scratch / "ready" if (scratch / "ready").is_dir() else scratch / "old"
     for entry in [*source.iterdir()] if source.is_dir() else ():
-        if not os.path.lexists(goal := left.parent / entry.name):
+        if not os.path.lexists(goal := scratch.parent / entry.name):
             entry.rename(goal)
 
 
 @contextmanager
-def _locked(part: Path) -> Iterator[bool]:
-    """Holds the lock of a folder, which ends with the process at the latest; tells whether nobody else has it."""
+def _locked(scratch: Path) -> Iterator[bool]:
+    """Locks a folder, until the process ends at the latest; yields False where another process has the lock."""
     if sys.platform == "win32":
         yield False
         return
     import fcntl
 
-    handle = os.open(part, os.O_RDONLY)
+    handle = os.open(scratch, os.O_RDONLY)
     free = False
     try:
-        with suppress(OSError):  # another one has it, or the file system has no locks
+        with suppress(OSError):  # another process has it, or the file system has no locks
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             free = True
         yield free

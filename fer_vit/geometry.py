@@ -1,4 +1,4 @@
-"""Where things are in a face image: landmarks and 2x3 matrices.
+"""Coordinates in a face image: landmarks and 2x3 matrices.
 
 Points are (x, y) in pixels with the origin at the upper left corner of the upper left pixel, so that a pixel's centre
 lies at +0.5 and scaling an image by s multiplies every coordinate by s. Boxes are xyxy in the same coordinates.
@@ -22,43 +22,43 @@ TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.6
 
 
 def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:
-    """Returns the similarity transform (2, 3), without reflection, that carries points (L, 2) onto points (L, 2).
+    """Returns the similarity transform (2, 3), without reflection, that maps points (L, 2) to points (L, 2).
 
-    With a rotation it has the least squared error: closed form of Umeyama (1991) in two dimensions. Without, it only
-    scales, to the same spread of the points around their mean, and shifts.
+    With rotation it is the least-squares fit, Umeyama (1991) in closed form for two dimensions. Without, it only shifts
+    and scales, so that the points have the same spread around their mean.
     """
-    # As complex numbers x + iy a turn with a scale is one factor.
+    # With points as complex numbers x + iy, rotation and scale are one factor.
     src, dst = (np.asarray(points, float) @ [1, 1j] for points in (source, target))
     a, b = src - src.sum() / len(src), dst - dst.sum() / len(dst)
     norm = max(np.vdot(a, a).real, 1e-12)
-    # Without a turn the best fit of the coordinates would shrink a tilted face; equal spread keeps its size.
+    # Without rotation a least-squares fit would shrink a tilted face; equal spread keeps its size.
     turn = np.vdot(a, b) / norm if rotate else complex(np.sqrt(np.vdot(b, b).real / norm))
     shift = (dst.sum() - turn * src.sum()) / len(src)
     return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])
 
 
 def compose(second: ArrayLike, first: ArrayLike) -> Array:
-    """Returns the (2, 3) matrix that does `first`, then `second`."""
+    """Returns the (2, 3) matrix that applies `first`, then `second`."""
     both: Array = np.asarray(second, float) @ np.vstack([np.asarray(first, float), [0.0, 0.0, 1.0]])
     return both
 
 
 def invert(matrix: ArrayLike) -> Array:
-    """Returns the (2, 3) matrix of the way back."""
+    """Returns the inverse of a (2, 3) matrix."""
     m: Array = np.asarray(matrix, float)
     back = np.linalg.inv(m[:, :2])
     return np.column_stack([back, -back @ m[:, 2]])
 
 
 def apply(matrix: ArrayLike, points: ArrayLike) -> Array:
-    """Carries points (..., 2) through a (2, 3) matrix."""
+    """Maps points (..., 2) by a (2, 3) matrix."""
     m: Array = np.asarray(matrix, float)
-    carried: Array = np.asarray(points, float) @ m[:, :2].T + m[:, 2]
-    return carried
+    mapped: Array = np.asarray(points, float) @ m[:, :2].T + m[:, 2]
+    return mapped
 
 
 def fit_matrix(image: Image, size: int) -> Array:
-    """Returns the (2, 3) matrix that fits a whole image into a square of `size` pixels: centred, never squeezed."""
+    """Returns the (2, 3) matrix that fits all of an image into a square of `size` pixels, centred, undistorted."""
     height, width = image.shape[:2]
     scale = size / max(height, width)
     return np.array([[scale, 0.0, (size - scale * width) / 2], [0.0, scale, (size - scale * height) / 2]])

@@ -20,8 +20,8 @@ class Interval(TypedDict):
 def mean_intervals(values: NDArray[np.float64]) -> list[Interval]:
     """Returns the mean of each of M values over N faces (N, M) and its interval; values that are NaN do not count.
 
-    The percentile bootstrap of Efron & Tibshirani (1993). All M values share the resamples, each of which is how often
-    every face was drawn: their means are one matrix product, and hundreds of values take no longer than one.
+    The percentile bootstrap of Efron & Tibshirani (1993). All M values share the resamples. A resample is stored as how
+    often each face was drawn, so all means are one matrix product, and hundreds of values take no longer than one.
     """
     present = ~np.isnan(values)
     filled = np.where(present, values, 0.0)

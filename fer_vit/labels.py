@@ -23,14 +23,14 @@ SYNONYMS = {
 def canonical(name: str) -> str:
     """Returns fer-vit's name for an expression: FERPlus' noun for a synonym in any case ("Happy" -> "happiness").
 
-    Any other name stays, in lower case, so that data sets with classes of their own work too.
+    Any other name is kept, in lower case, so that data sets with classes of their own work too.
     """
     name = name.strip().lower()
     return SYNONYMS.get(name, name)
 
 
 def check_labels(names: Sequence[object], path: object) -> None:
-    """Raises FerVitError when people could not read labels out of a file or folder, or tell them apart."""
+    """Raises FerVitError when labels from a file or folder are unreadable or not distinct."""
     odd = [name for name in names if not (isinstance(name, str) and len(name) <= 100 and name.isprintable() and name)]
     if odd:
         raise FerVitError(f"{path}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")

@@ -1,4 +1,4 @@
-"""Processes: the rank of this one, how workers start and end, and the seeds that all share."""
+"""Processes: the rank of this one, how workers start and end, and seeds that all processes share."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ WORKER_DIED = "A worker process died, perhaps for lack of memory. Try fewer `--w
 
 
 class ProcessRank(NamedTuple):
-    """Where this process stands among those of one command, and (`local`) among those of them on its machine."""
+    """The rank of this process among those of one command, and (`local`) among those on its machine."""
 
     rank: int = 0
     world_size: int = 1
@@ -60,7 +60,7 @@ def run_seed() -> int:
 
 
 def derived_seed(*numbers: int) -> int:
-    """Returns a seed that, but for one case in billions, differs where the numbers do (`numpy.random.SeedSequence`)."""
+    """Returns a seed that differs, collisions aside, wherever the numbers do (`numpy.random.SeedSequence`)."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
@@ -70,15 +70,15 @@ def cores() -> int:
 
 
 def one_thread() -> None:
-    """Stops OpenCV's own threads: a worker that is forked while they run would wait for them for ever."""
+    """Turns off OpenCV's own threads: a worker forked while they run would wait for them forever."""
     cv2.setNumThreads(1)
 
 
 def start_worker(_worker: int = 0) -> None:
     """Prepares a worker process: a DataLoader's `worker_init_fn`, and the initializer of `worker_pool`.
 
-    Signals sent to a whole job are for the main process, which then stops its workers. Workers outlive such signals, so
-    that `fit` can save the step it is at, but never the main process.
+    A signal sent to all processes of a job is for the main process, which then stops its workers. Workers ignore such
+    signals, so that `fit` can save its step, but never outlive the main process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -88,7 +88,7 @@ def start_worker(_worker: int = 0) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_exit_with_parent, daemon=True).start()
     one_thread()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the row, or the error, says what cannot be read
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # unreadable images are reported by us
 
 
 def _exit_when_told() -> None:
@@ -98,7 +98,7 @@ def _exit_when_told() -> None:
 
 
 def _exit_with_parent() -> None:
-    """Ends a worker whose main process was killed; it would wait for work for ever."""
+    """Ends a worker whose main process was killed; it would wait for work forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -107,7 +107,7 @@ def _exit_with_parent() -> None:
 
 @contextmanager
 def worker_pool(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Yields a `map` that keeps the order and computes in worker processes where there is more than one to use.
+    """Yields a `map` that keeps the order and, given more than one process, computes in workers.
 
     Raises:
         FerVitError: A worker died.
@@ -126,5 +126,5 @@ def worker_pool(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
 
 
 def is_dead_worker(error: RuntimeError) -> bool:
-    """Tells whether torch reports a DataLoader's dead worker, which it does wherever the main process happens to be."""
+    """Tells whether an error is torch's report of a DataLoader worker's death, which may be raised anywhere."""
     return "DataLoader worker" in str(error)

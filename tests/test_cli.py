@@ -62,7 +62,7 @@ def test_script_in_the_checkout_is_the_same_program() -> None:
 
 
 def test_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Expected a verb out of prepare, " in fails(capsys, "train")
+    assert "Expected a verb, one of prepare, " in fails(capsys, "train")
 
 
 def test_a_missing_manifest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -409,7 +409,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys
     assert end.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line.lower()]
     assert line.startswith("fer-vit: error: Cannot write ")
-    assert "(No space left on device). The one before is kept: go on with `--ckpt_path " in line
+    assert "(No space left on device). The previous one is kept: resume with `--ckpt_path " in line
     kept = Path(line.partition("--ckpt_path ")[2].partition("`")[0])
     assert load_checkpoint(kept)["global_step"] >= 2
     assert not list(disk.rglob("*.part"))
@@ -428,7 +428,7 @@ def test_a_file_that_may_not_grow_keeps_the_one_before(tmp_path: Path) -> None:
         try:
             a_checkpoint(path, 2)
         except FerVitError as error:
-            words = f"({os.strerror(EFBIG)}). The one before is kept: go on with `--ckpt_path {path}`"
+            words = f"({os.strerror(EFBIG)}). The previous one is kept: resume with `--ckpt_path {path}`"
             os._exit(0 if words in str(error) else 2)
         os._exit(3)
     assert os.waitpid(pid, 0)[1] == 0
@@ -491,7 +491,7 @@ def test_a_zip_that_lies_about_its_size(tmp_path: Path, monkeypatch: pytest.Monk
     written = []
     real = shutil.rmtree
     monkeypatch.setattr(files.shutil, "rmtree", lambda folder, **_: (written.append(size(folder)), real(folder)))
-    with pytest.raises(FerVitError, match=r"Expected a whole zip .*CRC"):
+    with pytest.raises(FerVitError, match=r"Expected a complete zip .*CRC"):
         prepare("folder", archive, tmp_path / "m.parquet", detector="none")
     assert max(written) <= 1000
     assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
@@ -504,5 +504,5 @@ def size(folder: Path) -> int:
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_zip_whose_bytes_fill_memory_is_refused(kind: int, tmp_path: Path) -> None:
     archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(1000)}, kind)
-    with pytest.raises(FerVitError, match="Expected a zip by deflate"):
+    with pytest.raises(FerVitError, match="Expected a zip that uses deflate"):
         prepare("folder", archive, tmp_path / "m.parquet", detector="none")

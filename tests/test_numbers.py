@@ -110,7 +110,7 @@ def test_training_at_the_edge(rows: list[Row], words: list[str], tmp_path: Path)
 def test_one_class_is_nothing_to_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         fit(tmp_path, ALL[:1], faces(ALL[:1], ALL[:1]))
-    line = "fer-vit: error: Expected two classes or more to tell apart, but got 1. Add images of others."
+    line = "fer-vit: error: Expected at least two classes, but got 1. Add images of others."
     assert capsys.readouterr().err.splitlines()[-1] == line
 
 

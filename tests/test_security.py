@@ -175,7 +175,7 @@ def test_a_run_that_resumes_removes_nothing_of_others(
 )
 def test_a_checkpoint_with_broken_parts_is_refused(change: dict[str, object], checkpoint: Path, tmp_path: Path) -> None:
     torch.save({**torch.load(checkpoint, weights_only=True), **change}, tmp_path / "bad.ckpt")
-    with pytest.raises(FerVitError, match=f"its {min(change)} are broken"):
+    with pytest.raises(FerVitError, match=f"its {min(change)} are damaged"):
         load_checkpoint(tmp_path / "bad.ckpt")
 
 
@@ -220,12 +220,12 @@ def larger(state: dict[str, Any]) -> None:
         (lambda state: state["hyper_parameters"].update(labels=["a\x1b[2J", "b"]), "printable characters"),
         (lambda state: state["hyper_parameters"].update(labels=["", "b"]), "printable characters"),
         (lambda state: state["hyper_parameters"].update(labels=["a" * 10**6, "b"]), "printable characters"),
-        (larger, "claims more weights than it holds"),
+        (larger, "claims more weights than it contains"),
         (lambda state: state["state_dict"].update({"net.vit.norm.bias": torch.zeros(1).expand(10**9)}), "claims more"),
         (lambda state: state["state_dict"].update({"net.vit.norm.bias": 1}), "claims more"),
         (lambda state: state["state_dict"].update({3: torch.zeros(1)}), "not a checkpoint of fer-vit"),
-        (lambda state: state["state_dict"]["net.vit.norm.bias"].fill_(torch.nan), "no numbers"),
-        (lambda state: state["state_dict"]["net.vit.norm.bias"].fill_(-torch.inf), "no numbers"),
+        (lambda state: state["state_dict"]["net.vit.norm.bias"].fill_(torch.nan), "not finite"),
+        (lambda state: state["state_dict"]["net.vit.norm.bias"].fill_(-torch.inf), "not finite"),
         (lambda state: state.update(hyper_parameters=[1]), "not a checkpoint of fer-vit"),
         (lambda state: state.update(state_dict=None), "not a checkpoint of fer-vit"),
     ],

@@ -1,1 +1,1 @@
-"""Command line verbs: one typed function each."""
+"""The verbs of the command line: one typed function each."""

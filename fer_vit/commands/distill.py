@@ -1,4 +1,4 @@
-"""The verb `distill`: predictions of trained models are mixed into the votes that the next one learns from."""
+"""The verb `distill`: mixes the predictions of trained models into the votes that the next one learns from."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fer_vit.predict.recognizer import load
 def distill(
     teachers: list[Path], manifest: Path, output: Path, *, weight: float = 0.5, overwrite: bool = False
 ) -> None:
-    """Writes a manifest whose training faces have, beside their own votes, those of trained models.
+    """Writes a manifest in which the votes of training faces are mixed with the predictions of trained models.
 
     The mean probabilities of the teachers, each looking at a face and at its mirror image, are mixed with the votes;
     `fer-vit fit` learns from both. The faces of val and test keep their votes. Hinton et al., "Distilling the Knowledge
@@ -26,11 +26,11 @@ def distill(
         fer-vit distill a.ckpt b.ckpt c.ckpt data/ferplus.parquet data/distilled.parquet --weight 0.7
 
     Args:
-        teachers: Checkpoints of `fer-vit fit`, folders of `fer-vit export` or names out of `fer-vit models`.
+        teachers: Checkpoints of `fer-vit fit`, folders of `fer-vit export` or names from `fer-vit models`.
         manifest: What the teachers learned from: a table of `fer-vit prepare` with labels.
         output: The manifest to write.
         weight: Weight of the teachers in the new votes, from 0 to 1.
-        overwrite: Whether an existing manifest may be replaced; the one that is read never is.
+        overwrite: Whether an existing manifest may be replaced; never the one that is read.
     """
     check_number("weight", weight, 0, 1)
     check_output(output, overwrite)
@@ -39,9 +39,9 @@ def distill(
     probabilities = []
     for teacher in teachers:
         model = load(str(teacher))
-        looks = [evaluate_logits(model, manifest, "train", mirrored) for mirrored in (False, True)]
-        votes = looks[0][1]
-        probabilities.append(torch.stack([logits.softmax(-1) for logits, _ in looks]).mean(0))
+        views = [evaluate_logits(model, manifest, "train", mirrored) for mirrored in (False, True)]
+        votes = views[0][1]
+        probabilities.append(torch.stack([logits.softmax(-1) for logits, _ in views]).mean(0))
         agreement = (probabilities[-1].argmax(-1) == votes.argmax(-1)).float().mean()
         print(f"{teacher}: agrees with {agreement:.1%} of {len(votes):,} faces")
     mixed = (1 - weight) * votes + weight * torch.stack(probabilities).mean(0)

@@ -13,10 +13,10 @@ from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
 
 OTHER = (".safetensors", ".pt", ".pth", ".ckpt", ".zip")
-"""Suffixes of files that are not written, and that a folder would hardly have."""
+"""Suffixes of files that `export` cannot write, and that a folder's name is unlikely to have."""
 
 CALIBRATION = 512
-"""Faces that the scales of 8 bits are taken from."""
+"""Faces that calibrate the 8-bit scales."""
 
 
 def export(
@@ -28,7 +28,7 @@ def export(
     quantize: Path | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes a trained model for other programs, in the form that OUTPUT's name asks for.
+    """Writes a trained model for other programs; OUTPUT's name decides the format.
 
     A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging Face hub read it.
     NAME.onnx: for ONNX Runtime and others (needs `pip install "fer-vit[onnx]"`). NAME.pt2: for `torch.export.load`.
@@ -48,13 +48,13 @@ def export(
 
     Args:
         output: A folder, NAME.onnx or NAME.pt2.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder, a name out of `fer-vit models` or "user/name" on the
+        checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or "user/name" on the
             Hugging Face hub. Left out: the model that comes with fer-vit.
-        calibrate: A manifest. On its val split a temperature is fitted, so that the model is right as often as it says.
-        half: Whether a folder's weights are kept in 16 bits, half the size; they are read into 32.
-        quantize: A manifest. NAME.onnx then computes in 8 bits, scaled on train faces of it: a quarter of the size, and
-            faster on CPUs (docs/benchmarks.md has how much, and what it costs).
-        overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card stays.
+        calibrate: A manifest. A temperature is fitted on its val split, so that confidence matches accuracy.
+        half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.
+        quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
+            size, and faster on CPUs (docs/benchmarks.md says how much, and what it costs).
+        overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card is kept.
     """
     kind = check_kind(output, half, quantize is not None, overwrite)
     model = load(checkpoint, "cpu")
@@ -79,7 +79,7 @@ def export(
 
 
 def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:
-    """Says what to write: ".onnx", ".pt2" or "folder". Raises FerVitError when it cannot be, before any work."""
+    """Returns what to write: ".onnx", ".pt2" or "folder". Raises FerVitError, before any work, if it cannot be."""
     kind = "folder" if output.is_dir() else output.suffix.lower()
     if kind in OTHER:
         raise FerVitError(f"Expected a folder or a name that ends in .onnx or .pt2, but got {output}.")
@@ -97,7 +97,7 @@ def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str
 
 
 def cards(output: Path, checkpoint: str | None) -> list[Path]:
-    """Lists the model cards to keep: that of the model itself, and what was written by hand into the folder before."""
+    """Lists the model cards to keep: the model's own, and one that was edited by hand in the output folder."""
     trained = checkpoint is not None and Path(checkpoint).is_file()
     folders = [output] if trained else [find_folder(checkpoint or DEFAULT), output]
     return [folder / CARD_FILE for folder in folders if (folder / CARD_FILE).is_file()]

@@ -25,7 +25,7 @@ Table: TypeAlias = dict[str, dict[str, Interval]]
 Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FILES = ("faithfulness.json", "faithfulness.md", "faithfulness.png")
 SHUFFLED = 200
-"""After so many faces no more are explained with shuffled weights, which takes a model for every block."""
+"""No more than about this many faces are explained with shuffled weights, which takes a model for every block."""
 
 
 def faithfulness(
@@ -40,13 +40,13 @@ def faithfulness(
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Scores every method of `visualize` on faces, beside two controls that know nothing of the model.
+    """Scores every method of `visualize`, beside two controls that know nothing of the model.
 
-    Writes OUTPUT/faithfulness.md, .json and .png: does the prediction fall when what a method names first is taken
-    away, and come back when it is given first (tokens, and pixels); do the regions' shares agree with what masking each
-    of them does; do groups of tokens matter as much as they are said to; and does the explanation change when the
-    model's weights are shuffled (the first 200 faces or so). Means over the faces with 95 % bootstrap intervals. What
-    is explained is what the model predicted, right or wrong.
+    Writes OUTPUT/faithfulness.md, .json and .png. Does the probability fall when what a method ranks first is removed,
+    and rise when it is added first (tokens, and pixels)? Do the regions' shares agree with the effect of masking each
+    region? Do groups of tokens matter in proportion to their scores? Does the explanation change when the model's
+    weights are shuffled (the first 200 faces or so)? Means over faces with 95 % bootstrap intervals. The predicted
+    expression is explained, right or wrong.
 
     Examples:
         fer-vit faithfulness photos
@@ -54,16 +54,16 @@ def faithfulness(
         fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --max-faces 500
 
     Args:
-        images: One manifest with the model's labels, whose val split is taken, or image files, folders and glob
-            patterns, for which no labels are needed.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name out of `fer-vit models` or
+        images: One manifest with the model's labels, whose val split is used, or image files, folders and glob
+            patterns, which need no labels.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
-        max_faces: The most faces that are looked at.
-        face: Of photos: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: Of photos: finds faces or, in crops, landmarks. With "none" crops are framed like the model's own.
+        max_faces: The largest number of faces to use.
+        face: For photos: "detect" finds every face; "crop" takes each image as the crop of one face.
+        detector: For photos: finds faces or, in crops, landmarks. "none": crops are framed like the model's own.
         batch_size: Photos per batch.
-        workers: Processes that read photos; all cores when left out.
+        workers: Processes that read photos. Left out: one per core.
         overwrite: Whether existing results may be replaced.
     """
     check_number("max_faces", max_faces, 1)
@@ -84,7 +84,7 @@ def faithfulness(
 
 
 def first(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
-    """Yields batches until there are `max_faces` faces."""
+    """Yields batches up to `max_faces` faces in all."""
     for batch in batches:
         yield next(batch.split(max_faces))
         max_faces -= len(batch.path)

@@ -1,4 +1,4 @@
-"""The verb `models`: which models are here."""
+"""The verb `models`: lists the models that are available."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +18,10 @@ def models() -> None:
     Examples:
         fer-vit models
     """
-    rows = [("name", "where", "size", "trained on", "figures")]
+    rows = [("name", "where", "size", "trained on", "results")]
     for name, where, folder in found_models():
         size = f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
-        rows.append((name + " *" * (name == DEFAULT), where, size, *card_figures(folder)))
+        rows.append((name + " *" * (name == DEFAULT), where, size, *card_results(folder)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -29,7 +29,7 @@ def models() -> None:
 
 
 def found_models() -> Iterator[tuple[str, str, Path]]:
-    """Yields name, place and folder of the models in the package and in the cache of the hub."""
+    """Yields the name, origin and folder of each model in the package and in the cache of the hub."""
     for name, folder in shipped_models().items():
         yield name, "shipped", folder
     try:
@@ -38,8 +38,8 @@ def found_models() -> Iterator[tuple[str, str, Path]]:
         return
     for repo in repos:
         for revision in sorted(repo.revisions, key=lambda one: one.last_modified)[-1:]:
-            whole = {CONFIG, WEIGHTS} <= {file.file_name for file in revision.files}
-            if whole and card_data(revision.snapshot_path).library_name == "fer-vit":
+            complete = {CONFIG, WEIGHTS} <= {file.file_name for file in revision.files}
+            if complete and card_data(revision.snapshot_path).library_name == "fer-vit":
                 yield repo.repo_id, "cached", revision.snapshot_path
 
 
@@ -52,9 +52,9 @@ def card_data(folder: Path) -> ModelCardData:
     return data
 
 
-def card_figures(folder: Path) -> tuple[str, str]:
-    """Returns the data that a model was trained on and its figures, as its card's metadata has them."""
+def card_results(folder: Path) -> tuple[str, str]:
+    """Returns the data that a model was trained on and its results, from its card's metadata."""
     data = card_data(folder)
     trained = [data.datasets] if isinstance(data.datasets, str) else data.datasets or []
-    figures = [f"{one.dataset_name} {one.metric_name} {one.metric_value}" for one in data.eval_results or []]
-    return ", ".join(map(str, trained)) or "-", "; ".join(figures) or "-"
+    results = [f"{one.dataset_name} {one.metric_name} {one.metric_value}" for one in data.eval_results or []]
+    return ", ".join(map(str, trained)) or "-", "; ".join(results) or "-"

@@ -1,4 +1,4 @@
-"""The verb `prepare`: a data set as its owners distribute it becomes a manifest."""
+"""The verb `prepare`: turns a data set as its owners distribute it into a manifest."""
 
 import re
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def prepare(
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Makes a manifest (one Parquet table) of a data set as its owners distribute it, with landmarks for every face.
+    """Makes a manifest (one Parquet table) from a data set as its owners distribute it, with landmarks for every face.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
@@ -59,29 +59,29 @@ def prepare(
 
     Args:
         source: The data set.
-        root: Its folder, or a zip of it. For drawn: the new folder to draw into.
+        root: Its folder, or a zip of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
-        detector: Finds the landmarks of images that come without; `none` leaves them out.
-        labels: For ferplus: one winner per training image (`majority`) or shares of votes (`soft`).
+        detector: Finds landmarks for images that have none; `none` leaves them out.
+        labels: For ferplus: one label per training image (`majority`) or shares of votes (`soft`).
         classes: For affectnet: 8, or 7 without contempt.
         count: For drawn: how many faces.
-        size: For drawn: the images' side in pixels.
+        size: For drawn: the side of the images in pixels.
         colour: For drawn: in colour rather than grey.
         seed: For drawn: the same seed draws the same faces.
-        embed: Which images are kept inside the manifest: small ones, or all. Others must lie below its folder.
-        shards: Write a folder of so many Parquet files of training images, to be streamed by `fit`; images are inside.
-        workers: Processes that read images; all cores when left out.
+        embed: Which images are stored inside the manifest: small ones, or all. Others must lie below its folder.
+        shards: Write a folder with this many shards of training images, for `fit` to stream; images are stored inside.
+        workers: Processes that read images. Left out: one per core.
         overwrite: Whether an existing manifest may be replaced.
 
     Raises:
-        FerVitError: The data set is not there or not as expected, or the manifest cannot be written.
+        FerVitError: The data set is missing or not as expected, or the manifest cannot be written.
     """
     read = _reader(source, labels=labels, classes=classes, count=count, size=size, colour=colour, seed=seed)
     _check_arguments(source, root, out, workers, shards, overwrite)
     with unpacked(root, out) as base:
-        embed = embed if base == root else "always"  # what is unpacked is gone afterwards
+        embed = embed if base == root else "always"  # unpacked files are removed afterwards
         reading = read(base)
-        check_labels(reading.names, root)  # what cannot be written is said before every image is read
+        check_labels(reading.names, root)  # before every image is read
         check_shards(reading, shards) if shards else check_images(reading, out.parent, embed)
         reading = _with_landmarks(reading, root, detector, workers)
         write = partial(write_shards, shards=shards) if shards else partial(write_manifest, embed=embed)
@@ -90,7 +90,7 @@ def prepare(
 
 
 def _reader(source: str, **options: object) -> Callable[[Path], Reading]:
-    """Returns the function that reads a source, bound to the options given; raises for another source's options."""
+    """Returns a source's `read` with its options bound; raises FerVitError for another source's option."""
     given = {name: value for name, value in options.items() if value is not None}
     takes = {name: signature(module.read).parameters for name, module in SOURCES.items()}
     for option in given.keys() - takes[source].keys():
@@ -102,7 +102,7 @@ def _reader(source: str, **options: object) -> Callable[[Path], Reading]:
 def _check_arguments(
     source: str, root: Path, out: Path, workers: int | None, shards: int | None, overwrite: bool
 ) -> None:
-    """Raises FerVitError for whatever can be wrong before the data set is read."""
+    """Raises FerVitError for whatever can be found wrong before the data set is read."""
     for name, number in (("workers", workers), ("shards", shards)):
         if number is not None:
             check_number(name, number, 1)
@@ -121,7 +121,7 @@ def _check_arguments(
 
 
 def _check_folder(out: Path) -> None:
-    """Raises FerVitError when a folder of shards would not be one, or replace anything but shards."""
+    """Raises FerVitError when `out` cannot be a folder of shards, or holds anything but shards."""
     # Earlier versions wrote an index.json beside the shards.
     shards = out.is_dir() and all(path.name == "index.json" or NAME.fullmatch(path.name) for path in out.iterdir())
     taken = out.is_symlink() or (out.exists() and not shards)
@@ -130,7 +130,7 @@ def _check_folder(out: Path) -> None:
 
 
 def _with_landmarks(reading: Reading, root: Path, detector: str, workers: int | None) -> Reading:
-    """Returns the rows whose images can be read, with landmarks; raises FerVitError when there are none."""
+    """Returns the rows whose images can be read, with landmarks; raises FerVitError when none can."""
     missing = detector == "yunet" and any(row.landmarks is None for row in reading.rows)
     reading = add_landmarks(reading, YuNet(min_score=CROP_SCORE) if missing else None, workers)
     if not reading.rows:

@@ -1,4 +1,4 @@
-"""The verb `visualize`: what speaks for each prediction, as pictures and one page."""
+"""The verb `visualize`: explains each prediction with pictures and one page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,13 +27,12 @@ def visualize(
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Shows which patches and which facial regions speak for the prediction, for every face in photos.
+    """Shows, for every face in photos, which patches and facial regions speak for the prediction.
 
-    Writes OUTPUT/index.html, a gallery to filter, sort and search in which every face opens large, with what each
-    region says for or against any expression; it needs OUTPUT/photos beside it and nothing else. OUTPUT/faces has a
-    figure of every face, faces.parquet a row; shares.csv has the mean shares by predicted expression, relations.csv and
-    .png which regions take from which. `--heads` adds OUTPUT/heads with a picture per face, and means as heads*.png and
-    heads*.csv.
+    Writes OUTPUT/index.html, a gallery to filter, sort and search. A face opens large, with what each region says
+    for or against any expression. The page needs only OUTPUT/photos beside it. OUTPUT/faces has a figure of every face,
+    faces.parquet a row; shares.csv has the mean shares by predicted expression, relations.csv and .png which regions
+    attend to which. `--heads` adds a picture per face in OUTPUT/heads, and means as heads*.png and heads*.csv.
 
     Examples:
         fer-vit visualize photos
@@ -43,17 +42,17 @@ def visualize(
         fer-vit visualize photos --heads --output report
 
     Args:
-        images: Image files, folders (with all below them) and glob patterns.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name out of `fer-vit models` or
+        images: Image files, folders (searched recursively) and glob patterns.
+        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
         method: "relevance", gradient times attention through all blocks; "ablation", how far the score falls without a
-            region; "rollout", attention through all blocks; "raw", the last block's.
-        heads: Whether to show every attention head too: where it looks and how far, per face and on average.
+            region; "rollout", attention through all blocks; "raw", attention of the last block.
+        heads: Whether to show every attention head as well: where it looks and how far, per face and on average.
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: Finds faces or, in crops, landmarks. With "none" crops are taken to be framed like the model's own.
+        detector: Finds faces or, in crops, landmarks. With "none" crops are assumed to be framed like the model's own.
         batch_size: Photos per batch.
-        workers: Processes that read photos; all cores when left out.
+        workers: Processes that read photos. Left out: one per core.
         overwrite: Whether an existing report may be replaced.
     """
     check_report(output, images, overwrite)
@@ -74,6 +73,6 @@ def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
     if foreign and not is_report(output / "index.html"):
         raise FerVitError(f"{foreign[0]} is not part of a report and would be replaced. Choose another folder.")
     if any(output.resolve().is_relative_to(folder.resolve()) for folder in images):
-        raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for some. Choose another.")
+        raise FerVitError(f"{output} lies among the photos, and its pictures would be taken for photos. Move it.")
     if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
         raise FerVitError(f"{output} holds the photos, and they would be replaced. Choose another folder.")

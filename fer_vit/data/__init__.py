@@ -1,1 +1,1 @@
-"""The manifest, samples, augmentation and loading."""
+"""The manifest and its shards, samples, samplers and augmentation."""

@@ -1,7 +1,7 @@
 """Faces of a manifest as samples.
 
-Their order and augmentation follow from the run's seed and the epoch alone: an interrupted run resumes as if it had
-never stopped, and any number of processes or workers sees the same faces, changed in the same way.
+Their order and augmentation depend only on the run's seed and the epoch: an interrupted run resumes as if it had never
+stopped, and any number of processes or workers sees the same faces, augmented in the same way.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.face.image import ImageError, decode_image
 from fer_vit.geometry import Array, Image
 
-Change: TypeAlias = Callable[[Image, Array, int], tuple[Image, Array]]
-"""Changes a crop (S, S, 3) and its landmarks (5, 2) in crop pixels, given a seed."""
+Augmentation: TypeAlias = Callable[[Image, Array, int], tuple[Image, Array]]
+"""Augments a crop (S, S, 3) and its landmarks (5, 2) in crop pixels, given a seed."""
 
 
 class FaceDataset(Dataset[Sample]):
     """The rows of a manifest, cropped and augmented (see `transforms.Augment`)."""
 
-    def __init__(self, manifest: Manifest, spec: CropSpec, augment: Change | None = None) -> None:
+    def __init__(self, manifest: Manifest, spec: CropSpec, augment: Augmentation | None = None) -> None:
         self.manifest = manifest
         self.spec = spec
         self.augment = augment
@@ -41,17 +41,17 @@ class FaceDataset(Dataset[Sample]):
         return make_sample(self.encoded(draw.row), draw, self.spec, self.augment)
 
     def encoded(self, row: int) -> EncodedFace:
-        """Returns a row as the manifest has it."""
+        """Returns a row as it is stored in the manifest."""
         path, name = self.manifest.path, self.manifest.name(row)
-        with naming(path, name):
+        with named_in_errors(path, name):
             image = self.manifest.image_bytes(row)
         target = None if self.targets is None else self.targets[row]
         return EncodedFace(path, name, image, self.landmarks[row], target)
 
 
-def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Change | None = None) -> Sample:
+def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Augmentation | None = None) -> Sample:
     """Decodes, crops and augments a face; raises FerVitError when its image cannot be decoded."""
-    with naming(face.manifest, face.path):
+    with named_in_errors(face.manifest, face.path):
         image = decode_image(face.image)
     landmarks = None if np.isnan(face.landmarks).any() else face.landmarks
     crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
@@ -62,8 +62,8 @@ def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Change |
 
 
 @contextmanager
-def naming(manifest: str | Path, path: str) -> Iterator[None]:
-    """Adds to the error of an image where it is."""
+def named_in_errors(manifest: str | Path, path: str) -> Iterator[None]:
+    """Adds manifest and path to an ImageError."""
     try:
         yield
     except ImageError as error:

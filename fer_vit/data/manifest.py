@@ -1,4 +1,4 @@
-"""Reading a manifest: a table of labelled faces, see `data.schema`, which is checked when it is opened."""
+"""Reading a manifest: a table of labelled faces (see `data.schema`) that is checked when it is opened."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,20 +34,20 @@ class Manifest:
             FerVitError: The message names the file and, where there is one, the row (counted from 0) and the column.
         """
         found = find_shards(path)
-        names = read_labels(found[0].place, found[0].read([]))
+        names = read_labels(found[0].location, found[0].read([]))
         tables = [cls.read_shard(shard, names).table for shard in found if shard.split in (None, *splits)]
         return cls(path, tables[0] if len(tables) == 1 else pa.concat_tables([SCHEMA.empty_table(), *tables]), names)
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
-        """Reads and checks one file, which must have these labels."""
+        """Reads and checks one file; it must have these labels."""
         table = shard.read()
         if (theirs := check_table(shard, table)) != names:
             raise FerVitError(
-                f"{shard.place}: expected the labels {', '.join(names)}, as in the first shard, "
+                f"{shard.location}: expected the labels {', '.join(names)}, as in the first shard, "
                 f"but got {', '.join(theirs)}. Run `fer-vit prepare` again."
             )
-        return cls(shard.place, table, names)
+        return cls(shard.location, table, names)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -57,7 +57,7 @@ class Manifest:
         return Manifest(self.path, self.table.filter(pc.equal(self.table["split"], name)), self.names)
 
     def name(self, row: int) -> str:
-        """Returns what to call the image of a row: its path as the manifest has it."""
+        """Returns the name of a row's image: its path in the manifest."""
         return str(self.table["image"][row]["path"].as_py() or f"row {row}")
 
     def image_bytes(self, row: int) -> bytes:
@@ -78,7 +78,7 @@ class Manifest:
     def targets(self) -> Array | None:
         """Returns the share of every label (M, C), rows summing to 1, or None when any row has no label.
 
-        Votes where a row has them, its label alone where not.
+        From its votes where a row has them, else from its label.
         """
         if self.table["label"].null_count:
             return None
@@ -99,23 +99,23 @@ class Manifest:
         return Manifest(self.path, changed, self.names)
 
     def check_copy(self, path: Path) -> None:
-        """Raises FerVitError when a copy there would replace this manifest, or lie away from its images."""
+        """Raises FerVitError when a copy at `path` would replace this manifest, or be separated from its images."""
         mine = Path(self.path)
         if path.resolve() == mine.resolve():
             raise FerVitError(f"{path} would replace the manifest that is read. Choose another name.")
         files = pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py()
         if files and path.parent.resolve() != mine.parent.resolve():
-            raise FerVitError(f"{self.path} names image files relative to its folder. Choose a path in it.")
+            raise FerVitError(f"{self.path} names image files relative to its folder. Choose a path in that folder.")
 
     def write(self, path: Path) -> None:
-        """Writes a copy of the manifest, where `check_copy` allows one."""
+        """Writes a copy of the manifest where `check_copy` allows it."""
         self.check_copy(path)
         with atomic_write(path) as file:
             pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
-    """Returns the training images of every class (C,) in shards, votes counted by their share; reads no images.
+    """Counts the training images of every class (C,) in shards, votes by their share; reads no images.
 
     Raises:
         FerVitError: A row has no label.
@@ -123,13 +123,13 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
     counts = np.zeros(len(names))
     for shard in find_shards(path):
         if shard.split == "train":
-            targets = Manifest(shard.place, shard.read(["label", "votes"]), names).targets()
+            targets = Manifest(shard.location, shard.read(["label", "votes"]), names).targets()
             if targets is None:
-                raise no_label(shard.place, "train")
+                raise no_label(shard.location, "train")
             counts += targets.sum(0)
     return counts
 
 
 def no_label(path: str | Path, split: Split) -> FerVitError:
-    """Returns the error of a split that has rows without a label."""
+    """Returns the error for a split that has rows without a label."""
     return FerVitError(f"{path} has {split} rows without a label. Give every row one, or predict instead.")

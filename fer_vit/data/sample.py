@@ -16,18 +16,18 @@ class Sample(NamedTuple):
     """One face."""
 
     image: Image  # crop (S, S, 3)
-    boxes: NDArray[np.float32]  # of the regions (R, 4), xyxy in crop pixels; 0 where `valid` is False
-    valid: NDArray[np.bool_]  # which regions are there (R,)
+    boxes: NDArray[np.float32]  # of the regions (R, 4), xyxy in crop pixels; 0 where not `valid`
+    valid: NDArray[np.bool_]  # which regions are present (R,)
     target: Array | None  # share of every class (C,)
-    row: int  # in the data set; -1 for a repeat that only fills up a process's share
-    path: str  # what to call the image
+    row: int  # in the data set; -1 for a repeat that only pads a rank's share
+    path: str  # the name of the image
     to_crop: Array  # matrix (2, 3) from image to crop pixels, before augmentation
 
 
 class Batch(NamedTuple):
     """B samples, stacked."""
 
-    image: Tensor  # (B, 3, S, S); uint8 on the way to the device, float in [0, 1] when the model gets them
+    image: Tensor  # (B, 3, S, S); uint8 on the way to the device, float in [0, 1] for the model
     boxes: Tensor  # (B, R, 4); 0 where `valid` is False
     valid: Tensor  # (B, R)
     target: Tensor | None  # (B, C)
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
             yield Batch(*(None if field is None else field[start : start + size] for field in self))  # type: ignore[arg-type]
 
     def ready(self, device: torch.device) -> "Batch":
-        """Brings what the model reads to its device, the images as numbers in [0, 1]."""
+        """Moves the model's inputs to its device, the images as float in [0, 1]."""
         image = self.image.to(device).float() / 255
         return self._replace(image=image, boxes=self.boxes.to(device), valid=self.valid.to(device))
 
@@ -62,19 +62,19 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 
 class EncodedFace(NamedTuple):
-    """A row of a manifest, its image not decoded yet."""
+    """A row of a manifest, with its image still encoded."""
 
-    manifest: str | Path  # what to call the manifest or shard
-    path: str  # what to call the image
+    manifest: str | Path  # the name of the manifest or shard
+    path: str  # the name of the image
     image: bytes
     landmarks: Array  # (5, 2) in image pixels; NaN where there are none
     target: Array | None  # share of every class (C,)
 
 
 class Draw(NamedTuple):
-    """A row as a sampler asks for it."""
+    """A row that a sampler has drawn."""
 
     row: int
     seed: int = 0  # of its augmentation
-    repeat: bool = False  # the row only fills up a process's share
-    face: EncodedFace | None = None  # what is in the row, for a data set that does not hold it
+    repeat: bool = False  # the row only pads a rank's share
+    face: EncodedFace | None = None  # the contents of the row, for a data set that does not hold them

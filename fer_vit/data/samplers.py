@@ -1,4 +1,4 @@
-"""The order in which faces come: a function of seed and epoch, dealt out to processes."""
+"""The order of faces: a function of seed and epoch, dealt out to processes."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,12 +18,12 @@ class TrainSampler(DistributedSampler[Draw]):
     """Deals the rows of an epoch out to processes in a random order, each with the seed of its augmentation.
 
     The order is that of a single process, dealt out in turn, so the batches of all ranks together are the batch that
-    one process would have. Processes get equally many rows: those left over are skipped, other ones in every epoch; if
-    there are fewer rows than processes, some come twice.
+    one process would have. Processes get equally many rows; the remainder is skipped, different rows in every epoch. If
+    there are fewer rows than processes, some are repeated.
 
     Args:
         weights: Probability of each of M rows (M,), drawn with replacement; None: every row once.
-        start: The epoch in which a run resumes, and how many of its rows were read before.
+        start: The epoch in which a run resumes, and how many of its rows have been read already.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class TrainSampler(DistributedSampler[Draw]):
         self.epoch = start[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch; Lightning says 0 before it has read the checkpoint, which does not count."""
+        """Sets the epoch, but never to one before `start`: Lightning sets 0 before it has read the checkpoint."""
         self.epoch = max(epoch, self.start[0])
 
     @property
     def done(self) -> int:
-        """How many rows of the epoch were read before, by all processes together."""
+        """How many rows of the epoch have been read already, by all processes together."""
         return self.start[1] if self.epoch == self.start[0] else 0
 
     def __iter__(self) -> Iterator[Draw]:
@@ -59,9 +59,9 @@ class TrainSampler(DistributedSampler[Draw]):
 
 
 class EvalSampler(DistributedSampler[Draw]):
-    """Deals rows out to processes in order; rows that only fill up the last round are marked as repeats.
+    """Deals rows out to processes in order; rows that only pad the last round are marked as repeats.
 
-    A plain `DistributedSampler` repeats rows so that every process gets equally many, and they would count twice.
+    A plain `DistributedSampler` repeats rows so that all processes get equally many, and those would count twice.
     """
 
     def __init__(self, dataset: FaceDataset, num_replicas: int | None = None, rank: int | None = None) -> None:
@@ -73,20 +73,20 @@ class EvalSampler(DistributedSampler[Draw]):
 
 
 def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Raises FerVitError when the options that order an epoch have changed since its beginning."""
+    """Raises FerVitError when the options that determine an epoch's order have changed since it began."""
     for name, value in mine.items():
         if position.get(name) != value:
             raise FerVitError(
                 f"The checkpoint is of the middle of an epoch with {name} {position.get(name)}, but now it is {value}. "
-                "Go on with the same, or from the end of an epoch."
+                "Use the same, or resume from the end of an epoch."
             )
 
 
 def from_litdata(position: dict[str, Any]) -> dict[str, Any]:
-    """Translates the end of an epoch that an earlier version streamed by litdata, which alone knows a middle's order.
+    """Translates a position at the end of an epoch that an earlier version streamed with litdata.
 
     Raises:
-        FerVitError: It is the middle of one.
+        FerVitError: It is in the middle of one, whose order only litdata knows.
     """
     if "dataset" not in position:
         return position
@@ -94,6 +94,6 @@ def from_litdata(position: dict[str, Any]) -> dict[str, Any]:
         if position["num_samples_yielded"] >= position["batches"] * position["dataset"]["batch_size"]:
             return {"epoch": position.get("current_epoch")}
     raise FerVitError(
-        "The checkpoint is of the middle of an epoch of shards, as an earlier version dealt them out. Go on from the "
+        "The checkpoint is of the middle of an epoch of shards, as an earlier version dealt them out. Resume from the "
         "end of an epoch."
     )

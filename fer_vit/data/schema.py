@@ -1,10 +1,10 @@
-"""What a manifest is made of: one Parquet table that holds a data set.
+"""The schema of a manifest: one Parquet table that holds a data set.
 
 | column | type | meaning |
 | --- | --- | --- |
 | image | struct(bytes, path) | the encoded image, or its path below the manifest's folder |
 | split | string | train, val or test |
-| label | string or null | an expression's name |
+| label | string or null | the name of an expression |
 | votes | list of float or null | the weight of every label, in the metadata's order |
 | landmarks | list of (x, y) or null | five points in image pixels, see `geometry.LANDMARKS` |
 | score | float or null | detection score of the landmarks |
@@ -14,11 +14,10 @@
 `image` is laid out as Hugging Face `datasets` reads an Image. The metadata names the labels in order, the landmark
 scheme and the version that wrote the table.
 
-A data set that is larger than a disk is a folder of shards, each of them such a table with its images inside, see
-`data.shards`.
+A data set larger than a disk is a folder of shards, each such a table with its images inside (see `data.shards`).
 
-A manifest may come from a stranger, and names no file outside of its folder: an absolute path, or one with `..` in it,
-is an error. Links are followed, since whoever owns the folder put them there.
+A manifest may come from a stranger, so it may name no file outside its folder: an absolute path, or one with `..`, is
+an error. Links are followed, since they were put there by the folder's owner.
 """
 
 from collections import Counter
@@ -50,7 +49,7 @@ SCHEMA = pa.schema(
 class Row:
     """One face image of a data set."""
 
-    image: Path | bytes  # the encoded bytes where the data set has no image files
+    image: Path | bytes  # encoded bytes if the data set has no image files
     name: str  # for messages and tables, for example the path inside the data set
     split: Split
     label: str | None = None
@@ -61,9 +60,9 @@ class Row:
 
 @dataclass
 class Reading:
-    """What a source found."""
+    """What a source read."""
 
     names: tuple[str, ...]  # the labels in order
     rows: list[Row]  # in a fixed order
-    dropped: Counter[str] = field(default_factory=Counter)  # how many images were left out, by reason
+    dropped: Counter[str] = field(default_factory=Counter)  # number of images left out, by reason
     notes: list[str] = field(default_factory=list)  # what else the user should know, for example a missing split

@@ -1,7 +1,7 @@
-"""Training faces streamed out of shards, from a folder or an object store.
+"""Training faces streamed from shards in a folder or an object store.
 
-A process reads its shards one after the other, the next one ahead, and hands their rows, images still encoded, to its
-workers: each row is read once, and at most three shards are in memory.
+A process reads its shards one after the other, prefetching the next one, and hands their rows, images still encoded, to
+its workers: each row is read once, and at most three shards are in memory.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import Dataset
 
-from fer_vit.data.dataset import Change, FaceDataset, make_sample
+from fer_vit.data.dataset import Augmentation, FaceDataset, make_sample
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.sample import Draw, Sample
 from fer_vit.data.samplers import TrainSampler
@@ -21,13 +21,13 @@ from fer_vit.face.crop import CropSpec
 
 
 class ShardDataset(Dataset[Sample]):
-    """The training rows of a folder or URL of shards with these labels, which `ShardSampler` brings along.
+    """The training rows of a folder or URL of shards with these labels, which `ShardSampler` passes in.
 
     Raises:
-        FerVitError: There are none, one cannot be read, or they were not written together.
+        FerVitError: There are none, one cannot be read, or they are from different runs of `prepare`.
     """
 
-    def __init__(self, path: str | Path, names: tuple[str, ...], spec: CropSpec, augment: Change | None) -> None:
+    def __init__(self, path: str | Path, names: tuple[str, ...], spec: CropSpec, augment: Augmentation | None) -> None:
         self.names = names
         self.spec = spec
         self.augment = augment
@@ -48,17 +48,17 @@ class ShardDataset(Dataset[Sample]):
         return make_sample(draw.face, draw, self.spec, self.augment)
 
     def read(self, index: int) -> FaceDataset:
-        """Reads a shard; raises FerVitError when it is wrong, or has changed, or a row has no label."""
+        """Reads a shard; raises FerVitError when it is invalid or has changed, or a row has no label."""
         shard = self.shards[index]
         faces = FaceDataset(Manifest.read_shard(shard, self.names), self.spec)
         if len(faces) != self.sizes[index]:
-            raise FerVitError(f"{shard.place} has changed. Go on when the shards are at rest.")
+            raise FerVitError(f"{shard.location} has changed. Resume when nothing writes to the shards.")
         if faces.targets is None:
-            raise no_label(shard.place, "train")
+            raise no_label(shard.location, "train")
         return faces
 
     def read_ahead(self, shards: Iterable[int]) -> Iterator[FaceDataset]:
-        """Reads one shard after another; while one is used, a thread reads the next."""
+        """Yields one shard after another; while one is in use, a thread reads the next."""
         with ThreadPoolExecutor(1) as pool:
             futures = (pool.submit(self.read, shard) for shard in shards)
             coming = next(futures, None)
@@ -70,8 +70,8 @@ class ShardDataset(Dataset[Sample]):
 class ShardSampler(TrainSampler):
     """Deals the rows of a `ShardDataset` out to processes, shard by shard.
 
-    Every epoch puts the shards, and the rows of each, in another order. Each process takes a stretch of these rows, all
-    stretches being equally long; what is left of the last one, other rows in every epoch, stays away.
+    Every epoch shuffles the shards, and the rows of each. Each process takes a stretch of these rows, all stretches
+    being equally long; the remainder is skipped, different rows in every epoch.
     """
 
     dataset: ShardDataset
@@ -89,7 +89,7 @@ class ShardSampler(TrainSampler):
         first_rows = sizes.cumsum() - sizes
         read = self.dataset.read_ahead(shard for shard, *_ in stretch)
         for (shard, begin, end), faces in zip(stretch, read, strict=True):
-            rng = np.random.default_rng((self.seed, self.epoch, shard + 1))  # with a 0 it would be the one above
+            rng = np.random.default_rng((self.seed, self.epoch, shard + 1))  # with 0, the one above
             order, seeds = rng.permutation(len(faces)), rng.integers(2**31, size=len(faces))
             for row in order[begin:end].tolist():
                 yield Draw(int(first_rows[shard]) + row, int(seeds[row]), face=faces.encoded(row))

@@ -10,7 +10,7 @@ from fer_vit.errors import check_number
 from fer_vit.face.crop import BORDER, INTERPOLATION, mirror
 from fer_vit.geometry import Array, Image
 
-os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for a newer version when imported
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else it looks for updates on the network when imported
 import albumentations as A
 
 
@@ -20,14 +20,14 @@ class AugmentConfig:
 
     Attributes:
         mirror: Probability of a horizontal mirror.
-        degrees: Largest turn to either side.
+        degrees: Largest rotation to either side.
         scale: Largest relative change of size.
         shift: Largest shift as a fraction of the crop's side.
         brightness: Largest relative change of brightness.
         contrast: Largest relative change of contrast.
         erase: Probability that a rectangle is erased.
         jitter: Standard deviation of noise on each landmark, as a fraction of the crop's side. It moves the regions,
-            for a model that is to work where landmarks are imprecise.
+            for a model that must cope with imprecise landmarks.
     """
 
     mirror: float = 0.5
@@ -45,7 +45,7 @@ HIGHEST = {"degrees": 180, "scale": 0.9}
 
 
 class Augment:
-    """Changes crops as a configuration says; raises FerVitError when a number of it is out of range."""
+    """Augments crops as configured; raises FerVitError when a number is out of range."""
 
     def __init__(self, config: AugmentConfig) -> None:
         for field in fields(config):
@@ -76,13 +76,13 @@ class Augment:
                     p=config.erase,
                 )
             )
-        # Landmarks that leave the crop keep their rows. albumentations puts a pixel's centre at integer coordinates.
+        # Landmarks that leave the crop are kept. albumentations puts a pixel's centre at integer coordinates.
         self.pipeline = A.Compose(steps, keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
 
     def __call__(self, image: Image, landmarks: Array, seed: int) -> tuple[Image, Array]:
         """Augments a crop (S, S, 3) and its landmarks (5, 2) in crop pixels; the same seed gives the same result."""
         rng = np.random.default_rng(seed)
-        # One generator for all steps: with a seed each would draw the same numbers, and erase only what is shifted.
+        # One generator for all steps: seeded one by one, all would draw the same numbers, and erase only shifted crops.
         self.pipeline.set_random_state(rng, random.Random(seed))
         if rng.random() < self.config.mirror:
             image, landmarks = mirror(image, landmarks)

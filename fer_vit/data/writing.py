@@ -23,7 +23,7 @@ from fer_vit.geometry import LANDMARKS
 from fer_vit.version import __version__
 
 EMBED_BELOW = 32 * 1024
-"""Images smaller than this many bytes are kept inside the manifest unless the user says otherwise."""
+"""Images smaller than this many bytes are stored inside the manifest unless the user says otherwise."""
 ROW_GROUP = 2000
 """Rows that are written at once."""
 Embed = Literal["auto", "always"]
@@ -34,7 +34,7 @@ def write_manifest(
 ) -> None:
     """Writes a manifest atomically; an existing one is replaced.
 
-    `embed` says whether all images are kept inside or small ones alone; shards of a data set have the same `together`.
+    `embed` says whether all images are stored inside, or only small ones; the shards of a data set share `together`.
 
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read or does not lie below the folder.
@@ -50,22 +50,22 @@ def write_manifest(
 
 
 def check_shards(reading: Reading, shards: int) -> None:
-    """Raises FerVitError when there are more shards than training images to put into them."""
+    """Raises FerVitError when there are more shards than training images."""
     trained = sum(row.split == "train" for row in reading.rows)
     if shards > trained:
         raise FerVitError(f"Expected at most as many shards as training images, {trained:,}, but got {shards:,}.")
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes a folder of shards, images inside, atomically; an existing one is replaced.
+    """Writes a folder of shards, with their images inside, atomically; an existing one is replaced.
 
-    Training rows are dealt out to so many shards in a random order, the same for the same rows, so that every shard is
-    a fair sample of them; the other splits have one file each.
+    Training rows are dealt out to the shards in a random but reproducible order, so that every shard is a fair sample
+    of them; the other splits have one file each.
 
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read.
     """
-    check_shards(reading, shards)  # again, since unreadable images were left out
+    check_shards(reading, shards)  # again: unreadable images have been dropped
     order = np.random.default_rng(0).permutation(len(reading.rows))
     rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
     counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
@@ -89,7 +89,7 @@ def _embedded(image: Path, embed: Embed) -> bool:
 
 
 def _image(row: Row, folder: Path, embed: Embed) -> dict[str, bytes | str | None]:
-    """Returns the image that a manifest keeps inside with its name, or the path to its file."""
+    """Returns the image as a manifest stores it: bytes and name, or the path of its file."""
     try:
         if isinstance(row.image, Path) and not _embedded(row.image, embed):
             return {"bytes": None, "path": _path_below(row.image, folder)}
@@ -103,15 +103,15 @@ def _image(row: Row, folder: Path, embed: Embed) -> dict[str, bytes | str | None
 
 
 def _path_below(image: Path, folder: Path) -> str:
-    """Returns the path from a folder to an image below it. No link is resolved: a data set may be a link itself."""
+    """Returns the path from a folder to an image below it. Links are not resolved: a data set may be a link itself."""
     path = Path(os.path.relpath(image, folder)).as_posix()
     if re.search(OUTSIDE, path):
         raise FerVitError(
             f"Expected images below {folder.absolute()}, the manifest's folder, but got {image}. Write the manifest "
-            "beside or above its images, or keep them inside: `--embed always`."
+            "beside or above its images, or store them inside: `--embed always`."
         )
     if path.encode("utf-8", "replace").decode() != path:
-        raise FerVitError(f"The name {path!a} is not Unicode. Rename that image, or keep it inside: `--embed always`.")
+        raise FerVitError(f"The name {path!a} is not Unicode. Rename that image, or store it inside: `--embed always`.")
     return path
 
 

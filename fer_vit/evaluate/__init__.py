@@ -1,1 +1,1 @@
-"""How good a model is: labelled faces, metrics, calibration."""
+"""Evaluation: labelled faces, metrics, calibration."""

@@ -47,15 +47,15 @@ def labelled_batches(
     Args:
         model: Says how the faces are cropped.
         manifest: A Parquet table of `fer-vit prepare` with the model's labels in their order.
-        split: Its rows to read.
+        split: The rows to read.
         mirrored: Whether every face is mirrored.
-        max_faces: No more than these are taken, evenly spaced. None: all.
+        max_faces: Take at most this many, evenly spaced. None: all.
 
     Returns:
         Batches ready for the model, and the share of every class (N, C).
 
     Raises:
-        FerVitError: The manifest is not there, has other labels, or not every row has one.
+        FerVitError: The manifest does not exist or has other labels, or a row has none.
     """
     rows = Manifest.read(manifest, [split]).split(split)
     if list(rows.names) != model.labels:
@@ -71,9 +71,9 @@ def labelled_batches(
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:
-    """Returns what to divide logits (N, C) by so that the model is right as often as it says.
+    """Returns the temperature, the divisor of logits (N, C), that makes confidence match accuracy.
 
-    The temperature between 0.05 and 20 with the least cross-entropy to the class indices (N,), Guo et al. 2017.
+    The one from 0.05 to 20 with the lowest cross-entropy against class indices (N,): Guo et al. 2017.
     """
     logits = logits.double()
 

@@ -1,4 +1,4 @@
-"""The figures of a classifier: torchmetrics, under the names that logs and tables use."""
+"""Metrics of a classifier, from torchmetrics, under the names that logs and tables use."""
 
 from collections.abc import Sequence
 
@@ -20,10 +20,10 @@ def expression_metrics(num_classes: int, prefix: str) -> MetricCollection:
 
     `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the `confusion` matrix
     (rows: target), from which `class_recall` takes the recall of every class; its mean is the UAR. Macro means
-    leave out classes that do not occur. Raises FerVitError when there is but one class.
+    leave out classes that do not occur. Raises FerVitError when there is only one class.
     """
     if num_classes < 2:
-        raise FerVitError(f"Expected two classes or more to tell apart, but got {num_classes}. Add images of others.")
+        raise FerVitError(f"Expected at least two classes, but got {num_classes}. Add images of others.")
     return MetricCollection(
         {
             "accuracy": MulticlassAccuracy(num_classes, average="micro"),
@@ -43,8 +43,8 @@ def class_recall(confusion: Tensor) -> Tensor:
 
 
 def metrics_table(scalars: dict[str, float], confusion: Tensor, labels: Sequence[str]) -> str:
-    """Writes figures as Markdown: one table of the scalars, one of recall by class."""
-    lines = ["| figure | value |", "| --- | ---: |"]
+    """Formats results as Markdown: one table of the scalars, one of recall by class."""
+    lines = ["| metric | value |", "| --- | ---: |"]
     lines += [f"| {name} | {value:.4f} |" for name, value in scalars.items()]
     lines += ["", "| expression | images | recall |", "| --- | ---: | ---: |"]
     rows = zip(labels, confusion.sum(1).tolist(), class_recall(confusion).tolist(), strict=True)

@@ -1,1 +1,1 @@
-"""Recording and reading what the model attended to."""
+"""Explanations: recording what the model attended to, and reading it."""

@@ -1,7 +1,7 @@
-"""Attention of the encoder followed to the prediction: pure functions of recorded weights (see `trace`).
+"""The encoder's attention traced to the prediction: pure functions of recorded weights (see `trace`).
 
 Each takes the `attention` weights (B, H, T, T) of every block, and in `pool` how much each token counts in what is
-classified. B images, H heads, T tokens, Q vectors a face (see `model.pooling`).
+classified. B images, H heads, T tokens, Q vectors per face (see `model.pooling`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def no_autocast(values: Tensor) -> torch.autocast:
-    """Keeps products in float32, where a user's autocast would round them to bfloat16 again."""
+    """Keeps products in float32, which a caller's autocast would round to bfloat16."""
     return torch.autocast(values.device.type, enabled=False)
 
 
@@ -24,8 +24,8 @@ def raw(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
 def rollout(attention: Sequence[Tensor], pool: Tensor) -> Tensor:
     """Attention rollout: attention as a flow through all blocks and their residual paths to `pool` (B, T): (B, T).
 
-    Abnar & Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020): each block's mean over heads, half of it
-    the identity for the residual path, multiplied from the last block to the first.
+    Abnar & Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020): each block's mean over heads, averaged
+    with the identity for the residual path, multiplied from the last block to the first.
     """
     flow = pool[:, None].float()  # (B, 1, T)
     with no_autocast(pool):
@@ -40,16 +40,16 @@ def relevance(
     """Gradient times attention, accumulated over blocks: evidence for a class less evidence against it: (B, T).
 
     Chefer, Gur & Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder
-    Transformers" (ICCV 2021), equations 5 and 6 for the encoder; for a decoder's cross-attention their 10 without the
-    normalisation of 8 and 9 and without what its queries, the same for every face, tell one another. The paper keeps
-    what speaks for a class; here the same rules for the negative of its score give what speaks against it. What reaches
-    the pool by the residual paths alone, without any attention, has no gradient here and is not seen.
+    Transformers" (ICCV 2021), equations 5 and 6 for the encoder; for a decoder's cross-attention equation 10, without
+    the normalisation of 8 and 9 and the queries' self-attention, as queries are the same for every face. The paper
+    keeps what speaks for a class; here the same rules for the negated score give what speaks against it. What reaches
+    the pool only by residual paths, without any attention, has no gradient here and is not seen.
 
     Args:
         attention: One (B, H, T, T) per block.
         gradients: Gradients of a score with respect to them.
         pool: (B, H', Q, T).
-        pool_gradient: Gradient of the score with respect to it; None where the weights are taken as they are.
+        pool_gradient: Gradient of the score with respect to it; None takes the weights as they are.
     """
 
     def flow(sign: float) -> Tensor:

@@ -23,7 +23,7 @@ from fer_vit.model.tokens import TokenLayout
 STEPS = 10
 """Steps in which tokens or pixels are taken away."""
 GROUPS = 5
-"""Groups of tokens that SaCo compares: a face may have no more than eight."""
+"""Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens."""
 
 BETTER = {
     "deletion": -1,
@@ -43,8 +43,8 @@ def measure(
     """Measures how well methods explain the predicted class of each face.
 
     * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while tokens are masked,
-      or come back, in tenths, the highest scores first. Low, or high, is good.
-    * pixel deletion, pixel insertion: the same with pixels, which give way to a blurred face.
+      or restored, in tenths, the highest scores first. Low, or high, is good.
+    * pixel deletion, pixel insertion: the same with pixels, replaced by those of a blurred face.
     * region agreement: Spearman's rank correlation of the regions' shares with the fall of the logit when each is
       masked.
     * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with tokens instead of
@@ -76,7 +76,7 @@ class _Faces(NamedTuple):
     label: Tensor
 
     def probability(self, logits: Tensor) -> Tensor:
-        """Of the class (B,)."""
+        """The probability of the class (B,)."""
         return self.net.probabilities(logits).gather(1, self.label[:, None])[:, 0]
 
     def masked(self, hidden: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Ten
     net, steps = faces.net, [step / STEPS for step in range(STEPS + 1)]
     there = _located(net, found.scores, faces.seen.tokens.valid)
     count = there.sum(1, keepdim=True)
-    ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # what is not there comes last
+    ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # missing tokens come last
     rank = ranks / count.clamp(min=1)  # in [0, 1]
     pixels = pixel_scores(net.layout, net.patch_size, found.scores, faces.boxes, net.config.img_size)
     pixel_rank = _ranks(pixels.flatten(1)).view_as(pixels) / pixels[0].numel()
@@ -157,8 +157,8 @@ def randomised(
     """Sanity check: does the explanation change when the model forgets what it learned?
 
     Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): the weights of the classifier, the pooling, and
-    block after block from the last to the first are shuffled. A method that still says the same explains the faces, not
-    the model.
+    block after block from the last to the first are shuffled. A method whose explanation stays the same explains the
+    faces, not the model.
 
     Yields:
         What was shuffled last, and the rank correlation (B,) of the tokens' scores with those of the intact model, for
@@ -172,7 +172,7 @@ def randomised(
     generator = torch.Generator().manual_seed(seed)
     blocks = [(f"block {number}", block) for number, block in enumerate(shuffled.vit.blocks)]
     for name, module in [("classifier", shuffled.vit.head), ("pooling", shuffled.pool), *reversed(blocks)]:
-        if not (parameters := list(module.parameters())):  # not every pooling learns
+        if not (parameters := list(module.parameters())):  # not every pooling has parameters
             continue
         for parameter in parameters:
             order = torch.randperm(parameter.numel(), generator=generator)
@@ -182,14 +182,14 @@ def randomised(
 
 
 def _located(net: RegionViT, scores: Tensor, valid: Tensor | None) -> Tensor:
-    """Which tokens (B, T) are there and lie in the face, unlike class and register tokens."""
+    """Which tokens (B, T) are present and have a position in the face, unlike class and register tokens."""
     located = torch.ones_like(scores, dtype=torch.bool) if valid is None else valid.clone()
     located[:, : net.layout.num_prefix] = False
     return located
 
 
 def blur(image: Tensor) -> Tensor:
-    """Blurs faces (B, 3, S, S) until no expression is left: a Gaussian of an eighth of their side."""
+    """Blurs faces (B, 3, S, S) beyond recognition, by a Gaussian with a sigma of an eighth of their side."""
     size = image.shape[-1]
     at = torch.arange(size, device=image.device)
     weights = (-((at[:, None] - at) / (size / 8)).square() / 2).exp()
@@ -198,7 +198,7 @@ def blur(image: Tensor) -> Tensor:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """0 for the highest value of each row (B, M), M - 1 for the lowest; equal values come in random order."""
+    """0 for the highest value of each row (B, M), M - 1 for the lowest; ties are broken at random."""
     mixed = torch.randperm(values.shape[1], generator=torch.Generator().manual_seed(0)).to(values.device)
     ranks: Tensor = values[:, mixed].argsort(dim=1, descending=True, stable=True).argsort(1)
     return ranks[:, mixed.argsort()]

@@ -1,7 +1,7 @@
-"""What attention says by itself: which regions look at which, and what each head does.
+"""Attention by itself: which regions attend to which, and what each head does.
 
 What a region takes from another is a mean over the other's tokens and the patches under it, so that a large region does
-not win by its size. What goes to class and register tokens or to patches outside all regions is left out.
+not win by its size. Attention to class and register tokens and to patches outside all regions is left out.
 
 B images, L blocks, H heads, T tokens, C expressions, R regions.
 """
@@ -23,7 +23,7 @@ def relations(seen: Trace) -> Tensor:
 
     Returns:
         How much each region (row) takes from each region (column), (B, R, R); rows sum to 1, those of missing regions
-        to 0. The diagonal is what a region has of itself, by the residual paths too.
+        to 0. The diagonal is what a region keeps of itself, by the residual paths too.
     """
     flow = torch.eye(seen.membership.shape[-1], device=seen.membership.device).expand(len(seen.membership), -1, -1)
     with no_autocast(flow):
@@ -34,10 +34,10 @@ def relations(seen: Trace) -> Tensor:
 
 @torch.no_grad()
 def head_relations(seen: Trace) -> Tensor:
-    """Takes the attention of every head by itself, without what came before it or passes it by.
+    """Takes the attention of every head by itself, without earlier blocks or residual paths.
 
     Returns:
-        (B, L, H, R, R); rows sum to 1, those of missing regions, and of regions that look at no region, to 0.
+        (B, L, H, R, R); rows sum to 1, those of missing regions, and of regions that attend to no region, to 0.
     """
     blocks = ([_between(seen.membership, head) for head in block.unbind(1)] for block in seen.attention)
     return torch.stack([torch.stack(heads, 1) for heads in blocks], 1)
@@ -51,15 +51,15 @@ def _between(membership: Tensor, flow: Tensor) -> Tensor:
 
 
 class HeadRoles(NamedTuple):
-    """What the heads do.
+    """What every head does.
 
     Attributes:
-        maps: Where the tokens that are classified look (B, L, H, T); patches and regions of a face together have 1.
+        maps: Where the classified tokens look (B, L, H, T); over the patches and regions of a face they sum to 1.
         distance: How far patch and region tokens look on average (B, L, H), in crop pixels: Dosovitskiy et al., "An
             Image is Worth 16x16 Words" (ICLR 2021), figure 7.
         expressions: Where the query of each expression looks (B, C, T), mean over the decoder's heads; C is 0 for
             classifiers other than "query".
-        relations: How much each region takes from each one through a head (B, L, H, R, R), see `head_relations`.
+        relations: How much each region takes from each through a head (B, L, H, R, R), see `head_relations`.
     """
 
     maps: Tensor
@@ -70,19 +70,21 @@ class HeadRoles(NamedTuple):
 
 @torch.no_grad()
 def head_roles(seen: Trace) -> HeadRoles:
-    """Looks at every head."""
+    """Summarises every head."""
     pool = seen.pooled.weights.mean(1).float()  # (B, 1 or C, T)
-    looking = pool.mean(1)[:, None, None]  # (B, 1, 1, T)
-    apart = torch.cdist(seen.tokens.centres.float(), seen.tokens.centres.float())[:, None]  # (B, 1, T, T), in pixels
+    classified = pool.mean(1)[:, None, None]  # (B, 1, 1, T)
+    distances = torch.cdist(seen.tokens.centres.float(), seen.tokens.centres.float())[
+        :, None
+    ]  # (B, 1, T, T), in pixels
     maps, distance = [], []
     for weights in seen.attention:
         located = weights.float().clone()  # (B, H, T, T)
         located[..., : seen.layout.num_prefix] = 0.0
         with no_autocast(located):
-            maps.append(normalize(looking @ located, p=1, dim=-1)[:, :, 0])
-        # A token that nobody looks at is missing, or hard attention took it out: it does not look either.
+            maps.append(normalize(classified @ located, p=1, dim=-1)[:, :, 0])
+        # A token that no other attends to is missing, or dropped by hard attention: it does not attend either.
         there = located.sum((1, 2)) > 0  # (B, T)
-        far = (normalize(located, p=1, dim=-1) * apart).sum(-1)  # (B, H, T)
+        far = (normalize(located, p=1, dim=-1) * distances).sum(-1)  # (B, H, T)
         distance.append((far * there[:, None]).sum(-1) / there.sum(-1).clamp(min=1)[:, None])
     expressions = normalize(pool, p=1, dim=-1) if pool.shape[1] > 1 else pool[:, :0]
     return HeadRoles(torch.stack(maps, 1), torch.stack(distance, 1), expressions, head_relations(seen))

@@ -18,14 +18,14 @@ from fer_vit.explain.trace import Trace, drops, evaluating, trace
 from fer_vit.model.region_vit import RegionViT
 
 CLASS_SPECIFIC = ("relevance", "ablation")
-"""Methods that know which class they explain."""
+"""Methods that depend on the class that they explain."""
 Method = Literal["relevance", "ablation", "rollout", "raw"]
 Control = Literal["random", "centre"]
-"""What methods are compared with: scores that know nothing of the model."""
+"""Baselines for the methods: scores that know nothing of the model."""
 
 
 class Explanation(NamedTuple):
-    """What speaks for a score, and, by methods that know, what against it (negative).
+    """What speaks for a score and, by methods that can tell, against it (negative).
 
     Attributes:
         probabilities: (B, C).
@@ -50,18 +50,18 @@ def explain(
     method: Method | Control = "relevance",
     direction: Tensor | None = None,
 ) -> Explanation:
-    """Classifies faces and says which patches and regions speak for the prediction.
+    """Classifies faces and scores which patches and regions speak for the prediction.
 
     Args:
-        net: The model; it is left as it is found.
+        net: The model; it is left unchanged.
         image: Face crops (B, 3, S, S), RGB in [0, 1].
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        valid: Which regions are there (B, R).
+        valid: Which regions are present (B, R).
         method: "relevance", gradient times attention through all blocks; "rollout", attention through all blocks;
             "raw", attention of the last one; "ablation", the fall of the score when a region's tokens, and the patches
             under it, are masked; and two controls, "random" and "centre".
-        direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for why
-            one and not another. None: the predicted class.
+        direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for one
+            class rather than another. None: the predicted class.
     """
     seen = trace(net, image, boxes, valid)
     return explain_each(net, seen, method, None if direction is None else direction[None])[0]
@@ -92,10 +92,10 @@ def attributed(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields scores of tokens (B, T) and shares of regions (B, R) by a method that has a score for every token."""
     for scores in token_scores(net, seen, directions, method):
-        scores[:, : net.layout.num_prefix] = 0.0  # class and register tokens lie nowhere in the face
+        scores[:, : net.layout.num_prefix] = 0.0  # class and register tokens have no position in the face
         if seen.tokens.valid is not None:
             scores = scores * seen.tokens.valid
-        # A sum would let large regions win by the number of patches under them.
+        # A sum would favour large regions, which cover many patches.
         yield scores, region_means(seen.membership, scores)
 
 
@@ -103,14 +103,14 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
     """Yields scores of every token (B, T) for each direction (E, B, C)."""
     tokens, pool = seen.tokens, seen.pooled.weights
     if method == "random":
-        # The same face always gets the same numbers, other faces get others.
+        # Seeded by the face: it always gets the same numbers.
         generator = torch.Generator().manual_seed(zlib.crc32(tokens.x.detach().float().cpu().numpy().tobytes()))
         yield from torch.rand(len(directions), *tokens.x.shape[:2], generator=generator).to(tokens.x.device)
         return
     if method == "centre":
         half = net.config.img_size / 2
-        apart = (tokens.centres.float() - half).norm(dim=-1) / half
-        yield from (-2 * apart.square()).exp().expand(len(directions), -1, -1).clone()
+        distances = (tokens.centres.float() - half).norm(dim=-1) / half
+        yield from (-2 * distances.square()).exp().expand(len(directions), -1, -1).clone()
         return
     with_pool = [pool] if net.config.head == "query" else []
     for direction in directions:
@@ -120,7 +120,7 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
             depth = len(seen.attention)
             yield relevance(seen.attention, gradients[:depth], pool, *gradients[depth:])
         else:
-            # With a query for each expression: where the queries of the score looked.
+            # With a query per expression: where the queries of this score attended.
             weights = pool.mean(1)  # (B, Q, T)
             one = weights[:, 0] if weights.shape[1] == 1 else (direction.abs()[..., None] * weights).sum(1)
             yield (rollout if method == "rollout" else raw)(seen.attention, one)
@@ -129,8 +129,8 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
 def ablated(net: RegionViT, seen: Trace, directions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields scores of tokens (B, T) and shares of regions (B, R) by `drops`.
 
-    A region's fall is that of its tokens and patches together; each of these has the mean fall of the regions that it
-    belongs to, a patch outside all of them 0.
+    A region's share is the fall when all of its tokens and patches are masked together; a token's score is the mean
+    fall of the regions that it belongs to, 0 outside all of them.
     """
     together = units(net.layout, seen.membership)  # (B, R, T)
     with evaluating(net):

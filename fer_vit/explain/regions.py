@@ -24,10 +24,10 @@ def coverage(grid: tuple[int, int], patch_size: int, boxes: Tensor) -> Tensor:
 
 
 def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
-    """How much of every token belongs to each region: all of its own tokens, patches as far as its box covers them.
+    """How much of every token belongs to each region: 1 for its own tokens, the covered fraction for patches.
 
-    Class and register tokens, which lie nowhere in the face, have 0. Boxes (B, R, 4) are xyxy in crop pixels; those of
-    regions that are not `valid` (B, R) may hold anything.
+    Class and register tokens, which have no position in the face, get 0. Boxes (B, R, 4) are xyxy in crop pixels; where
+    not `valid` (B, R) they may be anything.
     """
     found = torch.zeros(*valid.shape, layout.num_tokens, device=boxes.device)
     found[..., layout.patches] = coverage(layout.grid, patch_size, boxes.masked_fill(~valid[..., None], 0.0))
@@ -38,8 +38,8 @@ def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tenso
 
 
 def units(layout: TokenLayout, membership: Tensor) -> Tensor:
-    """Each region as a set (B, R, T): its own tokens, and the patches of which half or more lie in its box, or else the
-    patch of which most does.
+    """Each region as a set of tokens (B, R, T): its own, and the patches of which half or more lie in its box, or else
+    the patch that it covers most.
     """
     chosen = membership > 0
     if layout.num_patches:

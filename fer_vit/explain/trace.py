@@ -1,4 +1,4 @@
-"""Forward passes for explanations, which leave the model as it was: one that is recorded, others with masked tokens.
+"""Forward passes for explanations, recorded or with masked tokens; they leave the model unchanged.
 
 B images, H heads, T tokens, R regions, C classes, U units: sets of tokens that are masked together.
 """
@@ -39,13 +39,13 @@ class Trace(NamedTuple):
 
 
 def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
-    """Classifies faces and keeps what explanations are made of; arguments as for `RegionViT.forward`.
+    """Classifies faces and records what explanations need; arguments as for `RegionViT.forward`.
 
     Raises:
-        FerVitError: No gradient can be taken.
+        FerVitError: Gradients are disabled by `torch.inference_mode`.
     """
     if torch.is_inference_mode_enabled():
-        raise FerVitError("Explanations take gradients: call this outside of torch.inference_mode().")
+        raise FerVitError("Explanations need gradients: call this outside torch.inference_mode().")
     with evaluating(net), record_attention(net) as attention:
         with torch.no_grad():
             tokens = net.tokenize(image, boxes, valid)
@@ -60,11 +60,11 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
 def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
     """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1.
 
-    timm's attention computes its weights only when it is not fused, and then passes them through `attn_drop`, where a
-    hook sees them. Hard attention masks tokens instead of removing them.
+    timm's attention computes explicit weights only when it is not fused, and passes them through `attn_drop`, where a
+    hook reads them. Hard attention masks tokens instead of removing them.
 
     Raises:
-        RuntimeError: A forward pass ran, or none did, and nothing was recorded.
+        RuntimeError: Nothing was recorded, perhaps because no forward pass ran.
     """
     recorded: list[Tensor] = []
 
@@ -89,7 +89,7 @@ def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Puts a model into evaluation mode, and afterwards each of its modules back into the mode it had."""
+    """Puts a model into evaluation mode, and each of its modules back into its previous mode afterwards."""
     training = [module for module in net.modules() if module.training]
     net.eval()
     try:
@@ -100,7 +100,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def masked_logits(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
-    """Logits (B, C) without the tokens that are `hidden` (B, T); class and register tokens always stay."""
+    """Logits (B, C) without the tokens that are `hidden` (B, T); class and register tokens are never hidden."""
     valid = ~hidden if tokens.valid is None else tokens.valid & ~hidden
     valid[:, : net.layout.num_prefix] = True
     return net.forward_head(net.forward_features(tokens._replace(valid=valid))).float()
@@ -109,9 +109,9 @@ def masked_logits(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
 def drops(net: RegionViT, tokens: Tokens, units: Tensor) -> Tensor:
     """How much the logits of a model in evaluation mode fall when each unit (B, U, T) is masked alone: (B, U, C).
 
-    Exact, because the model has a mask for what is not there; negative where a logit rises.
+    Exact, because the model can mask tokens; negative where a logit rises.
     """
-    # Not the logits of a trace: other kernels may have computed them, and in bfloat16 the difference would count.
+    # Not the logits of a trace: other kernels may have computed them, which matters in bfloat16.
     intact = net.forward_head(net.forward_features(tokens)).float()
     falls = [intact - masked_logits(net, tokens, unit) for unit in units.unbind(1)]
     return torch.stack(falls, dim=1) if falls else intact.new_zeros(len(intact), 0, intact.shape[1])

@@ -16,8 +16,8 @@ class CropSpec:
 
     size: int  # side S of the square crop in pixels
     regions: tuple[str, ...] = DEFAULT_REGIONS
-    align: Align = "landmarks"  # turn and scale every face onto the template; "crop": take images as they are framed
-    template: tuple[tuple[float, float], ...] = TEMPLATE  # place of the landmarks (5, 2) as fractions of the side
+    align: Align = "landmarks"  # turn and scale every face onto the template; "crop": take images as they are
+    template: tuple[tuple[float, float], ...] = TEMPLATE  # the landmarks (5, 2) as fractions of the side
 
 
 def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: bool) -> tuple[Image, Array, Array]:
@@ -25,13 +25,13 @@ def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: boo
 
     Args:
         image: The image (H, W, 3), RGB uint8.
-        landmarks: Points (5, 2) in the image, or None: then all of the image is taken.
+        landmarks: Points (5, 2) in the image; None takes all of the image.
         spec: Size S, regions and alignment.
-        framed: The image is the crop of one face already, so that a model with `align` "crop" takes all of it.
+        framed: Whether the image is a face crop already, all of which a model with `align` "crop" takes.
 
     Returns:
-        The crop (S, S, 3), the landmarks in it (5, 2), without known ones where the template has them, and the matrix
-        (2, 3) from image to crop pixels.
+        The crop (S, S, 3), the landmarks in it (5, 2), the template's if none are given, and the matrix (2, 3)
+        from image to crop pixels.
     """
     if landmarks is None or (framed and spec.align == "crop"):
         to_crop = fit_matrix(image, spec.size)
@@ -50,7 +50,7 @@ def place_regions(landmarks: Array, spec: CropSpec) -> tuple[NDArray[np.float32]
 
 
 BORDER = cv2.BORDER_REPLICATE
-"""Outside an image its border is repeated: an edge that the camera never saw would look like a contour of the face."""
+"""Outside an image its border is repeated: an artificial edge would look like a contour of the face."""
 INTERPOLATION = cv2.INTER_CUBIC
 """Linear interpolation would blur small faces."""
 
@@ -63,7 +63,7 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     m = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
     if 0 < scale < 0.5:
-        image, m = _window(image, m, size, margin=2 / scale)  # a face is little of a photo
+        image, m = _window(image, m, size, margin=2 / scale)  # a face is a small part of a photo
         # Twice the target's resolution remains for the warp itself.
         height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
         reduced = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
@@ -75,7 +75,7 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
 
 
 def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Image, Array]:
-    """Cuts out what a crop shows of an image, with a margin in pixels; returns it with the matrix from there."""
+    """Cuts an image to what a crop shows, plus a margin in pixels; returns it and the matrix from it to the crop."""
     corners = apply(invert(matrix), [(0, 0), (size, 0), (0, size), (size, size)])
     end = np.array(image.shape[1::-1])
     start = np.clip(np.floor(corners.min(0) - margin), 0, end - 1).astype(int)

@@ -18,27 +18,27 @@ YUNET_URL = (
 YUNET_SHA256 = "ebafce4e3c118d6554634be5c27ab333b4c047a9a8c3faf1d7cf93101c22f0f0"
 
 MIN_SIDE, MAX_SIDE = 224, 1280
-"""The longer side of what YuNet sees, in pixels.
+"""The longer side of the images that YuNet gets, in pixels.
 
 At 224 it finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks lie on the eyes of
 the mean aligned face; at 160 they come out 11 % too far apart. Mirrored images agree better as well (median 1.3 against
-1.9 pixels of 48). At 1280 it finds faces from about a hundredth of a photo's longer side on.
+1.9 pixels of 48). At 1280 it finds faces down to about a hundredth of a photo's longer side.
 """
 
 CROP_SCORE = 0.3
-"""Lowest score in an image that is known to hold a face: found in 99.8 % of FERPlus' crops, at 0.6 in 98.8 %."""
+"""Minimum score in images known to hold a face: finds one in 99.8 % of FERPlus' crops; 0.6 does in 98.8 %."""
 
 
 class Face(NamedTuple):
     """A face in an image, in the image's own pixels."""
 
-    box: Array  # xyxy (4,); may reach over the image's border
+    box: Array  # xyxy (4,); may extend beyond the image
     landmarks: Array  # (5, 2) in the order of `geometry.LANDMARKS`
-    score: float  # certainty in [0, 1]
+    score: float  # in [0, 1]
 
 
 class Detector(Protocol):
-    """Finds the faces of an image. Picklable, so that worker processes can be handed one."""
+    """Finds the faces in an image. Picklable, so that it can be sent to worker processes."""
 
     def __call__(self, image: Image) -> list[Face]:
         """Returns the faces of an image (H, W, 3), best score first."""
@@ -48,7 +48,7 @@ class Detector(Protocol):
 class YuNet:
     """YuNet (Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector") through `cv2.FaceDetectorYN`.
 
-    It leaves out faces with a score below `min_score`; for crops that hold a face see `CROP_SCORE`.
+    It drops faces with a score below `min_score`; for crops that hold a face see `CROP_SCORE`.
     """
 
     def __init__(self, path: Path | None = None, min_score: float = 0.6) -> None:
@@ -64,14 +64,14 @@ class YuNet:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
         longest = max(image.shape[:2])
         fine = _resize(image, min(max(longest, MIN_SIDE), MAX_SIDE))
-        faces = self._look(fine, image)
+        faces = self._detect(fine, image)
         if longest > MIN_SIDE:
-            # A face of more than some 500 pixels is detected in fragments, so large ones are taken from a small copy.
-            large = [face for face in self._look(_resize(fine, MIN_SIDE), image) if _side(face) > longest / 3]
+            # A face of more than about 500 pixels is detected in fragments, so large ones are taken from a small copy.
+            large = [face for face in self._detect(_resize(fine, MIN_SIDE), image) if _side(face) > longest / 3]
             faces = large + [face for face in faces if not any(_centre_within(face, other) for other in large)]
         return sorted(faces, key=lambda face: (-face.score, *face.box))
 
-    def _look(self, small: Image, image: Image) -> list[Face]:
+    def _detect(self, small: Image, image: Image) -> list[Face]:
         """Returns the faces that are found in a resized copy of an image, in the image's own pixels."""
         if self._net is None:
             self._net = self._load()
@@ -79,7 +79,7 @@ class YuNet:
         found = self._net.detect(np.ascontiguousarray(small[..., ::-1]))[1]  # (F, 15): x, y, w, h, 5 x (x, y), score
         if found is None:
             return []
-        # Mirrored images show no constant shift between YuNet's coordinates and ours, so no half pixel is added.
+        # Mirrored images show no constant offset between YuNet's coordinates and ours, so no half pixel is added.
         points = found[:, :14].reshape(-1, 7, 2).astype(float) * _scale(small, image)
         return [
             Face(np.concatenate([p[0], p[0] + p[1]]), p[2:], float(score))
@@ -126,12 +126,12 @@ def _centre_within(face: Face, other: Face) -> bool:
 
 
 def _scale(small: Image, image: Image) -> Array:
-    """Returns the factors (2,) for x and y that carry the points of a resized image back to the image."""
+    """Returns the factors (2,) for x and y that map points of a resized image back to the image."""
     return np.array([image.shape[1] / small.shape[1], image.shape[0] / small.shape[0]])
 
 
 def _resize(image: Image, side: int) -> Image:
-    """Brings the longer side to `side` pixels: enlarged by bicubic interpolation, reduced by area averaging."""
+    """Scales the longer side to `side` pixels: enlarged by bicubic interpolation, reduced by area averaging."""
     scale = side / max(image.shape[:2])
     height, width = (max(1, round(length * scale)) for length in image.shape[:2])
     method = cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA
@@ -142,12 +142,12 @@ def yunet_path() -> Path:
     """Returns the checked YuNet file: `$FER_VIT_YUNET`, else the cached one, else downloaded into the cache.
 
     The cache is `$FER_VIT_CACHE`, else the user's (`~/.cache/fer-vit` on Linux). Several processes may download at
-    once; nothing gets there but the right file, and a damaged one is fetched again.
+    once; only a file with the right hash is kept, and a damaged one is fetched again.
 
     Raises:
-        FerVitError: The named file is missing or another one, or the download failed.
+        FerVitError: The file named is missing or has another hash, or the download failed.
     """
-    import pooch  # not before it is needed
+    import pooch  # only here: it takes time to import
 
     name = YUNET_URL.rpartition("/")[2]
     if named := os.environ.get("FER_VIT_YUNET"):
@@ -172,13 +172,13 @@ def yunet_path() -> Path:
 
 
 def _stay_on_https(response: Any, **_: Any) -> None:
-    """Refuses a redirect away from https, which requests would follow."""
-    if response.is_redirect and not (place := urljoin(response.url, response.headers["location"])).startswith("https:"):
-        raise OSError(f"{response.url} redirects to {place}, which is not https")
+    """Refuses a redirect away from https, which `requests` would follow."""
+    if response.is_redirect and not (goal := urljoin(response.url, response.headers["location"])).startswith("https:"):
+        raise OSError(f"{response.url} redirects to {goal}, which is not https")
 
 
 def _readable_by_all(path: str, action: str, _: object) -> str:
-    """Lets other users of a shared cache read what pooch has just downloaded for this one alone."""
+    """Lets other users of a shared cache read a new download, which pooch makes private to this user."""
     if action != "fetch":
         os.chmod(path, 0o644)
     return path

@@ -1,9 +1,9 @@
-"""What an encoded image says of itself, read without decoding: a few bytes can claim more pixels than memory holds.
+"""Reads an image's size from its header, without decoding: a few bytes can claim more pixels than memory holds.
 
-OpenCV has a limit of its own (`OPENCV_IO_MAX_IMAGE_PIXELS`), which is not enough: it is fixed when a process first
-imports cv2, holds for the user's own images too, and counts the pixels of a JPEG after its reduction (4.12, 5.0).
+OpenCV has a limit of its own (`OPENCV_IO_MAX_IMAGE_PIXELS`), which does not suffice: it is fixed when a process first
+imports cv2, applies to the user's own images too, and counts the pixels of a JPEG after its reduction (4.12, 5.0).
 
-Formats that are not listed here reach no decoder, so that a stranger's file cannot choose one that is rarely used.
+Formats that are not listed here reach no decoder, so that a stranger's file cannot pick a rarely used one.
 Pillow would read the sizes in 30 microseconds, nearly as long as a small PNG takes to decode; this takes one or two.
 """
 
@@ -19,10 +19,10 @@ JPEG = b"\xff\xd8\xff"
 MARKER = re.compile(rb"\xff([\x01-\xfe])")
 """The start of a JPEG's segment; among compressed pixels every 0xff is followed by 0x00."""
 START_OF_SCAN, END = 0xDA, 0xD9
-ALONE = frozenset((0x01, *range(0xD0, 0xD8)))
-"""Markers without contents."""
+NO_PAYLOAD = frozenset((0x01, *range(0xD0, 0xD8)))
+"""Markers without a payload."""
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of a JPEG's size, one for each kind of compression."""
+"""Markers of segments that give a JPEG's size, one for each kind of compression."""
 PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))
 """Those that are not progressive."""
 
@@ -30,14 +30,14 @@ WIDTH, HEIGHT = 256, 257
 """The tags of a TIFF's size."""
 INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
 """The types in which a TIFF may give its size."""
-MOST_ENTRIES = 4096
-"""libtiff reads no directory that has more."""
+MAX_ENTRIES = 4096
+"""libtiff refuses directories with more."""
 
 
 def image_size(data: bytes) -> Size | None:
-    """Reads the size that an encoded image claims; None if its format is unknown or its header truncated.
+    """Reads the size that an encoded image claims; None if its format is unknown or its header is truncated.
 
-    (0, 0) stands for a size that the format or its decoder limits to 16,384 x 16,384 pixels.
+    (0, 0) means that the format or its decoder already limits the size to 16,384 x 16,384 pixels.
     """
     for signature, read in READERS.items():
         if re.match(signature, data, re.DOTALL):
@@ -51,7 +51,7 @@ def image_size(data: bytes) -> Size | None:
 def count_scans(data: bytes) -> int:
     """Returns how many times a decoder goes over the pixels of a JPEG; 0 for other formats.
 
-    A progressive JPEG is decoded in scans, each finer than the last, and a scan of all pixels may have few bytes.
+    A progressive JPEG is decoded in scans, each finer than the last, and a scan of all pixels can be a few bytes long.
     """
     scans, components = 0, b""
     for marker, at in _markers(data) if data.startswith(JPEG) else ():
@@ -59,7 +59,7 @@ def count_scans(data: bytes) -> int:
             components = data[at + 7 : at + 8]
         if marker == START_OF_SCAN:
             scans += 1
-            if data[at + 2 : at + 3] == components:  # one scan has all of them
+            if data[at + 2 : at + 3] == components:  # one scan holds all of them
                 break
     return scans
 
@@ -73,12 +73,12 @@ def _jpeg(data: bytes) -> Size | None:
 
 
 def _markers(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the markers of a JPEG as libjpeg finds them, each with the offset of its contents."""
+    """Yields the markers of a JPEG as libjpeg finds them, each with the offset of its payload."""
     at = len(JPEG) - 1
     while (found := MARKER.search(data, at)) and (marker := found[1][0]) != END:
         at = found.end()
         yield marker, at
-        if marker not in ALONE:
+        if marker not in NO_PAYLOAD:
             at += int.from_bytes(data[at : at + 2], "big")
 
 
@@ -102,7 +102,7 @@ def _tiff(data: bytes) -> Size:
     (entries,) = unpack_from(order + ("Q" if large else "H"), data, start)
     first, step, value = (start + 8, 20, 12) if large else (start + 2, 12, 8)
     sides = {WIDTH: 0, HEIGHT: 0}
-    for at in range(first, first + step * min(entries, MOST_ENTRIES), step):
+    for at in range(first, first + step * min(entries, MAX_ENTRIES), step):
         tag, kind = unpack_from(order + "HH", data, at)
         if tag in sides:  # the largest of several: decoders differ in which one they take
             sides[tag] = max(sides[tag], unpack_from(order + INTEGERS[kind], data, at + value)[0])
@@ -116,6 +116,6 @@ READERS: dict[bytes, Callable[[bytes], Size | None]] = {
     rb"GIF8[79]a": lambda data: unpack_from("<HH", data, 6),
     rb"BM": _bmp,
     rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]": _tiff,
-    rb"....ftyp": lambda _: (0, 0),  # AVIF: libavif itself refuses what is larger
+    rb"....ftyp": lambda _: (0, 0),  # AVIF: libavif itself refuses larger ones
 }
-"""How each format says its size, by what a file begins with, as a regular expression."""
+"""The reader of each format's size, by the signature of its files, a regular expression."""

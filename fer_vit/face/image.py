@@ -17,23 +17,23 @@ from fer_vit.geometry import Image
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif")
 )
-"""What counts as an image in a folder, in lower case, whether or not it can be decoded."""
+"""Suffixes, in lower case, of the files in a folder that count as images, decodable or not."""
 REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}
-"""OpenCV's flags for a smaller image; its named constants are for grey or BGR."""
+"""OpenCV's flags for decoding at a fraction of the size; its named constants are for grey or BGR."""
 ORIENTATION = Base.Orientation
 MAX_PIXELS = 2**28
 """Larger images are not decoded: a file of 68 bytes can claim 4,295 megapixels.
 
-16,384 x 16,384 pixels are what AVIF's decoder allows by itself, and slightly more than WebP can hold; the largest
-photos of a phone have 201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AVIF: sixteen, 4.2 GB).
+16,384 x 16,384 pixels are the limit of AVIF's decoder, and slightly more than WebP can hold; the largest photos of
+phones have 201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AVIF: sixteen, 4.2 GB).
 """
 MAX_SCANS = 100
-"""JPEGs of more scans are not decoded: 300 bytes send the decoder over all pixels once more. Ten are usual."""
+"""JPEGs with more scans are not decoded: 300 bytes make the decoder process all pixels once more. Ten are usual."""
 UNREADABLE = "not an image that can be decoded"
 
 
 class ImageError(FerVitError):
-    """An image that cannot be read; the message is the reason alone, without the path."""
+    """An image that cannot be read; the message is only the reason, without the path."""
 
 
 def decode_image(data: bytes, reduction: int = 1) -> Image:
@@ -44,8 +44,7 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 
     Args:
         data: The file's bytes.
-        reduction: How many pixels of the image become one, each way: 1, 2, 4 or 8. A JPEG is then decoded in a third of
-            the time or less.
+        reduction: Divides width and height: 1, 2, 4 or 8. A reduced JPEG is decoded in a third of the time or less.
 
     Returns:
         RGB uint8 (H, W, 3).
@@ -66,9 +65,9 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 
 
 def check_cost(data: bytes) -> None:
-    """Raises ImageError for an encoded image that would take too much memory or time, or is of no known format.
+    """Raises ImageError for an encoded image that would take too much memory or time, or has an unknown format.
 
-    The full size counts, however much smaller it is decoded: a progressive JPEG is held in full in any case.
+    The full size counts even if the image is decoded smaller: a progressive JPEG is held in full in any case.
     """
     size = image_size(data)
     if size is None:
@@ -80,23 +79,23 @@ def check_cost(data: bytes) -> None:
         raise ImageError(f"too many scans of a JPEG: {scans:,}, the limit is {MAX_SCANS}")
 
 
-def reduction_to(data: bytes, least: int) -> int:
-    """Returns the strongest reduction that leaves an encoded JPEG's longer side at least so many pixels.
+def reduction_to(data: bytes, min_side: int) -> int:
+    """Returns the strongest reduction that leaves the longer side of an encoded JPEG at least `min_side` pixels.
 
-    1 for other formats, which are decoded in full anyway, and for a JPEG that EXIF turns and whose sides the reduction
-    does not divide: the padding at their end would come to the front and shift the image.
+    1 for other formats, which are decoded in full anyway. Never one that does not divide the sides of a JPEG that EXIF
+    rotates: the padding at the end would come to the front and shift the image.
     """
     try:
         # Reads the header only. `Image.open` would refuse the large photos that need this most.
         image = JpegImageFile(io.BytesIO(data))
         turned = image.getexif().get(ORIENTATION, 1) != 1
-    except Exception:  # Pillow raises many kinds for broken headers
+    except Exception:  # Pillow raises many types for broken headers
         return 1
     return max(
         factor
         for factor in REDUCED
         if factor == 1
-        or (max(image.size) >= least * factor and not (turned and any(side % factor for side in image.size)))
+        or (max(image.size) >= min_side * factor and not (turned and any(side % factor for side in image.size)))
     )
 
 
@@ -108,20 +107,20 @@ def read_image(path: Path) -> Image:
 def read_bytes(path: Path) -> bytes:
     """Reads a file. Raises ImageError when it cannot be read."""
     if path.exists() and not path.is_file():
-        raise ImageError("not a regular file")  # reading a pipe would wait for ever
+        raise ImageError("not a regular file")  # reading a pipe could block forever
     try:
         return path.read_bytes()
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error
     except ValueError as error:  # a NUL byte in the path
-        raise ImageError("not a name that a file can have") from error
+        raise ImageError("not a valid file name") from error
 
 
 def to_rgb(array: NDArray[np.generic]) -> Image:
-    """Takes an image in memory as RGB uint8 (H, W, 3): grey is repeated, alpha left out.
+    """Converts an image in memory to RGB uint8 (H, W, 3): grey is repeated, alpha dropped.
 
     Raises:
-        FerVitError: It is not uint8, or has another shape than these.
+        FerVitError: It is not uint8, or is of another shape.
     """
     if array.dtype != np.uint8 or array.ndim < 2 or not array.size or array.shape[2:] not in ((), (1,), (3,), (4,)):
         raise FerVitError(

@@ -1,7 +1,7 @@
 """Facial regions: square boxes placed by five landmarks in the face's own frame.
 
-The frame has its unit in the face (the larger of eye distance and eye-to-mouth distance, so that neither a turned nor a
-nodding head shrinks it) and its axes along and across the line through the eyes. Left and right are the person's.
+The frame's unit is the larger of eye distance and eye-to-mouth distance, so that neither a turned nor a nodding head
+shrinks it; its axes lie along and across the line through the eyes. Left and right are the person's.
 """
 
 from collections.abc import Sequence
@@ -49,10 +49,10 @@ def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -
     """Places R regions on a face with landmarks (5, 2) in pixels.
 
     Returns:
-        Boxes (R, 4), xyxy in pixels. They may reach over the image's border.
+        Boxes (R, 4), xyxy in pixels. They may extend beyond the image.
 
     Raises:
-        FerVitError: A name is not a region, or comes twice.
+        FerVitError: A name is not a region, or is there twice.
     """
     weights, offsets, sides = _tables(tuple(names))
     points = np.asarray(landmarks, float)
@@ -77,18 +77,18 @@ def _tables(names: tuple[str, ...]) -> tuple[Array, Array, Array]:
 
 
 def visible(boxes: NDArray[np.float32], size: int) -> NDArray[np.bool_]:
-    """Tells which boxes (R, 4) a square image can be cropped to (R,): at least two pixels wide, with the centre inside.
+    """Tells (R,) which boxes (R, 4) show part of a square image: at least two pixels wide, with the centre inside.
 
-    The centre of a box that is not finite is inside of nothing.
+    A box that is not finite is not visible.
     """
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
     return ((centres >= 0) & (centres < size)).all(1) & (boxes[:, 2] - boxes[:, 0] >= 2)
 
 
 def check_regions(names: Sequence[str]) -> None:
-    """Raises FerVitError when a name is not a region or comes twice."""
+    """Raises FerVitError when a name is not a region or is there twice."""
     unknown = [name for name in names if name not in REGIONS]
     if unknown:
-        raise FerVitError(f"Expected regions out of {', '.join(REGIONS)}, but got `{unknown[0]}`.")
+        raise FerVitError(f"Expected regions from {', '.join(REGIONS)}, but got `{unknown[0]}`.")
     if len(set(names)) < len(names):
         raise FerVitError(f"Expected every region once, but got {', '.join(names)}.")

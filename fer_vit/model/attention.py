@@ -1,6 +1,6 @@
 """Attention by dot product, additive scores or a Gaussian kernel; each is an `attn_layer` of timm's blocks.
 
-B images, H heads, T tokens, d = D / H width of a head, D width.
+B images, H heads, T tokens, D width, d = D / H the width of a head.
 """
 
 import math
@@ -19,7 +19,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Softmax of scores (..., T) where the mask, broadcastable to them, is True; 0 elsewhere, even for a whole row."""
     if mask is None:
         return scores.softmax(-1)
-    # The lowest number instead of minus infinity: a row of minus infinities would be NaN, backwards too.
+    # The lowest number instead of minus infinity: a row of minus infinities would give NaN, in the gradient too.
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~mask, 0.0)
 
 
@@ -31,17 +31,17 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 class DotAttention(Attention):
     """Scaled dot-product attention (Vaswani et al. 2017): timm's layer and forward pass, to the last bit.
 
-    What it adds is asked for from outside (hard attention, other scores below) and costs the forward pass nothing.
+    What it adds is for hard attention and the scores below; the forward pass does not change.
     """
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor | None:
-        """What timm's blocks hand on as `attn_mask`: True for the tokens that are there (B, 1, 1, T); None for all."""
+        """What timm's blocks pass on as `attn_mask`: True for the tokens present (B, 1, 1, T); None for all."""
         return None if tokens.valid is None else tokens.valid[:, None, None, :]
 
-    def project(self, x: Tensor, part: int) -> Tensor:
-        """Queries (part 0), keys (1) or values (2) of tokens: (B, T, D) -> (B, H, T, d)."""
-        rows = slice(part * self.attn_dim, (part + 1) * self.attn_dim)
+    def project(self, x: Tensor, which: int) -> Tensor:
+        """Queries (0), keys (1) or values (2) of tokens: (B, T, D) -> (B, H, T, d)."""
+        rows = slice(which * self.attn_dim, (which + 1) * self.attn_dim)
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return split_heads(F.linear(x, self.qkv.weight[rows], bias), self.num_heads)
 
@@ -71,11 +71,11 @@ class AdditiveAttention(DotAttention):
     """Additive attention: score of query q and key k is v . tanh(q + k), with a v for each head.
 
     Bahdanau, Cho & Bengio, "Neural Machine Translation by Jointly Learning to Align and Translate" (ICLR 2015). q and k
-    are linear in the tokens, as W s and U h are there.
+    are linear in the tokens, like W s and U h in the paper.
     """
 
-    def __init__(self, dim: int, num_heads: int = 8, **how: object) -> None:
-        super().__init__(dim, num_heads, **how)
+    def __init__(self, dim: int, num_heads: int = 8, **options: object) -> None:
+        super().__init__(dim, num_heads, **options)
         self.v = nn.Parameter(torch.empty(num_heads, self.head_dim, 1))
         nn.init.normal_(self.v, std=1 / math.sqrt(self.head_dim))
 
@@ -89,23 +89,23 @@ class AdditiveAttention(DotAttention):
 
 
 class GaussianAttention(DotAttention):
-    """Nadaraya-Watson regression as attention: weights fall with the distance r of two tokens in the face.
+    """Nadaraya-Watson regression as attention: weights fall with the distance r between two tokens in the face.
 
     Score -r^2 / (2 w^2), with a width w in pixels for each head, learned as its logarithm. Nadaraya, "On Estimating
-    Regression", and Watson, "Smooth Regression Analysis" (both 1964). What the tokens contain decides nothing, so there
-    are no queries and keys. A missing token is infinitely far away.
+    Regression", and Watson, "Smooth Regression Analysis" (both 1964). The content of tokens plays no part, so
+    there are no queries and keys. A missing token is infinitely far away.
     """
 
-    def __init__(self, dim: int, num_heads: int = 8, qkv_bias: bool = False, **how: object) -> None:
-        super().__init__(dim, num_heads, **how)
+    def __init__(self, dim: int, num_heads: int = 8, qkv_bias: bool = False, **options: object) -> None:
+        super().__init__(dim, num_heads, **options)
         del self.qkv, self.q_norm, self.k_norm
         self.value = nn.Linear(dim, self.attn_dim, bias=qkv_bias)
-        # From less than a patch to more than a small crop, so that heads begin with different jobs.
+        # From less than a patch to more than a small crop, so that heads start out different.
         self.log_width = nn.Parameter(torch.linspace(math.log(4.0), math.log(128.0), num_heads))
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor:
-        """Squared distances of the tokens' centres in pixels (B, 1, T, T), infinite to those that are not there."""
+        """Squared distances of the tokens' centres in pixels (B, 1, T, T), infinite to missing ones."""
         centres = tokens.centres.float()  # squares of pixels are too large for float16
         difference = centres[:, :, None] - centres[:, None]  # (B, T, T, 2)
         squared = difference.square().sum(-1)
@@ -129,7 +129,7 @@ class GaussianAttention(DotAttention):
 
 
 def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
-    """Switches torch's fused attention, whose weights cannot be seen, on or off; returns each layer's former choice."""
+    """Switches torch's fused attention, which hides its weights, on or off; returns each layer's previous setting."""
     before = {name: module.fused_attn for name, module in model.named_modules() if hasattr(module, "fused_attn")}
     for name in before:
         setattr(model.get_submodule(name), "fused_attn", fused)  # noqa: B010 - mypy takes a module's attributes for tensors
@@ -137,12 +137,12 @@ def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
 
 
 LONG = 200
-"""Tokens from which on fused attention is the faster one on CPUs."""
+"""Number of tokens from which fused attention is faster on CPUs."""
 
 
 def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = False) -> bool:
     """Tells whether torch's fused attention is faster than explicit products, as docs/benchmarks.md measures it.
 
-    With bfloat16 products its backward pass on CPUs is slow.
+    Its backward pass in bfloat16 is slow on CPUs.
     """
     return device.type != "cpu" or (tokens >= LONG and not trains_in_bf16)

@@ -1,4 +1,4 @@
-"""timm's vision transformer as a configuration asks for it; whatever of timm has no public name is used here alone."""
+"""timm's vision transformer as configured; the only file that uses private names of timm."""
 
 from pathlib import Path
 from pickle import UnpicklingError
@@ -28,7 +28,7 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     """Creates the timm vision transformer that a configuration describes, with its attention, blocks and classifier.
 
     timm resamples pretrained position embeddings and patch kernels where image or patch size differ from its own.
-    Raises FerVitError when the name is not a timm vision transformer, or the choices do not fit together.
+    Raises FerVitError when the name is not a timm vision transformer, or settings contradict each other.
     """
     check_config(config)
     try:
@@ -47,11 +47,11 @@ def prepend_prefix(vit: VisionTransformer, patches: Tensor) -> Tensor:
     """Adds positions to patches (B, N, D) and puts class and register tokens before them: (B, prefix + N, D)."""
     # No public name: timm does it inside `forward_features`. Models differ in whether prefix tokens have positions.
     x: Tensor = vit._pos_embed(patches)
-    return vit.pos_drop(x) if vit.pos_embed is None else x  # timm drops after adding positions
+    return vit.pos_drop(x) if vit.pos_embed is None else x  # timm applies dropout after adding positions
 
 
 def _timm_options(config: RegionViTConfig) -> dict[str, object]:
-    """Returns a configuration in the words of `timm.create_model`; what is None stays as the backbone has it."""
+    """Returns a configuration as arguments of `timm.create_model`; without None, which keeps the backbone's own."""
     options: dict[str, object] = {
         **{name: getattr(config, name) for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")},
         **dict.fromkeys(("pos_drop_rate", "proj_drop_rate", "attn_drop_rate"), config.dropout),
@@ -75,7 +75,7 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
 
 
 def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
-    """Raises FerVitError when a configuration does not fit what its backbone turned out to be."""
+    """Raises FerVitError when a configuration does not fit its backbone."""
     if not isinstance(vit, VisionTransformer):
         raise FerVitError(f"Expected a plain timm vision transformer as backbone, but {config.backbone} is not one.")
     if config.needs_own_blocks:
@@ -88,13 +88,13 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
             f"Expected network.keep_rate to have a number for each of the {depth} blocks, but got {len(rates)}."
         )
     if rates and not vit.has_class_token:
-        raise FerVitError(f"network.keep_rate asks the class token, but {config.backbone} has none.")
+        raise FerVitError(f"network.keep_rate ranks patches by the class token, but {config.backbone} has none.")
     if config.tokens == "region" and not vit.num_prefix_tokens:  # a face without landmarks would have no token
         raise FerVitError(f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1.")
 
 
 def _check_replaceable(name: str) -> None:
-    """Raises FerVitError when a backbone has blocks of its own kind, which would silently become plain ones."""
+    """Raises FerVitError when a backbone has special blocks, which would silently be replaced by plain ones."""
     with torch.device("meta"):
         vit = timm.create_model(name, depth=1)
     if type(vit.blocks[0]) is not Block or type(vit.blocks[0].attn) is not Attention:

@@ -14,15 +14,15 @@ class PreNormBlock(Block):
     """timm's block, to the last bit: normalisation before attention and feed-forward (ViT)."""
 
     def class_attention(self, x: Tensor, relation: Tensor | None) -> Tensor:
-        """Attention of the class token to each token (B, T), mean over heads, of the block's input x (B, T, D)."""
+        """Attention of the class token to each token (B, T), averaged over heads, for the block's input x (B, T, D)."""
         return self.attn.weights(self.norm1(x), relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
 
 
 class PostNormBlock(Block):
     """The block of "Attention Is All You Need": normalisation after each residual sum, ReLU in the feed-forward."""
 
-    def __init__(self, *args: object, **how: object) -> None:
-        super().__init__(*args, **{**how, "act_layer": nn.ReLU})
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **{**options, "act_layer": nn.ReLU})
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
@@ -30,7 +30,7 @@ class PostNormBlock(Block):
         return self.norm2(x + self.drop_path2(self.ls2(self.mlp(x))))  # type: ignore[no-any-return]
 
     def class_attention(self, x: Tensor, relation: Tensor | None) -> Tensor:
-        """Attention of the class token to each token (B, T), mean over heads, of the block's input x (B, T, D)."""
+        """Attention of the class token to each token (B, T), averaged over heads, for the block's input x (B, T, D)."""
         return self.attn.weights(x, relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
 
 
@@ -46,10 +46,10 @@ class CrossAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries (B, Q, D) look at those tokens of the memory (B, T, D) that are there (B, T).
+        """Queries (B, Q, D) attend to the tokens of the memory (B, T, D) that are present (B, T).
 
         Returns:
-            The new queries (B, Q, D), and their weights over the memory (B, H, Q, T). A face without any memory has 0.
+            The new queries (B, Q, D), and their weights over the memory (B, H, Q, T). With no token present they are 0.
         """
         q, k, v = (split_heads(part, self.num_heads) for part in (self.q(x), *self.kv(memory).chunk(2, dim=-1)))
         weights = masked_softmax(self.scale * q @ k.transpose(-2, -1), valid[:, None, None])
@@ -59,7 +59,7 @@ class CrossAttention(nn.Module):
 class DecoderBlock(nn.Module):
     """A Transformer decoder layer: self-attention, cross-attention and feed-forward, each with normalisation before.
 
-    `causal`: each query sees itself and those before it, not those behind it.
+    `causal`: each query sees itself and those before it, not those after it.
     """
 
     def __init__(self, dim: int, num_heads: int, causal: bool = False) -> None:
@@ -73,7 +73,7 @@ class DecoderBlock(nn.Module):
         self.mlp = Mlp(dim, 4 * dim)
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries look at one another and then at the memory; arguments and results as `CrossAttention`'s."""
+        """Queries attend to one another and then to the memory; arguments and results as for `CrossAttention`."""
         x = x + self.self_attn(self.norm1(x), is_causal=self.causal)
         found, weights = self.cross_attn(self.norm2(x), memory, valid)
         x = x + found

@@ -26,16 +26,16 @@ def choose_position(config: RegionViTConfig, dim: int, patch_size: int) -> Posit
 
 
 def fix_positions(vit: VisionTransformer, code: Tensor) -> None:
-    """Puts fixed codes (N, D) in the place of the learned patch positions; prefix tokens keep none."""
+    """Replaces the learned patch positions by fixed codes (N, D); prefix tokens get none."""
     full = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
     full[0, -len(code) :] = code
     vit.pos_embed = nn.Parameter(full, requires_grad=False)
 
 
 def create_region_embed(vit: VisionTransformer, config: RegionViTConfig, position: Position | None) -> RegionEmbed:
-    """Creates the embedding of regions: weights of its own, which start as the patch embedding's (maybe pretrained).
+    """Creates the embedding of regions: its own weights, initialised from the patch embedding (maybe pretrained).
 
-    Regions that are cut from the stem's features, where half a patch is a cell, become a token by 3 x 3 cells.
+    For regions cut from the stem's features, where a cell is half a patch, 3 x 3 cells become a token.
     """
     stem: Any = vit.patch_embed
     grid, side, stride = config.region_grid, stem.patch_size[0], 1.0
@@ -50,7 +50,7 @@ def create_region_embed(vit: VisionTransformer, config: RegionViTConfig, positio
 
 
 def remove_patches(vit: VisionTransformer, region_source: str) -> None:
-    """Takes away what only patch tokens need."""
+    """Removes what only patch tokens need."""
     if region_source == "stem":
         vit.patch_embed.late = NoPatches(vit.embed_dim)
     else:
@@ -74,5 +74,5 @@ def create_pool(vit: VisionTransformer, config: RegionViTConfig, num_classes: in
 
 
 def kept_patches(patches: int, rate: float) -> int:
-    """Returns how many of some patches a rate keeps: rounded up, but for what floating point adds to a whole number."""
+    """Returns how many of `patches` a keep rate keeps: rounded up, floating-point error aside."""
     return math.ceil(patches * rate - 1e-9)

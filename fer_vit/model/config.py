@@ -1,4 +1,4 @@
-"""What a RegionViT is made of: every choice, as plain values."""
+"""The configuration of a RegionViT, as plain values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ RANGES = {
     "dropout": (0, 1),
     "drop_path_rate": (0, 1),
 }
-"""Least and most: a stranger's file must not make a machine compute for hours before its weights are read."""
+"""Smallest and largest values: a stranger's file must not cost hours before its weights are read."""
 
 
 @dataclass(frozen=True)
 class RegionViTConfig:
-    """Everything that shapes a RegionViT. None keeps what the backbone has by its name.
+    """Everything that shapes a RegionViT. None keeps the backbone's own value.
 
     Attributes:
         backbone: Name of a timm vision transformer, for example vit_tiny_patch16_224 or vit_small_patch16_224.
@@ -35,23 +35,23 @@ class RegionViTConfig:
         embed_dim: Width D, a multiple of 4.
         depth: Number of blocks.
         num_heads: Heads per block.
-        stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions for small images from scratch.
+        stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions, for training on small images.
         tokens: What the encoder reads: "patch", "region" or "both".
         regions: Names of the regions (see face.regions).
         region_grid: k: a region becomes k x k tokens.
-        region_source: Regions are cut from the "image" and have an embedding of their own, or from the features that
-            a convolutional "stem" has before its last halving: cheaper beside patches, and with what lies around.
+        region_source: Regions are cut from the "image", with an embedding of their own, or from the features of the
+            convolutional "stem" before its last halving: cheaper next to patches, and aware of their surroundings.
         pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order) or "none".
             Regions have the sinusoidal code of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
         attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or "gaussian" kernel of the
             distance between tokens (Nadaraya-Watson).
         block: "pre_norm" as in ViT, or "post_norm" with ReLU as in "Attention Is All You Need".
-        keep_rate: Hard attention: part of the patches that enters each block, chosen by the class token's attention
-            in it; one number per block, of the patches that the block before had. Empty: all patches everywhere. With
-            "gaussian" attention these are the same patches in every face.
+        keep_rate: Hard attention: the fraction of patches that each block keeps, chosen by the class token's attention
+            in it; one number per block, relative to the block before. Empty: all patches everywhere. With "gaussian"
+            attention the same patches are kept in every face.
         head: "token" classifies the class token, "avg" the mean of the patch and region tokens, "additive" their mean
-            with learned weights, "query" what a query for each expression finds in them (Transformer decoder).
-        causal: With head "query": a query sees only the queries of expressions that come before its own.
+            with learned weights, "query" the result of a query per expression (Transformer decoder).
+        causal: With head "query": a query sees only itself and the queries of earlier expressions.
         reg_tokens: Number of register tokens.
         dropout: Dropout in the encoder: of embeddings, attention weights, and around attention and feed-forward.
         drop_path_rate: Stochastic depth of the last block; rises linearly from 0.
@@ -82,19 +82,19 @@ class RegionViTConfig:
 
     @property
     def needs_own_blocks(self) -> bool:
-        """Whether a mechanism needs blocks of this project in the place of the backbone's own."""
+        """Whether a mechanism needs this project's blocks instead of the backbone's own."""
         return (self.attention, self.block) != ("dot", "pre_norm") or bool(self.keep_rate)
 
 
 RETIRED = {"patch_downscale": 1, "head_drop_rate": 0}
-"""Options that older versions had, and their values in a model that made no use of them."""
+"""Options of older versions, and their values in a model that did not use them."""
 
 
 def drop_retired(network: dict[str, Any]) -> dict[str, Any]:
-    """Returns the plain values of a configuration out of a file without the options that are no more.
+    """Returns a configuration from a file without the options that have been removed.
 
     Raises:
-        FerVitError: The model was made with one of them.
+        FerVitError: The model uses one of them.
     """
     for name, unused in RETIRED.items():
         value = network.get(name, unused)
@@ -121,11 +121,11 @@ RULES: tuple[tuple[Callable[[RegionViTConfig], object], str], ...] = (
     ),
     (
         lambda c: c.tokens == "region" and c.keep_rate,
-        "network.keep_rate is about patches: use tokens: both or patch.",
+        "network.keep_rate drops patches: use tokens: both or patch.",
     ),
     (
         lambda c: c.region_source == "stem" and c.stem != "conv",
-        "network.region_source: stem cuts regions from the features of stem: conv. Set that too.",
+        "network.region_source: stem cuts regions from the features of stem: conv. Set that as well.",
     ),
     (
         lambda c: c.stem == "conv" and c.pretrained,
@@ -137,19 +137,19 @@ RULES: tuple[tuple[Callable[[RegionViTConfig], object], str], ...] = (
     ),
     (
         lambda c: c.pretrained and (c.attention, c.block) != ("dot", "pre_norm"),
-        "Pretrained weights are of attention: dot and block: pre_norm. Else use pretrained: false.",
+        "Pretrained weights are for attention: dot and block: pre_norm. Use those, or pretrained: false.",
     ),
     (
         lambda c: c.causal and c.head != "query",
         "Only the decoder of head: query can be causal, but the head is {0.head}.",
     ),
 )
-"""What contradicts itself in a configuration, and what is then said."""
+"""What a configuration must not be, and the message for it."""
 
 
 def check_config(config: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration contradicts itself or names what does not exist."""
-    for name, kind in get_type_hints(RegionViTConfig).items():  # checkpoints and Python hand over any value
+    for name, kind in get_type_hints(RegionViTConfig).items():  # checkpoints and Python may pass any value
         if not _is_a(value := getattr(config, name), kind):
             raise FerVitError(f"Expected network.{name} to be {_words(kind)}, but got {short(value)}.")
     if not timm.is_model(config.backbone):
@@ -165,14 +165,14 @@ def check_config(config: RegionViTConfig) -> None:
 
 
 def _words(kind: Any) -> str:
-    """Says what values of a type are: "int | None", "one of 1, 3"."""
+    """Describes a type for messages: "int | None", "one of 1, 3"."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def _is_a(value: Any, kind: Any) -> bool:
-    """Tells whether a value is of a type as the fields above have them; a list will do for a tuple."""
+    """Tells whether a value is of a type used above; a list will do for a tuple."""
     options = get_args(kind)
     if get_origin(kind) is Literal:
         return any(value == option and type(value) is type(option) for option in options)

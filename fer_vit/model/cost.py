@@ -13,12 +13,12 @@ from fer_vit.model.region_vit import RegionViT
 
 @torch.inference_mode()
 def multiply_adds(net: RegionViT) -> dict[str, int]:
-    """Counts the multiply-adds of one face: those of matrix products and convolutions, by torch's own counter.
+    """Counts the multiply-adds of matrix products and convolutions for one face, by torch's own counter.
 
-    Other functions are not counted, and the tanh in additive attention's scores takes longer than its products do.
+    Other operations are not counted, though the tanh of additive attention takes longer than its products.
 
     Returns:
-        "patches" and "regions" (embedding them), "encoder" and "head"; their sum is the whole model.
+        "patches" and "regions" (embedding them), "encoder" and "head"; they add up to the whole model.
     """
     net = copy.deepcopy(net).cpu().eval()
     use_fused_attention(net, fused=False)
@@ -36,7 +36,7 @@ def multiply_adds(net: RegionViT) -> dict[str, int]:
 
 
 def describe(net: RegionViT) -> str:
-    """Says in one line how large a model is and what a face costs."""
+    """Describes in one line how large a model is and what a face costs."""
     parts = multiply_adds(net)
     listed = ", ".join(f"{name} {_short(number)}" for name, number in parts.items())
     parameters = sum(parameter.numel() for parameter in net.parameters())
@@ -56,7 +56,7 @@ def _short(number: float) -> str:
 
 
 def _counted(run: Callable[..., Any], *args: object) -> tuple[Any, int]:
-    """What a function returns, and the multiply-adds it took."""
+    """Returns a function's result, and the multiply-adds it took."""
     with FlopCounterMode(display=False) as counter:
         result = run(*args)
     return result, counter.get_total_flops() // 2

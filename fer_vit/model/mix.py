@@ -1,7 +1,7 @@
-"""Changes of tokens in training: mixup, CutMix, region dropout.
+"""Augmentation of tokens: mixup, CutMix, region dropout.
 
-Two faces have their landmarks in different places. Mixed as pixels, a region of one would be cut at the other's
-landmarks; mixed as tokens, the mouth of one meets the mouth of the other.
+Two faces have their landmarks in different positions. If pixels were mixed, a region of one would be cut at the
+other's landmarks; with tokens, the mouth of one is mixed with the mouth of the other.
 
 B images, R regions, T tokens, D width, C classes.
 """
@@ -16,7 +16,7 @@ from fer_vit.model.tokens import TokenLayout, Tokens
 def mixup(tokens: Tokens, target: Tensor, alpha: float) -> tuple[Tokens, Tensor]:
     """Blends every face's tokens and target with those of the next one in the batch (Zhang et al. 2018).
 
-    A region token counts as there only when both faces have the region. Each face draws a weight from Beta(alpha,
+    A region token is present only when both faces have the region. Each face draws a weight from Beta(alpha,
     alpha); the target is the share of every class (B, C).
     """
     share = torch.distributions.Beta(alpha, alpha).sample((len(target),)).to(target)  # (B,)
@@ -29,11 +29,11 @@ def mixup(tokens: Tokens, target: Tensor, alpha: float) -> tuple[Tokens, Tensor]
 def cutmix(
     tokens: Tokens, target: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: float
 ) -> tuple[Tokens, Tensor]:
-    """Replaces the tokens inside a rectangle by those of the next face in the batch (Yun et al. 2019).
+    """Replaces the tokens inside a rectangle with those of the next face in the batch (Yun et al. 2019).
 
-    The rectangle covers whole patches; a region comes whole from the other face when the centre of its box (B, R, 4),
-    xyxy in crop pixels, lies inside. The target, the share of every class (B, C), is shared by the tokens each face
-    has.
+    The rectangle covers whole patches; a region is taken from the other face if the centre of its box (B, R, 4),
+    xyxy in crop pixels, lies inside. The target, the share of every class (B, C), is mixed by the number of tokens from
+    each face.
     """
     batch = len(target)
     share = torch.rand(batch, 1, device=target.device)  # of the area; Beta(1, 1), as in the paper
@@ -59,10 +59,10 @@ def cutmix(
 
 
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
-    """Hides regions, all tokens of one at once, as if they were missing.
+    """Hides regions, each with all its tokens, as if they were missing.
 
-    A face is chosen with probability `rate` and loses a share of its regions that is drawn evenly from none to all: a
-    model that never saw a face without regions would be lost when the detector finds no landmarks.
+    A face is chosen with probability `rate` and loses a share of its regions drawn uniformly from none to all: a model
+    that never saw a face without regions would fail where none are visible.
     """
     if tokens.valid is None:
         return tokens

@@ -1,7 +1,7 @@
 """From encoded tokens to the vectors that are classified, and how much each token counts in them.
 
-B images, T tokens, D width, C classes, H heads of the decoder or 1, Q vectors a face: 1, or C, one for each expression.
-`num_prefix` class and register tokens come first; the others lie at a place in the face.
+B images, T tokens, D width, C classes, H heads of the decoder or 1, Q vectors per face: 1, or C, one per expression.
+`num_prefix` class and register tokens come first; the others have a position in the face.
 """
 
 from typing import NamedTuple
@@ -19,8 +19,8 @@ class Pooled(NamedTuple):
     """What is classified.
 
     Attributes:
-        x: A vector for each face (B, D), or for each of its expressions (B, C, D).
-        weights: How much each token counts in it (B, H, Q, T); rows sum to 1, or to 0 where there are no places.
+        x: A vector per face (B, D), or per expression (B, C, D).
+        weights: How much each token counts in it (B, H, Q, T); rows sum to 1, or to 0 if no token is present.
     """
 
     x: Tensor
@@ -38,7 +38,7 @@ class TokenPool(nn.Module):
 
 
 class AveragePool(nn.Module):
-    """Takes the mean of the patch and region tokens that are there; 0 where there are none."""
+    """Takes the mean of the patch and region tokens that are present; 0 if there are none."""
 
     def __init__(self, num_prefix: int) -> None:
         super().__init__()
@@ -46,15 +46,15 @@ class AveragePool(nn.Module):
 
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
-        weights = places(tokens, self.num_prefix).to(tokens.x.dtype)
+        weights = located_tokens(tokens, self.num_prefix).to(tokens.x.dtype)
         return weighted_mean(tokens, weights / weights.sum(1, keepdim=True).clamp(min=1.0))
 
 
 class AdditivePool(nn.Module):
-    """Takes a mean of the patch and region tokens whose weights it learns: softmax of v . tanh(W x + u).
+    """Takes a mean of the patch and region tokens with learned weights: softmax of v . tanh(W x + u).
 
-    Additive attention (Bahdanau et al. 2015) of one query, the same for every face, that is part of u. Its weights
-    say how much of each region is in what is classified.
+    Additive attention (Bahdanau et al. 2015) with one query for all faces, absorbed in u. The weights say how much
+    of each region is classified.
     """
 
     def __init__(self, num_prefix: int, dim: int) -> None:
@@ -66,13 +66,13 @@ class AdditivePool(nn.Module):
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
         scores = self.v(self.hidden(tokens.x).tanh()).squeeze(-1)  # (B, T)
-        return weighted_mean(tokens, masked_softmax(scores, places(tokens, self.num_prefix)))
+        return weighted_mean(tokens, masked_softmax(scores, located_tokens(tokens, self.num_prefix)))
 
 
 class QueryPool(nn.Module):
-    """Lets a query for each expression look for itself among the patch and region tokens: a Transformer decoder.
+    """Lets a query per expression attend to the patch and region tokens: a Transformer decoder.
 
-    Vaswani et al. (2017) for the layer; learned queries as in Carion et al., "End-to-End Object Detection with
+    The layer is from Vaswani et al. (2017), the learned queries from Carion et al., "End-to-End Object Detection with
     Transformers" (ECCV 2020).
     """
 
@@ -88,12 +88,12 @@ class QueryPool(nn.Module):
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools; the weights are those of cross-attention."""
         query = self.query.expand(tokens.x.shape[0], -1, -1)
-        x, weights = self.decoder(query, tokens.x, places(tokens, self.num_prefix))
+        x, weights = self.decoder(query, tokens.x, located_tokens(tokens, self.num_prefix))
         return Pooled(self.norm(x), weights)
 
 
 class ExpressionLinear(nn.Linear):
-    """A linear classifier that gives each class its own vector to judge."""
+    """A linear classifier in which each class scores its own vector."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, D) -> logits (B, C)."""
@@ -101,12 +101,12 @@ class ExpressionLinear(nn.Linear):
 
 
 def weighted_mean(tokens: Tokens, weights: Tensor) -> Pooled:
-    """Takes the mean of the tokens with weights (B, T)."""
+    """Takes the mean of the tokens, weighted by (B, T)."""
     return Pooled((weights[..., None] * tokens.x).sum(1), weights[:, None, None])
 
 
-def places(tokens: Tokens, num_prefix: int) -> Tensor:
-    """Tells which tokens lie somewhere in the face and are there (B, T)."""
+def located_tokens(tokens: Tokens, num_prefix: int) -> Tensor:
+    """Tells which tokens have a position in the face and are present (B, T)."""
     there = tokens.x.new_ones(tokens.x.shape[:2], dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
     there[:, :num_prefix] = False
     return there

@@ -1,6 +1,6 @@
-"""Where tokens lie, and the sinusoidal codes that tell them.
+"""Positions of tokens, and their sinusoidal codes.
 
-N patches, k the tokens along a region's side, D width.
+N patches, k tokens along the side of a region, D width.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def token_centres(boxes: Tensor, grid: int) -> Tensor:
 def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tensor:
     """Sinusoidal code (..., D) of positions (...) in units of a token; D is even.
 
-    sin and cos of position / temperature^(2 i / D) in turn (Vaswani et al. 2017).
+    sin and cos of position / temperature^(2 i / D), alternating (Vaswani et al. 2017).
     """
     steps = torch.arange(0, dim, 2, device=position.device)
     angles = position.float()[..., None] * temperature ** (-steps / dim)  # (..., D/2)
@@ -32,16 +32,16 @@ def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tenso
 
 
 def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal code (..., D) of places (..., 2), (x, y) in pixels; D is a multiple of 4, a patch the unit.
+    """Sinusoidal code (..., D) of points (..., 2), (x, y) in pixels; D is a multiple of 4, a patch the unit.
 
-    Half the width for x, half for y, in each first the sines and then the cosines.
+    Half the width is for x, half for y, each with the sines before the cosines.
     """
-    code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines in turn
+    code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines alternating
     return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)
 
 
 def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -> Tensor:
-    """Sinusoidal code (..., D) of places (..., 2) in pixels by their rank in a text of patches, row by row from 0."""
+    """Sinusoidal code (..., D) of points (..., 2) in pixels by their index in reading order, row by row from 0."""
     x, y = (centres / patch_size).unbind(-1)
     return sincos_1d(y.floor() * columns + x - 0.5, dim)
 

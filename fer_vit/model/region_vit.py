@@ -21,26 +21,26 @@ class RegionViT(nn.Module):
     """Vision transformer over patch and region tokens.
 
     The encoder, its class and register tokens, patch positions and classifier are timm's `VisionTransformer`, so that
-    timm's pretrained weights load. The model carries what its use needs beside the weights, so that a file of it (see
-    `store`) is whole.
+    timm's pretrained weights load. The model also carries what prediction needs besides the weights, so that its file
+    (see `store`) is self-contained.
 
     Args:
         config: What to build.
         labels: The C expressions in the order of the logits.
         align: How faces are cropped for it: "landmarks" or "crop" (see `face.crop`).
-        template: Where the five landmarks belong in a crop, as fractions of its side. Empty: not known.
-        temperature: What logits are divided by before the softmax, so that confidence is right as often as it says.
+        template: Where the five landmarks belong in a crop, as fractions of its side. Empty: unknown.
+        temperature: Divides the logits before the softmax, so that confidence matches accuracy.
 
     Attributes:
         layout: Which token is which when they enter the encoder.
         patch_size: Side of a patch in crop pixels.
-        relation: What attention must know of the tokens besides their content.
-        num_kept: Patches at first, and in each block.
-        drop_by_mask: Hard attention masks patches instead of taking them out: the same result without the saving (but
-            for rounding, which in bfloat16 may choose other patches), for those who want T tokens in every block.
+        relation: Computes what attention needs of the tokens besides their content.
+        num_kept: Number of patches at first, and in each block.
+        drop_by_mask: Hard attention masks patches instead of removing them, for callers that want T tokens in every
+            block: slower, with the same result up to rounding, by which bfloat16 may choose other patches.
 
     Raises:
-        FerVitError: The choices do not fit together, or timm cannot build the backbone.
+        FerVitError: Settings contradict each other, or timm cannot build the backbone.
     """
 
     centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
@@ -71,7 +71,7 @@ class RegionViT(nn.Module):
             grid = (0, 0)
             build.remove_patches(vit, config.region_source)
         self.layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
-        pixels = vit.pretrained_cfg  # timm's note of the mean and deviation that the backbone expects
+        pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
         self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans)
         self.vit = vit
         self.region_embed = region_embed
@@ -88,7 +88,7 @@ class RegionViT(nn.Module):
         Args:
             image: Face crops (B, 3, S, S), RGB in [0, 1].
             boxes: Region boxes (B, R, 4), xyxy in crop pixels, in the order of `config.regions`. None: all missing.
-            valid: Which regions are there (B, R). None: all that `boxes` gives.
+            valid: Which regions are present (B, R). None: all that `boxes` gives.
 
         Returns:
             Logits (B, C).
@@ -118,7 +118,7 @@ class RegionViT(nn.Module):
         )
 
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns a normalised image's patches (B, N, D), and what regions are cut from: it, or the stem's features."""
+        """Returns a normalised image's patches (B, N, D), and what regions are cut from: image or stem features."""
         embed = self.vit.patch_embed
         if self.config.region_source == "image":
             return embed(image), image
@@ -126,17 +126,17 @@ class RegionViT(nn.Module):
         return embed.late(features), features
 
     def all_regions(self, image: Tensor, boxes: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns boxes (B, R, 4) and which are there (B, R), whatever of the two was left out."""
+        """Returns boxes (B, R, 4) and which are present (B, R), with defaults for what was left out."""
         if boxes is None:
             boxes = image.new_zeros(image.shape[0], self.layout.num_regions, 4)
             valid = torch.zeros_like(boxes[..., 0], dtype=torch.bool)
         if valid is None:
             valid = torch.ones_like(boxes[..., 0], dtype=torch.bool)
-        # A missing region may hold anything, NaN too, and NaN times a weight of 0 would still be NaN.
+        # The box of a missing region may be anything, even NaN, and NaN times a weight of 0 would still be NaN.
         return boxes.masked_fill(~valid[..., None], 0.0), valid
 
     def forward_features(self, tokens: Tokens) -> Tokens:
-        """Encodes tokens. Those of missing regions get no attention; with a keep rate fewer patches come out."""
+        """Encodes tokens. Missing regions get no attention; with a keep rate fewer patches come out."""
         relation = self.relation(tokens)
         for block, before, kept in zip(self.vit.blocks, self.num_kept, self.num_kept[1:], strict=False):
             if kept < before:
@@ -151,7 +151,7 @@ class RegionViT(nn.Module):
         return self.classify(self.pool(tokens).x)
 
     def classify(self, pooled: Tensor) -> Tensor:
-        """Classifies a vector for each face (B, D), or for each of its expressions (B, C, D). -> (B, C)."""
+        """Classifies a vector per face (B, D), or per expression (B, C, D). -> (B, C)."""
         return self.vit.head(self.vit.head_drop(self.vit.fc_norm(pooled)))  # type: ignore[no-any-return]
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ class RegionViT(nn.Module):
         return (logits.float() / self.temperature).softmax(-1)
 
     def no_weight_decay(self) -> set[str]:
-        """Patterns of parameters that weight decay must leave alone, as timm's optimisers ask for them."""
+        """Patterns of parameters without weight decay, in the form that timm's optimisers expect."""
         return {"*pos_embed", "*cls_token", "*reg_token", "*name_embed*", "pool.query"}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, object]:

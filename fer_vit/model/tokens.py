@@ -1,4 +1,4 @@
-"""From an image to tokens: embeddings, positions, and the one place that knows which token is which.
+"""From an image to tokens: embeddings, positions, and the layout that says which token is which.
 
 B images, S crop size, P patch size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width.
 """
@@ -21,7 +21,7 @@ class Tokens(NamedTuple):
     Attributes:
         x: Token embeddings with their positions (B, T, D).
         valid: False for the tokens of missing regions (B, T); None when the model has no region tokens.
-        centres: Where the tokens lie (B, T, 2), (x, y) in crop pixels; class and register tokens in the middle.
+        centres: Centres of the tokens (B, T, 2), (x, y) in crop pixels; class and register tokens lie in the middle.
     """
 
     x: Tensor
@@ -34,7 +34,7 @@ class TokenLayout:
     """Which token is which: prefix tokens first, then patches row by row, then regions with k x k tokens each.
 
     Attributes:
-        num_prefix: Class and register tokens; the class token, where there is one, comes first.
+        num_prefix: Number of class and register tokens; the class token, if there is one, comes first.
         grid: Rows and columns of patches; (0, 0) without patch tokens.
         num_regions: Number of regions; 0 without region tokens.
         region_grid: k, the tokens along each side of a region.
@@ -47,27 +47,27 @@ class TokenLayout:
 
     @property
     def num_patches(self) -> int:
-        """N."""
+        """N, the number of patches."""
         return self.grid[0] * self.grid[1]
 
     @property
     def tokens_per_region(self) -> int:
-        """k^2."""
+        """k^2, the number of tokens per region."""
         return self.region_grid**2
 
     @property
     def patches(self) -> slice:
-        """Where the patch tokens are."""
+        """Indices of the patch tokens."""
         return slice(self.num_prefix, self.num_prefix + self.num_patches)
 
     @property
     def regions(self) -> slice:
-        """Where the region tokens are."""
+        """Indices of the region tokens."""
         return slice(self.patches.stop, self.num_tokens)
 
     @property
     def num_tokens(self) -> int:
-        """T."""
+        """T, the number of all tokens."""
         return self.num_prefix + self.num_patches + self.num_regions * self.tokens_per_region
 
     def patch_map(self, scores: Tensor) -> Tensor:
@@ -81,17 +81,17 @@ class TokenLayout:
 
 
 def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: int, by_mask: bool = False) -> Tokens:
-    """Hard attention: goes on with the patches that have the highest scores, in their old order.
+    """Hard attention: keeps the patches with the highest scores, in their original order.
 
     Prefix tokens and regions always stay. Liang et al., "Not All Patches Are What You Need: Expediting Vision
     Transformers via Token Reorganizations" (ICLR 2022), without their fused token.
 
     Args:
-        tokens: T' tokens, of which patches may be gone already.
-        scores: One for each of them (B, T').
-        layout: Which token was which when all were there.
+        tokens: T' tokens, from which patches may have been removed already.
+        scores: A score per token (B, T').
+        layout: The layout of all T tokens.
         number: Patches to keep, no more than there are.
-        by_mask: Mask the others instead of taking them out.
+        by_mask: Mask the others instead of removing them.
     """
     stop = tokens.x.shape[1] - layout.num_regions * layout.tokens_per_region
     patches = slice(layout.num_prefix, stop)
@@ -107,14 +107,16 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)
 
     def taken(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
-        return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))  # `take_along_dim` exports a fixed B
+        return values.gather(
+            1, index[..., None].expand(-1, -1, values.shape[-1])
+        )  # `take_along_dim` would export a fixed B
 
     valid = None if tokens.valid is None else tokens.valid.gather(1, index)
     return Tokens(taken(tokens.x), valid, taken(tokens.centres))
 
 
 class Normalize(nn.Module):
-    """Crops as a backbone expects them: with its mean and deviation, and grey where it reads one channel."""
+    """Normalises crops as a backbone expects: by its mean and deviation, and to grey if it reads one channel."""
 
     mean: Tensor
     std: Tensor
@@ -138,8 +140,8 @@ class Normalize(nn.Module):
 class ConvStem(nn.Module):
     """Patch embedding by 3x3 convolutions, three for every halving, for small images trained from scratch.
 
-    Takes the place of timm's `PatchEmbed` (an `embed_layer`); the patch size is a power of two. After Xiao et al.,
-    "Early Convolutions Help Transformers See Better" (NeurIPS 2021), who take one convolution for every halving.
+    Replaces timm's `PatchEmbed` (an `embed_layer`); the patch size is a power of two. After Xiao et al.,
+    "Early Convolutions Help Transformers See Better" (NeurIPS 2021), who use one convolution for every halving.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class ConvStem(nn.Module):
 
 
 class Rows(nn.Module):
-    """A map as tokens, row by row."""
+    """Turns a feature map into tokens, row by row."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, D, H, W) -> (B, H W, D)."""
@@ -170,7 +172,7 @@ class Rows(nn.Module):
 
 
 class NoPatches(nn.Module):
-    """Stands where patches were embedded, in a model that has none."""
+    """Replaces the patch embedding in a model without patch tokens."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -192,17 +194,17 @@ def halving(before: int, after: int) -> nn.Sequential:
 class RegionEmbed(nn.Module):
     """Region tokens: crops every region's box from the image, or from features of it, and embeds it as k x k patches.
 
-    Each token gets the sinusoidal code of its real centre in the image and an embedding that its region has by name, so
-    that the order in which regions are listed means nothing.
+    Each token gets the sinusoidal code of its real centre in the image and an embedding that belongs to its
+    region's name, so that the order in which regions are listed does not matter.
 
     Args:
         patch_embed: Embeds (B R, C, k p, k p) as (B R, k^2, D).
         names: The regions.
         patch_size: p.
-        stride: Crop pixels to a cell of what is cropped from; 1 for the image itself.
+        stride: Crop pixels per cell of what is cropped from; 1 for the image itself.
         region_grid: k.
         embed_dim: D.
-        position: Code (..., D) of centres (..., 2) in crop pixels, or None: tokens are not told where they are.
+        position: Code (..., D) of centres (..., 2) in crop pixels, or None: tokens have no positions.
     """
 
     def __init__(
@@ -233,7 +235,7 @@ class RegionEmbed(nn.Module):
         """
         batch, regions = boxes.shape[:2]
         index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)
-        # Strided convolutions see a cell's first pixel in their middle: cell i lies at pixel i stride.
+        # Strided convolutions are centred on a cell's first pixel: cell i lies at pixel i stride.
         cells = (boxes.flatten(0, 1) + (self.stride - 1) / 2) / self.stride
         rois = torch.cat([index[:, None], cells], dim=1)  # (B R, 5)
         with torch.autocast(source.device.type, enabled=False):

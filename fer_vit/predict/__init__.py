@@ -1,1 +1,1 @@
-"""A trained model at work: images in, faces with their expressions out."""
+"""Prediction: images in, faces with their expressions out."""

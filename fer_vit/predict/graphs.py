@@ -16,10 +16,10 @@ from fer_vit.predict.recognizer import Recognizer
 
 
 def write_program(model: Recognizer, path: Path) -> None:
-    """Writes a model as a graph of torch's own."""
+    """Writes a model as a torch.export program."""
     inputs = example(model)
-    program = torch.export.export(model, inputs, dynamic_shapes=any_number(inputs))
-    data = io.BytesIO()  # torch's own writer ends the process when the disk is full
+    program = torch.export.export(model, inputs, dynamic_shapes=dynamic_batch(inputs))
+    data = io.BytesIO()  # torch's file writer aborts the process when the disk is full
     torch.export.save(program, data, extra_files={"fer_vit.json": description(model)})
     path.write_bytes(data.getbuffer())
 
@@ -28,7 +28,7 @@ def write_onnx(model: Recognizer, path: Path) -> None:
     """Writes a model as ONNX."""
     inputs, names = example(model), ["probabilities"]
     program = torch.onnx.export(
-        model, inputs, dynamo=True, dynamic_shapes=any_number(inputs), output_names=names, verbose=False
+        model, inputs, dynamo=True, dynamic_shapes=dynamic_batch(inputs), output_names=names, verbose=False
     )
     assert program is not None
     program.model.metadata_props["fer_vit"] = description(model)
@@ -36,7 +36,7 @@ def write_onnx(model: Recognizer, path: Path) -> None:
 
 
 def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
-    """Makes the convolutions and matrix products of an ONNX file, in place, 8 bits wide, scaled on some faces.
+    """Quantises the convolutions and matrix products of an ONNX file to 8 bits, in place, calibrated on some faces.
 
     Static quantisation by ONNX Runtime, weights channel by channel. With the other operations in 8 bits as well,
     ferplus-small fell from 88.5 to 65 %.
@@ -65,13 +65,13 @@ def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
     )
 
 
-def any_number(inputs: tuple[Tensor, ...]) -> tuple[dict[int, torch.export.Dim], ...]:
-    """Says that each input may hold any number of faces."""
+def dynamic_batch(inputs: tuple[Tensor, ...]) -> tuple[dict[int, torch.export.Dim], ...]:
+    """Declares that each input may hold any number of faces."""
     return ({0: torch.export.Dim("faces")},) * len(inputs)
 
 
 def example(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
-    """Returns random inputs that fit a model."""
+    """Returns random inputs of the shapes that a model takes."""
     config, regions = model.net.config, model.net.layout.num_regions
     image = torch.rand(faces, 3, config.img_size, config.img_size)
     if not regions:
@@ -82,6 +82,6 @@ def example(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
 
 
 def description(model: Recognizer) -> str:
-    """Returns as JSON what the use of a graph needs: the labels, and how a face is cropped."""
+    """Returns as JSON what users of a graph need: the labels, and how a face is cropped."""
     spec = model.crop_spec if model.net.layout.num_regions else replace(model.crop_spec, regions=())
     return json.dumps({"labels": model.labels, **asdict(spec)})

@@ -1,4 +1,4 @@
-"""What `predict` is given: files, folders, patterns and images in memory."""
+"""The inputs of `predict`: files, folders, patterns and images in memory."""
 
 import glob
 import os
@@ -25,7 +25,7 @@ Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
 
 
 def as_sources(images: Images | Iterable[Images]) -> list[Source]:
-    """Lists files by their paths, images in memory as RGB; folders and patterns become the files they name."""
+    """Lists files as paths and images in memory as RGB; folders and patterns become the files they name."""
     if isinstance(images, str | Path):
         return list(find_images([images]))
     if isinstance(images, Pil.Image):
@@ -35,13 +35,13 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
         raise FerVitError(
             f"Expected a path, an image of numpy or PIL, or a list of these, but got {type(images).__name__} "
-            "(of a uint8 tensor (H, W, 3) `.numpy()` is an image)."
+            "(for a uint8 tensor (H, W, 3), pass its `.numpy()`)."
         )
     return [source for image in images for source in as_sources(image)]
 
 
 def from_pil(image: Pil.Image) -> Image:
-    """Takes a PIL image as the file reader would: turned as its EXIF says, 16 bits made 8."""
+    """Converts a PIL image as the file reader would: rotated as its EXIF says, 16 bits reduced to 8."""
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
@@ -56,13 +56,13 @@ def find_images(inputs: Sequence[str | Path]) -> list[Path]:
 
 
 def iter_images(inputs: Sequence[str | Path]) -> Iterator[Path]:
-    """Yields the images that files, folders (with all below them) and glob patterns name, each once, in order.
+    """Yields the images that files, folders (searched recursively) and glob patterns name, each once, in order.
 
-    Hidden files and folders are left out of folders; a file that is named itself is taken whatever it is called. An
-    input that does not exist or holds no image is a FerVitError.
+    Hidden files and folders inside folders are skipped; a file that is named itself is taken whatever its suffix. An
+    input that does not exist or contains no image is a FerVitError.
     """
     named = {str(item): _named(str(item)) for item in inputs}
-    # A folder alone names no image twice, and may hold more than memory does.
+    # A single folder names no image twice, and may hold more names than fit in memory.
     alone = sum(map(len, named.values())) == 1
     seen: set[Path] = set()
     for item, paths in named.items():
@@ -89,5 +89,5 @@ def _named(item: str) -> list[Path]:
 
 
 def _images_in(path: Path) -> Iterable[Path]:
-    """Returns the images in a folder and below it; a file is its own."""
+    """Returns the images in and below a folder, or the file itself."""
     return (file for file in files_below(path) if file.suffix.lower() in IMAGE_SUFFIXES) if path.is_dir() else [path]

@@ -1,4 +1,4 @@
-"""Photos as faces: found or given, cropped as a model expects them, in worker processes."""
+"""From photos to face crops: faces are detected or given, and cropped as a model expects, in worker processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,12 +52,12 @@ class PhotoOptions:
 
 
 class Photo(NamedTuple):
-    """What became of an image.
+    """An image and what was found in it.
 
     Attributes:
         path: The image; "image 0" and so on if it was given in memory.
         status: `OK`, `NO_FACE`, or the reason why it could not be read.
-        faces: Its faces in the image's own pixels; None for a whole-image crop in which none was found.
+        faces: Its faces in the image's own pixels; None stands for an image taken whole as a crop.
     """
 
     path: str
@@ -66,17 +66,17 @@ class Photo(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The status without what is this photo's alone, such as its size: what photos are counted by."""
+        """The status without details such as the image's size, for counting photos."""
         return self.status.partition(":")[0]
 
 
 PhotoBatch: TypeAlias = tuple[list[Photo], Batch | None]
-"""Some photos, and all their faces, photo by photo, or None; `row` of a face is its place in its photo."""
+"""Some photos, and all their faces in the same order, or None; `row` is a face's index in its photo."""
 
 
 @dataclass(eq=False)
 class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
-    """Images as faces. Nothing about an image raises: what went wrong becomes its status.
+    """Images as faces. No image raises an error: what went wrong becomes its status.
 
     Without a detector, for `face` "crop" only, images are taken to be framed like the model's template.
     """
@@ -94,24 +94,24 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
         source = self.sources[index]
         path = str(source) if isinstance(source, Path) else f"image {index}"
         try:
-            image, reduction, faces = self._look(source)
-            samples = [self._sample(image, reduction, face, place, path) for place, face in enumerate(faces)]
+            image, reduction, faces = self._read(source)
+            samples = [self._sample(image, reduction, face, number, path) for number, face in enumerate(faces)]
         except ImageError as error:
             return Photo(path, str(error), []), []
-        except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
+        except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
             return Photo(path, "the image cannot be processed", []), []
         return Photo(path, OK if faces else NO_FACE, faces), samples
 
-    def _look(self, source: Source) -> tuple[Image, int, list[Face | None]]:
-        """Returns an image, its reduction, and its faces in pixels of the whole image."""
+    def _read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
+        """Returns an image, its reduction, and its faces in pixels of the image at full size."""
         if not isinstance(source, Path):
             return source, 1, self._faces(source, 1)
         data = read_bytes(source)
-        # A photo of a phone has many more pixels than the detector looks at.
+        # A phone's photo has many more pixels than the detector reads.
         reduction = reduction_to(data, MAX_SIDE) if self.face == "detect" else 1
         image = decode_image(data, reduction)
         faces = self._faces(image, reduction)
-        if any(face and self._wants_more(face, reduction) for face in faces):
+        if any(face and self._needs_full_size(face, reduction) for face in faces):
             return decode_image(data), 1, faces
         return image, reduction, faces
 
@@ -121,17 +121,17 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
             return [Face(face.box * reduction, face.landmarks * reduction, face.score) for face in found]
         return [detect_in_crop(self.detector, image) if self.detector else None]
 
-    def _wants_more(self, face: Face, reduction: int) -> bool:
-        """Tells whether a face's crop has more pixels than the face has in a reduced image."""
+    def _needs_full_size(self, face: Face, reduction: int) -> bool:
+        """Tells whether a face's crop has more pixels than the face in a reduced image."""
         to_crop = crop_matrix(face.landmarks, self.spec.size, self.spec.template, self.spec.align)
         return reduction > 1 and float(np.linalg.det(to_crop[:, :2])) * reduction**2 > 1
 
-    def _sample(self, image: Image, reduction: int, face: Face | None, place: int, path: str) -> Sample:
+    def _sample(self, image: Image, reduction: int, face: Face | None, number: int, path: str) -> Sample:
         landmarks = None if face is None else face.landmarks / reduction
         crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
         to_crop[:, :2] /= reduction
         boxes, valid = place_regions(points, self.spec)
-        return Sample(crop, boxes, valid, None, place, path, to_crop)
+        return Sample(crop, boxes, valid, None, number, path, to_crop)
 
 
 def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:

@@ -1,7 +1,7 @@
-"""The plan of a large prediction: its images in parts, each of which becomes a table beside it.
+"""The plan of a large prediction: its images in chunks, each of which becomes a table beside it.
 
-The processes talk to nobody, so that none waits for one that died: which parts are theirs follows from their rank, and
-what is done from the files that are there, since a table that is there is whole.
+Processes do not communicate, so that none waits for one that died: a process finds its chunks by its rank, and what is
+done by the tables that exist, since a table that exists is complete.
 """
 
 import json
@@ -23,39 +23,39 @@ from fer_vit.errors import FerVitError
 from fer_vit.files import as_text, atomic_write, remove_stale
 
 NAME = "_plan.parquet"
-"""A row group for each part. Readers of Parquet folders leave out names that begin with an underscore."""
+"""Has a row group for each chunk. Readers of Parquet folders skip names that begin with an underscore."""
 MAX_PART_SIZE = 10_000_000
-"""Images of a part, at most: their names are in memory."""
+"""Images in a chunk, at most: their names are held in memory."""
 PATIENCE = 600
-"""Seconds that a process waits without a sign of the first one."""
+"""Seconds that a process waits without a sign of life from process 0."""
 
 
 class Plan(Sequence[Path]):
-    """Images of a plan, read part by part as they are asked for.
+    """The images of a plan, read chunk by chunk as they are needed.
 
     Args:
         folder: Where the plan is.
-        parts: The parts whose images these are, in order; None: all.
+        chunks: The chunks whose images these are, in order; None: all.
 
     Attributes:
-        settings: What the prediction was begun with.
-        sizes: Images of every part of the plan.
+        settings: The options that the prediction was started with.
+        sizes: Number of images in every chunk of the plan.
 
     Raises:
-        FerVitError: There is something else in the plan's place, or the plan is broken.
+        FerVitError: The file is not a plan, or is damaged.
     """
 
-    def __init__(self, folder: Path, parts: Sequence[int] | None = None) -> None:
+    def __init__(self, folder: Path, chunks: Sequence[int] | None = None) -> None:
         self.folder = folder
         with self._opened() as file:
             groups = range(file.metadata.num_row_groups)
-            self.sizes: list[int] = [file.metadata.row_group(part).num_rows for part in groups]
+            self.sizes: list[int] = [file.metadata.row_group(chunk).num_rows for chunk in groups]
             self.settings: dict[str, Any] = json.loads(file.schema_arrow.metadata[b"fer_vit"])
             if any(size != self.sizes[0] for size in self.sizes[:-1]):
-                raise ValueError("parts of different sizes")
-        self.parts = groups if parts is None else parts
-        self._length = sum(self.sizes[part] for part in self.parts)
-        self._part: tuple[int, list[Path]] = (-1, [])
+                raise ValueError("chunks of different sizes")
+        self.chunks = groups if chunks is None else chunks
+        self._length = sum(self.sizes[chunk] for chunk in self.chunks)
+        self._chunk: tuple[int, list[Path]] = (-1, [])
 
     def __len__(self) -> int:
         return self._length
@@ -65,50 +65,50 @@ class Plan(Sequence[Path]):
     @overload
     def __getitem__(self, index: slice) -> list[Path]: ...
     def __getitem__(self, index: int | slice) -> Path | list[Path]:
-        """Returns an image; every part but the last one of a plan has as many."""
+        """Returns an image; every chunk but the last one of a plan has the same size."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        part, rest = divmod(index, self.sizes[0])
-        if self._part[0] != part:
-            self._part = part, self.images(self.parts[part])
-        return self._part[1][rest]
+        chunk, rest = divmod(index, self.sizes[0])
+        if self._chunk[0] != chunk:
+            self._chunk = chunk, self.images(self.chunks[chunk])
+        return self._chunk[1][rest]
 
-    def images(self, part: int) -> list[Path]:
-        """Returns the images of a part."""
+    def images(self, chunk: int) -> list[Path]:
+        """Returns the images of a chunk."""
         with self._opened() as file:
-            images = [Path(os.fsdecode(name)) for name in file.read_row_group(part)["path"].to_pylist()]
-            if len(images) != self.sizes[part]:
+            images = [Path(os.fsdecode(name)) for name in file.read_row_group(chunk)["path"].to_pylist()]
+            if len(images) != self.sizes[chunk]:
                 raise ValueError("images are missing")
             return images
 
     @contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:
-        """Yields the plan's file; whatever is wrong with it is one error."""
+        """Yields the plan's file; anything wrong with it raises one FerVitError."""
         try:
             with pq.ParquetFile(self.folder / NAME) as file:
                 yield file
         except (pa.ArrowException, OSError, TypeError, KeyError, ValueError) as error:
-            place = self.folder / NAME
-            raise FerVitError(f"{place} is no plan of `predict`, or is broken. Choose another folder.") from error
+            path = self.folder / NAME
+            raise FerVitError(f"{path} is not a plan of `predict`, or is damaged. Choose another folder.") from error
 
-    def table(self, part: int) -> Path:
-        """Returns the place of a part's table."""
-        return self.folder / f"part-{part:05d}.parquet"
+    def table(self, chunk: int) -> Path:
+        """Returns the path of a chunk's table."""
+        return self.folder / f"part-{chunk:05d}.parquet"
 
     def missing(self) -> list[int]:
-        """Returns the parts that are still to be done."""
-        there = {entry.name for entry in os.scandir(self.folder)}
-        return [part for part in self.parts if self.table(part).name not in there]
+        """Returns the chunks that are still to be done."""
+        existing = {entry.name for entry in os.scandir(self.folder)}
+        return [chunk for chunk in self.chunks if self.table(chunk).name not in existing]
 
-    def check(self, part: int) -> tuple[Counter[str], int]:
-        """Returns a part's images by status and its number of faces.
+    def check(self, chunk: int) -> tuple[Counter[str], int]:
+        """Returns a chunk's images by status and its number of faces.
 
         Raises:
-            FerVitError: Its table cannot be read, or an image does not have its rows there once and in order.
+            FerVitError: Its table cannot be read, or does not hold each image's rows once and in order.
         """
-        file, names = self.table(part), [as_text(str(image)) for image in self.images(part)]
+        file, names = self.table(chunk), [as_text(str(image)) for image in self.images(chunk)]
         try:
             table = pq.read_table(file, columns=["path", "face", "status"], partitioning=None)
         except (pa.ArrowException, OSError) as error:
@@ -125,12 +125,12 @@ class Plan(Sequence[Path]):
 
 
 def open_or_create(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
-    """Opens the plan in a folder; the first process makes it where there is none, the others wait for it.
+    """Opens the plan in a folder; if there is none, process 0 makes it and the others wait for it.
 
-    `images` are read only if there is no plan yet; `settings` are what the tables depend on, as JSON has it.
+    `images` is read only if there is no plan yet; `settings` are the options that the tables depend on, as JSON values.
 
     Raises:
-        FerVitError: The folder was begun with other settings, holds something else, or cannot be written.
+        FerVitError: The folder was started with other settings, holds something else, or cannot be written.
     """
     path = folder / NAME
     if not path.exists() and rank == 0:
@@ -140,20 +140,20 @@ def open_or_create(folder: Path, images: Iterable[Path], part_size: int, setting
     plan = Plan(folder)
     for name, value in settings.items():
         if (theirs := plan.settings.get(name)) != value:
-            begun, now = (shorten(str(words), 100) for words in (theirs, value))
+            before, now = (shorten(str(words), 100) for words in (theirs, value))
             raise FerVitError(
-                f"{folder} was begun with {name} {begun}, but now it is {now}. Go on with the same, or choose another "
+                f"{folder} was started with {name} {before}, but now it is {now}. Use the same, or choose another "
                 "folder."
             )
     return plan
 
 
 def _wait(path: Path, rank: int) -> None:
-    """Waits for the plan while the first process shows signs of life: the file that it fills."""
+    """Waits for the plan while process 0 shows signs of life: the file that it writes grows."""
     print(f"Process {rank} waits for process 0 to list the images in {path}.", flush=True)
     sign, since = None, time.monotonic()
     while not path.exists():
-        with suppress(OSError):  # there is no folder yet, or a file is renamed just now
+        with suppress(OSError):  # the folder does not exist yet, or a file is being renamed
             if (newest := [entry.stat().st_size for entry in path.parent.rglob("*")]) != sign:
                 sign, since = newest, time.monotonic()
         if time.monotonic() - since > PATIENCE:
@@ -165,13 +165,13 @@ def _wait(path: Path, rank: int) -> None:
 
 
 def _write(path: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any]) -> None:
-    """Writes a plan, which is there when it is whole."""
+    """Writes a plan atomically."""
     folder, listed = path.parent, iter(images)
-    # Names need not be Unicode
+    # File names need not be Unicode
     schema = pa.schema([("path", pa.binary())]).with_metadata({"fer_vit": json.dumps(settings)})
     if folder.is_dir() and any(not other.name.startswith(".") for other in folder.iterdir()):
-        raise FerVitError(f"Expected a new folder or one that `predict` began, but {folder} holds other things.")
+        raise FerVitError(f"Expected a new folder or one that `predict` started, but {folder} holds other things.")
     remove_stale(path)
-    with atomic_write(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+    with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         while names := [os.fsencode(image) for image in islice(listed, part_size)]:
             writer.write_table(pa.table([names], schema=schema), row_group_size=part_size)

@@ -24,7 +24,7 @@ from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
 from fer_vit.store.folder import load_network
 
 CHUNK = 64
-"""Faces that the model sees at once."""
+"""Faces in one forward pass."""
 
 
 def load(
@@ -38,13 +38,13 @@ def load(
 
     Args:
         model: A model that fer-vit ships (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or
-            "user/name" on the Hugging Face hub. None: the best that is shipped.
+            "user/name" on the Hugging Face hub. None: the default one that is shipped.
         device: Where to compute. None: the GPU if there is one.
         revision: Branch, tag or commit on the hub.
-        token: Of a private repository on the hub; None takes the one you logged in with.
+        token: For a private repository on the hub; None uses the one you logged in with.
 
     Raises:
-        FerVitError: There is no such model or device, or the model's files are not whole or not fer-vit's.
+        FerVitError: There is no such model or device, or its files are damaged or not fer-vit's.
     """
     recognizer = Recognizer(load_network(model, revision=revision, token=token))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -52,13 +52,13 @@ def load(
         recognizer.to(device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise FerVitError(f"Expected a device that is here, for example cpu, but got {device} ({reason}).") from error
+        raise FerVitError(f"Expected an available device, for example cpu, but got {device} ({reason}).") from error
     use_fused_attention(recognizer.net, fused_is_faster(recognizer.device, recognizer.net.layout.num_tokens))
     return recognizer
 
 
 class Recognizer(nn.Module):
-    """A RegionViT with what its use needs: cropping before, names and calibrated probabilities after.
+    """A RegionViT with what prediction needs around it: cropping, labels and calibrated probabilities.
 
     Attributes:
         labels: The C expressions in the order of the probabilities.
@@ -72,7 +72,7 @@ class Recognizer(nn.Module):
         self.eval()
         self.labels = net.labels
         self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.align, net.template or TEMPLATE)
-        self._finders: dict[FaceMode, YuNet] = {}
+        self._detectors: dict[FaceMode, YuNet] = {}
 
     @property
     def device(self) -> torch.device:
@@ -95,17 +95,17 @@ class Recognizer(nn.Module):
         """Finds and classifies every face in photos.
 
         Args:
-            images: A file, a folder, a glob pattern, a PIL image, an array of uint8 (RGB), or a list of these.
+            images: A file, a folder, a glob pattern, a PIL image, a uint8 array (RGB), or a list of these.
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
-            detector: Finds faces or, in crops, landmarks. With "none" crops count as framed like the model's own.
+            detector: Finds faces or, in crops, landmarks. "none": crops are framed like the model's own.
             batch_size: Photos per batch; the result does not depend on it.
-            workers: Processes that read photos. None: one for every core.
+            workers: Processes that read photos. None: one per core.
 
         Returns:
-            The faces, photo by photo. A photo without a face has none; those that cannot be read are warned about.
+            The faces, photo by photo. A photo without a face gives none; those that cannot be read give a warning.
 
         Raises:
-            FerVitError: An image is not there, or the only one cannot be read, or an option is unknown.
+            FerVitError: An image does not exist, the only one cannot be read, or an option is unknown.
         """
         sources = as_sources(images)
         found = list(self.stream(sources, PhotoOptions(face, detector, batch_size, workers)))
@@ -127,13 +127,13 @@ class Recognizer(nn.Module):
 
     @torch.inference_mode()
     def probabilities(self, batch: Batch) -> list[list[float]]:
-        """Returns the probability of every expression for each face of a batch that is ready."""
+        """Returns the probability of every expression for each face of a batch from `Batch.ready`."""
         return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
 
     def result(
         self, photo: Photo, source: Source, index: int, face: Face | None, row: int, batch: Batch, shares: list[float]
     ) -> FaceResult:
-        """Returns the face in a row of a batch that is ready; `shares` are its probabilities."""
+        """Returns the face in a row of a batch; `shares` are its probabilities."""
         probabilities = dict(zip(self.labels, shares, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
         return FaceResult(
@@ -152,33 +152,33 @@ class Recognizer(nn.Module):
         )
 
     def region_boxes(self, batch: Batch, row: int) -> dict[str, Array]:
-        """Returns the box (4,) of each region that is there in a face of a batch, xyxy in crop pixels."""
+        """Returns the box (4,) of each region that is present in a face of a batch, xyxy in crop pixels."""
         boxes, valid = batch.boxes[row].cpu().double().numpy(), batch.valid[row].tolist()
         return {name: box for name, box, there in zip(self.crop_spec.regions, boxes, valid, strict=True) if there}
 
-    def _finder(self, face: FaceMode) -> YuNet:
-        """Returns the detector for a mode, which is loaded once: loading takes longer than a photo."""
-        if face not in self._finders:
-            self._finders[face] = YuNet(min_score=CROP_SCORE) if face == "crop" else YuNet()
-        return self._finders[face]
+    def _detector(self, face: FaceMode) -> YuNet:
+        """Returns the detector for a mode; it is loaded once, which takes longer than a photo."""
+        if face not in self._detectors:
+            self._detectors[face] = YuNet(min_score=CROP_SCORE) if face == "crop" else YuNet()
+        return self._detectors[face]
 
     def batches(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[tuple[list[Photo], list[Batch]]]:
-        """Yields photos with all their faces in batches for the model, under a progress bar in images per second."""
-        finder = self._finder(options.face) if options.detector == "yunet" else None
-        dataset = PhotoDataset(sources, self.crop_spec, options.face, finder)
+        """Yields photos with all their faces in batches for the model, under a progress bar."""
+        detector = self._detector(options.face) if options.detector == "yunet" else None
+        dataset = PhotoDataset(sources, self.crop_spec, options.face, detector)
         workers = cores() if options.workers is None else options.workers
-        # Starting workers costs seconds; a handful of photos is read sooner without.
+        # Starting workers takes seconds; a handful of photos is read sooner without them.
         loader = photo_loader(dataset, options.batch_size, workers if len(sources) > options.batch_size else 0)
         with tqdm(total=len(sources), unit=" images", disable=None) as bar, _readable_errors():
             for photos, batch in loader:
-                # A photo may hold hundreds of faces, and the attention that is recorded grows with them.
+                # A photo may hold hundreds of faces, and recorded attention grows with their number.
                 yield photos, [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else []
                 bar.update(len(photos))
 
 
 @contextmanager
 def _readable_errors() -> Iterator[None]:
-    """Turns running out of memory, and dead workers, into one line that says what to do."""
+    """Turns out-of-memory errors and dead workers into one line that says what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -22,12 +22,12 @@ class FaceResult:
     Attributes:
         label: The most probable expression.
         confidence: Its probability.
-        probabilities: Of every expression by name.
+        probabilities: The probability of every expression by name.
         path: The photo; "image 0" and so on if it was given in memory.
         face: Index of the face in its photo.
-        box: Box (4,), xyxy in the photo's pixels; None when a crop was taken whole.
+        box: Box (4,), xyxy in the photo's pixels; None when the image was taken whole as a crop.
         landmarks: (x, y) in the photo's pixels by name; None when none were found.
-        score: Certainty of the detector in [0, 1]; None without one.
+        score: The detector's score in [0, 1]; None without one.
         source: The photo's path, or the image in memory.
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the crop that the model saw.
@@ -48,7 +48,7 @@ class FaceResult:
     regions: dict[str, Array] = field(repr=False)
 
     def plot(self) -> Pil.Image:
-        """Draws the face with its box and regions beside its probabilities; a notebook shows the picture by itself."""
+        """Draws the face with its box and regions beside its probabilities; a notebook displays it."""
         try:
             photo = read_image(self.source) if isinstance(self.source, Path) else self.source
         except ImageError as error:
@@ -56,7 +56,7 @@ class FaceResult:
         return prediction_figure(self.view(photo))
 
     def view(self, photo: Image) -> FaceView:
-        """Returns the face as pictures show it, in its photo (H, W, 3), RGB uint8."""
+        """Returns the face for drawing, in its photo (H, W, 3), RGB uint8."""
         return FaceView(
             photo=photo,
             to_crop=self.to_crop,
@@ -74,7 +74,7 @@ POINTS = tuple(f"{name}_{axis}" for name in LANDMARKS for axis in "xy")
 
 
 def table_columns(labels: list[str]) -> dict[str, type]:
-    """Returns name and type of a table's columns. Raises FerVitError when a label is the name of another one."""
+    """Returns name and type of a table's columns. Raises FerVitError when a label is another column's name."""
     columns = {"path": str, "status": str, "face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float)}
     columns |= {"label": str, "confidence": float}
     if taken := columns.keys() & set(labels):
@@ -85,7 +85,7 @@ def table_columns(labels: list[str]) -> dict[str, type]:
 
 
 def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell]]:
-    """Yields the rows of a photo: one for each face, or one without a face."""
+    """Yields the rows of a photo: one for each face, or a single one without a face."""
     row: dict[str, Cell] = {"path": photo.path, "status": photo.status}
     if not faces:
         yield row

@@ -1,4 +1,4 @@
-"""What `predict` writes: one table, or a folder of tables that processes share and a later run completes."""
+"""What `predict` writes: one table, or a folder of tables that several processes fill and a later run resumes."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ from fer_vit.report.table import TableWriter
 
 
 def predict_table(model: Recognizer, images: Sequence[Path], output: Path, options: PhotoOptions) -> str:
-    """Writes one table of what files, folders and patterns hold, and returns a summary."""
+    """Writes one table of the faces in files, folders and patterns, and returns a summary."""
     status, labels = write_table(output, model, model.stream(find_images(images), options))
     return f"{summary(status, labels)}\nTable: {output}"
 
@@ -27,45 +27,45 @@ def predict_table(model: Recognizer, images: Sequence[Path], output: Path, optio
 def predict_folder(
     model: Recognizer, images: Sequence[Path], output: Path, options: PhotoOptions, part_size: int, rank: ProcessRank
 ) -> str:
-    """Writes those tables of a folder that are missing and this process's, and returns a summary.
+    """Writes the missing tables of a folder that this process is to make, and returns a summary.
 
     Raises:
-        FerVitError: The folder was begun with other settings, or an image does not have its rows exactly once.
+        FerVitError: The folder was started with other settings, or an image does not have its rows exactly once.
     """
     settings: dict[str, object] = {"images": [os.path.abspath(image) for image in images], "model": fingerprint(model)}
     settings |= {"face": options.face, "detector": options.detector, "part_size": part_size}
     plan = open_or_create(output, iter_images(images), part_size, settings, rank.rank)
-    mine = Plan(output, [part for part in plan.missing() if part % rank.world_size == rank.rank])
+    mine = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
     stream, status, labels = model.stream(mine, options), Counter[str](), Counter[str]()
-    for part in mine.parts:
-        found = write_table(plan.table(part), model, islice(stream, plan.sizes[part]))
+    for chunk in mine.chunks:
+        found = write_table(plan.table(chunk), model, islice(stream, plan.sizes[chunk]))
         status, labels = status + found[0], labels + found[1]
-    next(stream, None)  # which ends its progress bar
+    next(stream, None)  # closes its progress bar
     return f"{summary(status, labels)}\n{check_folder(plan)}"
 
 
 def check_folder(plan: Plan) -> str:
-    """Says how much of a plan is done; if all is, only after it has found every image in the tables."""
+    """Says how much of a plan is done; if all of it is, checks first that the tables hold every image."""
     if left := plan.missing():
         return (
-            f"{plan.folder}: {len(plan.parts) - len(left):,} of {len(plan.parts):,} tables are there. The others are "
-            "being made elsewhere, or the same command goes on with them."
+            f"{plan.folder}: {len(plan.chunks) - len(left):,} of {len(plan.chunks):,} tables are there. The others are "
+            "being made elsewhere, or the same command resumes them."
         )
     status, faces = Counter[str](), 0
-    for part in tqdm(plan.parts, desc="checking", unit=" tables", disable=None, leave=False):
-        found, number = plan.check(part)
+    for chunk in tqdm(plan.chunks, desc="checking", unit=" tables", disable=None, leave=False):
+        found, number = plan.check(chunk)
         status, faces = status + found, faces + number
     return (
-        f"{plan.folder}: all {len(plan.parts):,} tables, all {status.total():,} images of the plan exactly once "
+        f"{plan.folder}: all {len(plan.chunks):,} tables, all {status.total():,} images of the plan exactly once "
         f"({listed(status, 5)}), {faces:,} faces"
     )
 
 
 def fingerprint(model: Recognizer) -> str:
-    """Returns 16 characters that tell a model from others: a hash of its weights and of all that its use needs."""
+    """Returns 16 characters that identify a model: a hash of its weights and of all that prediction needs."""
     net = model.net
     text = str((net.config, net.labels, net.align, net.template, net.temperature))
-    # With the options of version 0.1 that are no more, so that predictions which it began can be resumed
+    # With options that version 0.1 had, so that predictions which it started can be resumed
     text = text.replace("pos_embed=", "patch_downscale=1, pos_embed=", 1).replace("), [", ", head_drop_rate=0.0), [", 1)
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(net.state_dict().items()):
@@ -87,10 +87,10 @@ def write_table(
 
 
 def summary(status: Counter[str], labels: Counter[str]) -> str:
-    """Writes what was found in two lines."""
+    """Summarises what was found in two lines."""
     return f"{status.total():,} images: {listed(status)}\n{labels.total():,} faces: {listed(labels)}"
 
 
-def listed(counts: Counter[str], most: int | None = None) -> str:
-    """Writes counts on one line, the largest first."""
-    return ", ".join(f"{number:,} {name}" for name, number in counts.most_common(most))
+def listed(counts: Counter[str], limit: int | None = None) -> str:
+    """Lists counts on one line, the largest first."""
+    return ", ".join(f"{number:,} {name}" for name, number in counts.most_common(limit))

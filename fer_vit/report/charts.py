@@ -1,4 +1,4 @@
-"""Charts: confusion, faithfulness, attention distances, relations. numpy and matplotlib, no torch."""
+"""Charts: confusion, faithfulness, attention distances, relations; NumPy and matplotlib, no torch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def faithfulness_figure(
     shuffled: Mapping[str, Mapping[str, Interval]],
     controls: Sequence[str],
 ) -> Figure:
-    """Draws a panel for each measure, and how much of each explanation is left when the weights are shuffled.
+    """Draws a panel for each measure, and how much of each explanation remains when the weights are shuffled.
 
     Args:
         found: Interval by method and measure.
@@ -91,7 +91,7 @@ def faithfulness_figure(
         axes.plot(["nothing", *steps], means, "o-", color=colours[method], label=method)
     axes.axhline(0, color=FAINT, linewidth=1)
     axes.set_xlabel("weights shuffled, from the classifier down to")
-    axes.set_ylabel("rank correlation\nwith the explanation before")
+    axes.set_ylabel("rank correlation\nwith the original explanation")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
@@ -116,7 +116,7 @@ def relations_figure(matrices: Mapping[str, Array], regions: Sequence[str], colu
     Args:
         matrices: How much each of the R regions (row) takes from each (column), (R, R), by title; NaN is left grey.
         regions: Their names.
-        columns: The most heat maps in a row.
+        columns: The largest number of heat maps in a row.
     """
     columns = min(len(matrices), columns)
     lines = math.ceil(len(matrices) / columns)
@@ -124,7 +124,7 @@ def relations_figure(matrices: Mapping[str, Array], regions: Sequence[str], colu
     side = 1.6 + 0.16 * len(regions)
     figure = Figure(figsize=(columns * side + 1.2, lines * side + 0.9), dpi=110, layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
-    # What a region takes from itself, half or more because of the residual paths, would leave the rest pale.
+    # What a region keeps of itself, at least half because of the residual paths, would leave the rest dark.
     apart = ~np.eye(len(regions), dtype=bool)
     highest = max(float(np.nan_to_num(matrix[apart]).max(initial=0.0)) for matrix in matrices.values())
     for axes, (title, matrix) in zip(grid.flat, matrices.items(), strict=False):

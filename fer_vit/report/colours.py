@@ -1,4 +1,4 @@
-"""The colours of all pictures. The page, which has a dark theme too, lists its own in `page.css`."""
+"""The colours of all pictures. The page, which also has a dark theme, has its own in `page.css`."""
 
 from functools import cache
 
@@ -32,8 +32,8 @@ def region_colour(region: str) -> str:
 
 @cache
 def heat_colours() -> Image:
-    """Returns the colours of heat maps (256, 3), RGB uint8, from nothing to most: magma, perceptually uniform."""
-    from matplotlib import colormaps  # here: `predict` uses this room as well, and need not wait for matplotlib
+    """Returns the colours of heat maps (256, 3), RGB uint8, from lowest to highest: magma, perceptually uniform."""
+    from matplotlib import colormaps  # here: `predict` imports this file too, and need not wait for matplotlib
 
     colours: Image = colormaps["magma"](np.arange(256), bytes=True)[:, :3]
     return colours

@@ -1,7 +1,7 @@
 """One face as a picture: where it is, which patches and which regions speak for an expression, what was predicted.
 
-`zoom` carries a face to display resolution first; everything after draws there, so lines and words stay crisp on a
-48-pixel face and cheap on a 24-megapixel photo.
+`zoom` first scales a face to display resolution; everything else is drawn at that scale, so that lines and text are
+crisp on a 48-pixel face and cheap on a 24-megapixel photo.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ _PAD, _HEAD, _FOOT, _GAP, _BAR = 18, 56, 34, 14, 200
 PANELS = tuple((x, _HEAD, x + SIDE, _HEAD + SIDE) for x in (_PAD, _PAD + SIDE + _GAP))
 """Where the two pictures are in a figure, xyxy: the photo with its boxes, the heat map."""
 CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
-"""The corners of a box xyxy: upper left and on clockwise."""
+"""Indices of a box's corners in xyxy: clockwise from the upper left."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FaceView:
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the square crop in pixels.
         regions: Box (4,) of each region that is present, xyxy in crop pixels.
-        box: Detected face (4,), xyxy in photo pixels; None for a whole-image crop.
+        box: Detected face (4,), xyxy in photo pixels; None for an image taken whole as a crop.
         name: Path of the photo as the user should see it. Untrusted text.
         face: Index of the face in the photo.
         probabilities: Probability of each label.
@@ -69,7 +69,7 @@ def face_figure(view: FaceView) -> Pil.Image:
     """Draws one face: in `PANELS` its photo with boxes and its heat map, then its shares and its prediction."""
     figure = _titled(view, PANELS[1][2] + 2 * (2 * _GAP + _BAR) + _PAD - _GAP)
     draw = ImageDraw.Draw(figure)
-    # Drawn at twice the size and reduced: Pillow's lines have no smooth edges of their own.
+    # Drawn at twice the size and reduced: Pillow's lines are not anti-aliased.
     close = zoom(view, 2 * SIDE)
     heat = close.heat if close.heat.size else region_heat(close)
     pictures = (draw_boxes(close), overlay_heat(close.photo, heat, close.to_crop, close.crop_size))
@@ -100,16 +100,16 @@ def prediction_figure(view: FaceView) -> Pil.Image:
 
 
 def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
-    """Returns the same face in a cut of its photo, scaled to `size` pixels on the longer side.
+    """Returns the same face in a cut-out of its photo, scaled to `size` pixels on the longer side.
 
-    The room on each side is the fraction `margin` of what the face box and the crop span together.
+    The margin on each side is a fraction of what the face box and the crop span together.
     """
-    corners = turned_back(view, np.array([0.0, 0.0, view.crop_size, view.crop_size]))
+    corners = to_photo(view, np.array([0.0, 0.0, view.crop_size, view.crop_size]))
     if view.box is not None:
         corners = np.vstack([corners, view.box.reshape(2, 2)])
     low, high = corners.min(0), corners.max(0)
     extent = np.array(view.photo.shape[1::-1])  # (W, H)
-    # No more than the photo's longer side, and shifted into the photo as far as that goes.
+    # No more than the photo's longer side, and shifted into the photo as far as possible.
     side = np.clip((high - low).max() * (1 + 2 * margin), 2, extent.max())
     start = np.clip((low + high - side) / 2, 0, np.maximum(extent - side, 0))
     left, top = np.floor(start).astype(int)
@@ -129,7 +129,7 @@ def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
 def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> Image:
     """Lays the patches' scores (h, w) over a photo (H, W, 3), RGB uint8: grey under colour where the crop reaches.
 
-    Colours run from 0, which stands for all below too, to the largest score, smoothly between patches. `to_crop` (2, 3)
+    Colours run from 0, which includes all below, to the largest score, smoothly between patches. `to_crop` (2, 3)
     goes from photo to crop pixels.
     """
     to_grid = np.diag(heat.shape[::-1]) / crop_size @ to_crop  # one unit is one patch
@@ -159,11 +159,11 @@ def region_heat(view: FaceView) -> Array:
 
 
 def draw_boxes(view: FaceView) -> Image:
-    """Returns the photo (H, W, 3) with the face box in white and the regions, turned back, each in its own colour."""
+    """Returns the photo (H, W, 3) with the face box in white and the regions, mapped back, each in its own colour."""
     image = Pil.fromarray(view.photo)
     draw = ImageDraw.Draw(image, "RGBA")
     width = max(1, round(max(image.size) / 160))
-    outlines = [(turned_back(view, box), region_colour(name)) for name, box in view.regions.items()]
+    outlines = [(to_photo(view, box), region_colour(name)) for name, box in view.regions.items()]
     if view.box is not None:
         outlines.insert(0, (view.box[CORNERS], "#ffffff"))
     for corners, colour in outlines:
@@ -174,7 +174,7 @@ def draw_boxes(view: FaceView) -> Image:
     return np.asarray(image)
 
 
-def turned_back(view: FaceView, box: Array) -> Array:
+def to_photo(view: FaceView, box: Array) -> Array:
     """Maps a box in crop pixels back to the photo: its corners (4, 2), clockwise from the upper left."""
     return apply(invert(view.to_crop), box[CORNERS])
 
@@ -185,7 +185,7 @@ def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def share_bars(shares: dict[str, float]) -> list[Bar]:
-    """Returns the bars of the regions' shares: the longest is the furthest from 0, what speaks against is grey."""
+    """Returns the bars of the regions' shares: the longest is furthest from 0; what speaks against is grey."""
     largest = max(map(abs, shares.values()), default=0.0) or 1.0
     return [
         Bar(name.replace("_", " "), share, abs(share) / largest, region_colour(name) if share >= 0 else FAINT)
@@ -194,7 +194,7 @@ def share_bars(shares: dict[str, float]) -> list[Bar]:
 
 
 def probability_bars(probabilities: dict[str, float]) -> list[Bar]:
-    """Returns the bars of at most the 12 most probable labels, the top one strong."""
+    """Returns the bars of at most the 12 most probable labels, the top one emphasised."""
     return [
         Bar(name, value, value, FAINT if rank else ACCENT, not rank)
         for rank, (name, value) in enumerate(ranked(probabilities)[:12])
@@ -207,12 +207,12 @@ def percent(value: float, digits: int = 0) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns untrusted text on one line; what cannot be printed (control characters, lone surrogates) becomes `?`."""
+    """Returns untrusted text on one line; unprintable characters (control characters, lone surrogates) become `?`."""
     return "".join(" " if char.isspace() else char if char.isprintable() else "?" for char in text)
 
 
 def fitted(text: str, size: int, width: float) -> str:
-    """Returns printable text cut to a width in pixels at its start: the end of a path says most."""
+    """Returns printable text truncated at its start to a width in pixels: the end of a path says most."""
     text = printable(text)
     kept = text[-160:]
     while kept and font(size).getlength("…" + kept if kept != text else kept) > width:

@@ -1,4 +1,4 @@
-"""A face once for every attention head of a model: where each one looks."""
+"""A face drawn once for every attention head: where each one looks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,10 +9,10 @@ from PIL import ImageDraw
 
 from fer_vit.geometry import Array, Image
 from fer_vit.report.colours import INK, MUTED, PAPER
-from fer_vit.report.draw import FaceView, draw_boxes, fitted, font, overlay_heat, ranked, region_heat, turned_back, zoom
+from fer_vit.report.draw import FaceView, draw_boxes, fitted, font, overlay_heat, ranked, region_heat, to_photo, zoom
 
 JOINED = 0.4
-"""Two regions are joined in the picture of a head when the shares that they take from one another add up to this."""
+"""Two regions are joined by a line when the shares that they take from each other add up to this."""
 TILE = 132
 """Side of one head's picture in pixels."""
 
@@ -24,10 +24,10 @@ class HeadMap:
     """Where one head looks, or the query of one expression.
 
     Attributes:
-        caption: What to write below.
+        caption: Text below the picture.
         heat: Share of each patch (h, w); (0, 0) without patch tokens.
-        shares: Share of each region that is there.
-        relations: How much two regions take from one another, both directions together, by their names.
+        shares: Share of each region that is present.
+        relations: How much two regions take from each other, both directions added, by their names.
     """
 
     caption: str
@@ -38,7 +38,7 @@ class HeadMap:
 
 def heads_figure(view: FaceView, title: str, rows: Sequence[tuple[str, Sequence[HeadMap]]]) -> Pil.Image:
     """Draws where each head looks in colour, the region with the largest share outlined, and lines between regions that
-    take `JOINED` or more from one another.
+    take `JOINED` or more from each other.
 
     The face's own heat and shares are not used; the title is untrusted text. Each row has a name and maps.
     """
@@ -67,7 +67,7 @@ def _tile(view: FaceView, head: HeadMap) -> Image:
     covered = overlay_heat(view.photo, heat, view.to_crop, view.crop_size)
     outlined = {name: view.regions[name] for name, _ in ranked(head.shares)[:1]}
     picture = Pil.fromarray(draw_boxes(replace(view, photo=covered, regions=outlined)))
-    centres = {name: tuple(turned_back(view, box).mean(0)) for name, box in view.regions.items()}
+    centres = {name: tuple(to_photo(view, box).mean(0)) for name, box in view.regions.items()}
     draw = ImageDraw.Draw(picture, "RGBA")
     for (one, other), share in head.relations.items():
         if share >= JOINED:

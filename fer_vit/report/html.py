@@ -1,8 +1,8 @@
 """All explained faces as one page that opens from disk: `index.html` contains its data, style and script.
 
 `page.js` builds the gallery and the large faces from JSON. The browser loads pictures only when they come into view, so
-that thousands of faces open at once. Names of files and labels are escaped, and a content security policy forbids the
-page to load anything but the pictures beside it, or to run any script but its own.
+that a page of thousands of faces opens quickly. File names and labels are escaped, and a content security policy allows
+only the pictures beside the page and its own script.
 """
 
 import base64
@@ -39,7 +39,7 @@ class Evidence(NamedTuple):
 
     Attributes:
         order: Indices of the labels, the most probable first.
-        labels: Shares (R,) and heat (h, w) by the index of the label; by some methods for the predicted one only.
+        labels: Shares (R,) and heat (h, w) by the label's index; only for the predicted one if not class-specific.
         contrast: Shares and heat for the most probable label rather than the second; None without one.
         relations: How much each region takes from each (R, R).
     """
@@ -71,10 +71,10 @@ class FaceRecord:
 
 
 def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
-    """Writes pictures of the face with a number in the report and returns what the page needs.
+    """Writes pictures of face `number` in a report and returns what the page needs.
 
-    In the report's folder, `faces` gets a figure and `photos` the face as it is. The view is explained for the label
-    predicted; `regions` are the model's, in its order.
+    In the report's folder, `faces` gets a figure and `photos` the plain face. The view explains the predicted label;
+    `regions` are the model's, in its order.
 
     Raises:
         FerVitError: A file cannot be written.
@@ -88,7 +88,7 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
         face_figure(view).save(folder / "faces" / name, quality=90, subsampling=0)
         Pil.fromarray(close.photo).save(folder / "photos" / name, quality=82)
     except OSError as error:
-        raise FerVitError(f"Cannot write to {folder}: {error.strerror}. Choose a folder you may write.") from error
+        raise FerVitError(f"Cannot write to {folder}: {error.strerror}. Choose a folder that you may write.") from error
     data = _page_data(close, f"photos/{name}", evidence, regions)
     return FaceRecord(view.probabilities, view.shares, htmlsafe_json_dumps(data, separators=(",", ":")))
 
@@ -119,12 +119,12 @@ def _rounded(values: Array | None, digits: int = 3) -> list[Any] | None:
 
 
 def _scaled(heat: Array) -> list[Any] | None:
-    """Scales patch scores (h, w) to [-1, 1] so that small ones survive rounding; None for a model without patches."""
+    """Scales patch scores (h, w) to [-1, 1] so that small ones survive rounding; None without patches."""
     return _rounded(heat.ravel() / max(np.abs(heat).max(), 1e-12)) if heat.size else None
 
 
 def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
-    """Returns each region's mean share and its interval per predicted label, over the faces that show the region."""
+    """Returns each region's mean share and its interval per predicted label, over faces that show the region."""
     shares = defaultdict(list)
     for record in records:
         shares[record.label].append([record.shares.get(region, np.nan) for region in regions])
@@ -199,4 +199,4 @@ def write_page(
         with path.open("w", encoding="utf-8") as file:
             file.writelines(page)
     except OSError as error:
-        raise FerVitError(f"Cannot write the page {path}: {error}. Choose a folder you may write.") from error
+        raise FerVitError(f"Cannot write the page {path}: {error}. Choose a folder that you may write.") from error

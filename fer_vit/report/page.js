@@ -15,7 +15,7 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/* The gallery: made of the data once, then only hidden, shown and put in order. */
+/* The gallery: built once, then only hidden, shown and sorted. */
 const cards = faces.map((face, number) => {
   const label = face.order[0], shares = face.shares[label], top = shares.indexOf(Math.max(...shares));
   const card = element('button', {type: 'button', class: 'card'},
@@ -58,7 +58,7 @@ function open(number) {
   dialog.querySelector('.number').textContent = `face ${face.number}`;
   const options = face.order.filter(i => face.shares[i]);
   choice.replaceChildren(...options.map(i => element('option', {value: i}, labels[i])));
-  if (face.contrast && next !== undefined) choice.append(element('option', {value: 'contrast'}, `${labels[top]} and not ${labels[next]}`));
+  if (face.contrast && next !== undefined) choice.append(element('option', {value: 'contrast'}, `${labels[top]} rather than ${labels[next]}`));
   dialog.querySelector('.probabilities').replaceChildren(...face.order.map(i => bar(words(labels[i]), face.probabilities[i], face.probabilities[i], '')));
   draw();
   if (!dialog.open) dialog.showModal();
@@ -104,7 +104,7 @@ function draw() {
     for (const [share, a, b] of pairs.slice(0, 15)) {
       const [[x1, y1], [x2, y2]] = [middle[a], middle[b]], width = 4 * share / Math.max(1e-9, pairs[0][0]);
       crop.append(element('line', {x1, y1, x2, y2, class: 'relation', 'stroke-width': width.toFixed(2)}, element('title', {},
-        `${words(regions[a].name)} takes ${percent(face.relations[a][b])} from ${words(regions[b].name)}, gives it ${percent(face.relations[b][a])}`)));
+        `${words(regions[a].name)} takes ${percent(face.relations[a][b])} from ${words(regions[b].name)}, which takes ${percent(face.relations[b][a])}`)));
     }
     middle.forEach(at => { if (at) crop.append(element('circle', {cx: at[0], cy: at[1], r: face.crop / 70, class: 'joint'})); });
   }

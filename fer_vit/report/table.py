@@ -20,14 +20,14 @@ ROW_GROUP = 10_000
 
 
 class TableWriter:
-    """Writes a table, which is in its place when all is written; after an error nothing is left.
+    """Writes a table atomically; after an error nothing is left.
 
     Args:
         path: Ends in one of `SUFFIXES`.
         columns: Name and type (str, int or float) of every column; any cell may be None.
 
     Raises:
-        FerVitError: The suffix is another one, or (when it is entered) the folder cannot be written.
+        FerVitError: The suffix is another one, or (on entering) the folder cannot be written.
     """
 
     def __init__(self, path: Path, columns: dict[str, type]) -> None:
@@ -43,7 +43,7 @@ class TableWriter:
         """Adds rows of cells by column; a missing cell is None.
 
         Raises:
-            FerVitError: They cannot be written, for example since the disk is full.
+            FerVitError: They cannot be written, for example because the disk is full.
         """
         if self._text is None:
             self._rows += rows
@@ -66,14 +66,14 @@ class TableWriter:
 
     def __enter__(self) -> "TableWriter":
         with ExitStack() as stack:
-            part = stack.enter_context(atomic_write(self.path))
+            file = stack.enter_context(atomic_write(self.path))
             if self.path.suffix == ".parquet":
                 types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
                 schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
-                self._parquet = stack.enter_context(pq.ParquetWriter(part, schema))
+                self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
             else:
-                # Names of files need not be valid Unicode; what is not is written as an escape.
-                text = part.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+                # File names need not be valid Unicode; invalid bytes are escaped.
+                text = file.open("w", encoding="utf-8", errors="backslashreplace", newline="")
                 self._text = stack.enter_context(text)
                 if self.path.suffix == ".csv":
                     csv.writer(text).writerow(map(csv_cell, self.columns))
@@ -87,5 +87,5 @@ class TableWriter:
 
 
 def csv_cell(cell: Cell) -> Cell:
-    """Returns a cell for CSV: text that a spreadsheet would run gets an apostrophe first (OWASP, CSV injection)."""
+    """Returns a cell for CSV; text that a spreadsheet would run gets a leading apostrophe (OWASP, CSV injection)."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

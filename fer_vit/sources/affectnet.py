@@ -27,13 +27,13 @@ SUFFIX = "_exp.npy"
 
 
 def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
-    """Reads AffectNet out of the folder of train_set and val_set, sorted by file names; 7 classes leave contempt out.
+    """Reads AffectNet from the folder of train_set and val_set, sorted by file name; 7 classes leave contempt out.
 
     Its own test split was never published and everyone reports on val_set: that is `test` here, and a fixed tenth of
     train is held out as val.
 
     Raises:
-        FerVitError: No split is there, or an annotation cannot be understood.
+        FerVitError: There is no split, or an annotation cannot be understood.
     """
     reading = Reading(NAMES[:classes], [])
     for folder, split in FOLDERS.items():
@@ -48,7 +48,7 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
 
 
 def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None:
-    """Adds a split's images to a reading. Both folders are listed once: to look up every file would take minutes."""
+    """Adds a split's images to a reading. Both folders are listed once: checking every file would take minutes."""
     images = {}
     for name in os.listdir(root / folder / "images"):
         stem, suffix = os.path.splitext(name)

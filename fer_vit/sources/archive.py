@@ -1,4 +1,4 @@
-"""A data set in a zip."""
+"""A data set in a zip file."""
 
 import shutil
 import zipfile
@@ -19,22 +19,22 @@ def is_zip(path: Path) -> bool:
 
 @contextmanager
 def unpacked(archive: Path, out: Path) -> Iterator[Path]:
-    """Unpacks a zip into a hidden folder beside `out` that is gone afterwards; anything else is yielded as it is.
+    """Unpacks a zip into a hidden folder beside `out` that is removed afterwards; yields anything else unchanged.
 
-    Messages name the zip rather than that folder. zipfile leaves roots, drives and `..` out of names, writes links as
-    files, and reads no more of an entry than its header says, so a zip never fills more than it claims to.
+    Messages name the zip rather than that folder. zipfile strips roots, drives and `..` from names, writes links as
+    files, and reads no more of an entry than its header says, so a zip never takes more space than it claims.
 
     Raises:
-        FerVitError: It is not a whole zip, is compressed in an unusual way, or does not fit on the disk.
+        FerVitError: It is damaged, compressed in an unusual way, or does not fit on the disk.
     """
     if not is_zip(archive):
         yield archive
         return
     with scratch_folder(out) as scratch:
-        folder = scratch / "zip"  # away from what `files` itself keeps there
+        folder = scratch / "zip"  # separate from what `fer_vit.files` keeps there
         folder.mkdir()
         _extract(archive, folder, out)
-        # A zip of a folder mostly holds that folder rather than what lies in it; macOS adds one of its own.
+        # A zip of a folder usually holds the folder itself rather than its contents; macOS adds one of its own.
         inner = [path for path in folder.iterdir() if path.name[0] not in "._"]
         try:
             yield inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
@@ -46,9 +46,9 @@ def _extract(archive: Path, folder: Path, out: Path) -> None:
     try:
         with zipfile.ZipFile(archive) as file:
             entries = file.infolist()
-            # A few bytes of bzip2 fill all memory at once
+            # A few bytes of bzip2 can fill all memory at once
             if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise FerVitError(f"Expected a zip by deflate, but {archive} is compressed otherwise. Unpack it first.")
+                raise FerVitError(f"Expected a zip that uses deflate, but {archive} does not. Unpack it first.")
             size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
             if size > free:
                 raise FerVitError(
@@ -57,6 +57,6 @@ def _extract(archive: Path, folder: Path, out: Path) -> None:
                 )
             file.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno != EINVAL:  # which a broken zip causes: a seek before the start
+        if isinstance(error, OSError) and error.errno != EINVAL:  # from a damaged zip: a seek before its start
             raise
-        raise FerVitError(f"Expected a whole zip at {archive}, but got an error: {error}. Fetch it again.") from error
+        raise FerVitError(f"Expected a complete zip at {archive}, but got: {error}. Fetch it again.") from error

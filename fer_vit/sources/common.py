@@ -1,4 +1,4 @@
-"""What the sources share: the held-out split, tables of text, and the errors that name file and line."""
+"""Shared by the sources: held-out splits, text tables, and errors that name file and line."""
 
 import csv
 import os
@@ -16,7 +16,7 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     """Moves a tenth of every class of the training images into each of `splits`.
 
     The choice depends on the images' names alone (by their CRC-32), so it is the same on every machine. A small class
-    gives one image as long as train keeps one. Rows keep their order; a note tells of the change.
+    gives one image as long as train keeps one. Rows keep their order; a note reports the change.
     """
     classes = defaultdict(list)
     for row in reading.rows:
@@ -32,14 +32,14 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
         return reading
     rows = [replace(row, split=moved[row.name]) if row.name in moved else row for row in reading.rows]
     held_out = f"A fixed tenth of every class of train is held out as {', another as '.join(splits)}"
-    return replace(reading, rows=rows, notes=[*reading.notes, f"{held_out}: val chooses the model, test is read once."])
+    return replace(reading, rows=rows, notes=[*reading.notes, f"{held_out}: choose the model by val, read test once."])
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields line number (from 1) and cells of every line of a comma-separated file that is not blank.
 
     Raises:
-        FerVitError: It is no such file, for example because a quote is never closed.
+        FerVitError: The file is malformed, for example because a quote is never closed.
     """
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         table = csv.reader(file)
@@ -58,7 +58,7 @@ def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
 
 
 def not_found(root: Path, expected: str) -> FerVitError:
-    """Returns the error for a root that does not hold the data set; it tells what is there instead."""
+    """Returns the error for a root that does not hold the data set; it says what is there instead."""
     came = "no such folder"
     if root.is_file():
         came = "a file"

@@ -1,9 +1,9 @@
 """Drawing faces: cartoons whose landmarks and expressions are known exactly.
 
-Two expressions of one person differ in known regions (`differing_regions`), by which explanations can be judged, and
-in nothing that lies more than one pixel outside of these regions' boxes.
+Two expressions of one person differ in known regions (`differing_regions`), against which explanations can be checked,
+and in nothing more than one pixel outside these regions' boxes.
 
-A face is drawn in a frame of its own, in which the landmarks lie near `geometry.TEMPLATE`: origin at the upper left,
+A face is drawn in its own frame, in which the landmarks lie near `geometry.TEMPLATE`: origin at the upper left,
 lengths as fractions of the image's side, no roll. Side -1 is the person's right (the smaller x), side 1 the left.
 """
 
@@ -26,25 +26,25 @@ Fill = Callable[[Array, ArrayLike], None]
 
 @dataclass(frozen=True)
 class Parameters:
-    """What makes an expression: 0 is neutral, 1 or -1 the full movement.
+    """The movements of an expression: 0 is neutral, 1 or -1 the full movement.
 
-    A name begins with the feature that moves, always inside the boxes of the regions whose names end with it.
+    A name begins with the feature that moves; it stays inside the boxes of the regions whose names end with it.
     """
 
     brow_raise: float = 0.0
     brow_slope: float = 0.0  # inner ends down, outer ends up
-    brow_squeeze: float = 0.0  # inner ends towards each other
+    brow_squeeze: float = 0.0  # inner ends move together
     eye_opening: float = 0.0
     nose_wrinkle: float = 0.0
     mouth_curve: float = 0.0  # corners up
     mouth_opening: float = 0.0
     mouth_width: float = 0.0
-    mouth_asymmetry: float = 0.0  # one corner alone up
+    mouth_asymmetry: float = 0.0  # only one corner up
     mouth_sneer: float = 0.0  # upper lip up, teeth bare
 
 
 TABLE = {
-    # Fewer movements than people show (anger narrows no eyes), because few regions make a sharp truth.
+    # Fewer movements than real faces (anger does not narrow the eyes): few regions make the ground truth sharp.
     "neutral": Parameters(),
     "happiness": Parameters(mouth_curve=1.0, mouth_opening=0.6, mouth_width=0.2),
     "surprise": Parameters(brow_raise=1.0, eye_opening=1.0, mouth_opening=1.0, mouth_width=-1.0),
@@ -56,7 +56,7 @@ TABLE = {
 }
 
 JITTER = 0.18
-"""How far a person's parameters lie from the table's at most; the same shift in all expressions of the person."""
+"""Largest shift of a person's parameters from the table's, the same in all expressions of that person."""
 
 LOOKS = {
     # How the face's frame lies in the image.
@@ -98,7 +98,7 @@ LOOKS = {
     "gradient_y": (-0.25, 0.25),
     "noise": (1.0, 7.0),  # standard deviation in grey levels
 }
-"""What a picture looks like apart from its expression: lowest and highest value."""
+"""The range of everything in a picture but its expression: lowest and highest value."""
 
 SKINS = np.array([(250, 220, 196), (240, 200, 165), (205, 150, 110), (150, 98, 68), (122, 80, 57)], float)
 HAIRS = np.array([(35, 28, 26), (75, 48, 32), (125, 80, 45), (205, 160, 90), (165, 75, 40), (160, 160, 165)], float)
@@ -112,7 +112,7 @@ BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)
 
 
 def differing_regions(a: str, b: str) -> frozenset[str]:
-    """Tells in which regions (`face.regions.REGIONS`) two expressions of the same person differ."""
+    """Returns the regions (`face.regions.REGIONS`) in which two expressions of the same person differ."""
     moved = [field.name for field, x, y in zip(fields(Parameters), _values(a), _values(b), strict=True) if x != y]
     return frozenset(region for name in moved for region in REGIONS if region.endswith(name.split("_")[0]))
 
@@ -123,7 +123,7 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
     Args:
         expression: One of `EXPRESSIONS`.
         seed: Chooses person, pose, light and noise, which all expressions share; 0 or more.
-        size: Side of the image in pixels, meant for 48 to 448.
+        size: Side of the image in pixels; 48 to 448 look right.
         colour: Whether the image is coloured or grey.
 
     Returns:
@@ -158,7 +158,7 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
 
 def _values(expression: str) -> Array:
     if expression not in TABLE:
-        raise FerVitError(f"Expected an expression out of {', '.join(TABLE)}, but got `{expression}`.")
+        raise FerVitError(f"Expected one of the expressions {', '.join(TABLE)}, but got `{expression}`.")
     return np.array(astuple(TABLE[expression]))
 
 
@@ -183,7 +183,7 @@ def _light(image: Array, look: Look, rng: np.random.Generator) -> Image:
 
 
 def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:
-    # OpenCV puts a pixel's centre at integer coordinates and is given them in sixteenths of a pixel.
+    # OpenCV puts a pixel's centre at integer coordinates; they are passed in sixteenths of a pixel.
     points = ((apply(to_canvas, outline) - 0.5) * 16).round().astype(np.int32)
     cv2.fillPoly(canvas, [points], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
 
@@ -236,7 +236,7 @@ def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris
     for radius, colour in ((look["iris"], iris), (0.55 * look["iris"], DARK * 0.4)):
         disc = _oval(x + look["gaze"], y, radius, radius)
         lid = height * np.sqrt(1 - ((disc[:, 0] - x) / width) ** 2)
-        disc[:, 1] = disc[:, 1].clip(y - lid, y + lid)  # the lids cover the iris
+        disc[:, 1] = disc[:, 1].clip(y - lid, y + lid)  # the lids cover part of the iris
         fill(disc, colour)
     fill(_oval(x + look["gaze"] - 0.009, y - 0.010, 0.007, 0.007), WHITE)
     for lid_line, brush, shade in ((shape[24:], 0.020, 0.25), (shape[:25], 0.008, 0.6)):
@@ -245,7 +245,7 @@ def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris
 
 
 def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
-    # T goes from the inner end to the outer.
+    # T runs from the inner end to the outer.
     away = look["eye_x"] + 0.008 + look["brow_length"] * T - 0.009 * moved.brow_squeeze * (1 - T)
     y = look["brow_y"] - 0.055 * moved.brow_raise - 0.032 * moved.brow_slope * T - look["brow_arch"] * (1 - T**2)
     for side in (-1, 1):
@@ -276,6 +276,6 @@ def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Poin
     for edge in (upper, lower):
         fill(_stroke(x, edge, look["lip"]), _blend(skin * 0.75, LIP, 0.6))
     fill(_between(x, upper, x, lower), DARK)
-    if opening + sneer > 2 * JITTER:  # more than jitter opens a mouth
+    if opening + sneer > 2 * JITTER:  # a mouth opened by more than jitter
         fill(_between(x, upper, x, np.minimum(upper + 0.035 * bow, lower)), WHITE)
     return (float(x[0]), float(line[0])), (float(x[-1]), float(line[-1]))

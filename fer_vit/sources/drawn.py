@@ -16,8 +16,8 @@ from fer_vit.sources.drawing import draw_face
 def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
 
-    Each image shows another person, chosen by the seed; `size` is its side in pixels. The folder is made, or empty, or
-    holds the same images already.
+    Each image shows another person, chosen by the seed; `size` is its side in pixels. The folder is new or empty, or
+    already holds the same images.
 
     Raises:
         FerVitError: The folder holds something else or cannot be written, or a number is too small.
@@ -27,7 +27,7 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
         raise FerVitError(f"Expected count and size from 1, seed from 0, but got {came}. Choose larger numbers.")
     rows = []
     remove_stale(root)
-    drawn = root.is_file() or (root.exists() and any(root.iterdir()))  # perhaps by a run that was killed afterwards
+    drawn = root.is_file() or (root.exists() and any(root.iterdir()))  # perhaps by a run that was killed later
     with nullcontext(root) if drawn else atomic_write(root, SPLITS) as folder:
         for number in tqdm(range(count), desc="draw", unit="face", disable=None, leave=False, delay=1):
             split: Split = "train" if number < 0.7 * count else "val" if number < 0.85 * count else "test"

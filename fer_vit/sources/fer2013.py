@@ -1,6 +1,6 @@
 """FER2013: 35,887 faces of the ICML 2013 challenge, 48 x 48, grey (Goodfellow et al. 2013, arXiv:1307.0414).
 
-Either the challenge's table, whose pixels become PNG images here, or the folders that are distributed as well:
+Either the challenge's table, whose pixels become PNG images here, or the folders that circulate as well:
 
     fer2013.csv or icml_face_data.csv    emotion, pixels, Usage
     train/angry/*.jpg, test/angry/*.jpg  one folder for each class; no validation split
@@ -25,7 +25,7 @@ SIDE = 48
 
 
 def read(root: Path) -> Reading:
-    """Reads FER2013: a table or the folder that holds it, or else the folder that holds the folders train and test.
+    """Reads FER2013: a table or the folder that holds it, or a folder that holds train and test.
 
     From the table, an image is named "file:line"; from the folders, a fixed tenth of train is held out as val.
 
@@ -62,20 +62,20 @@ def _read_table(path: Path) -> Reading:
         if cell["emotion"] not in map(str, range(len(NAMES))):
             raise bad_line(path, line, "an emotion from 0 to 6", cell["emotion"])
         if cell["usage"] not in USAGE:
-            raise bad_line(path, line, f"a Usage out of {', '.join(USAGE)}", cell["usage"])
+            raise bad_line(path, line, f"a Usage from {', '.join(USAGE)}", cell["usage"])
         image = _png(cell["pixels"])
         if image is None:
             came = f"{len(cell['pixels'].split())} values: {cell['pixels']}"
             raise bad_line(path, line, f"{SIDE * SIDE} pixels from 0 to 255", came)
         rows.append(Row(image, f"{path.name}:{line}", USAGE[cell["usage"]], NAMES[int(cell["emotion"])]))
     if not rows:
-        raise FerVitError(f"Expected faces in {path}, but got a header alone. Restore the file as distributed.")
+        raise FerVitError(f"Expected faces in {path}, but got only a header. Restore the file as distributed.")
     splits = {row.split for row in rows}
     return Reading(NAMES, rows, notes=[f"No {split} split in {path}." for split in SPLITS if split not in splits])
 
 
 def _png(text: str) -> bytes | None:
-    """Makes an image out of a line's pixels; None when they are not 48 x 48 values from 0 to 255."""
+    """Makes an image from a line's pixels; None when they are not 48 x 48 values from 0 to 255."""
     try:
         pixels = bytes(map(int, text.split()))
     except ValueError:

@@ -1,6 +1,6 @@
 """FERPlus: FER2013's faces with the votes of ten people each (Barsoum et al. 2016, arXiv:1608.01041).
 
-As its owners' code writes it:
+As its owners' script writes it:
 
     FER2013Train/label.csv       file name, box, ten vote counts; no header
     FER2013Train/*.png           48 x 48, grey
@@ -31,11 +31,11 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
 
     Args:
         root: The folder that holds FER2013Train, FER2013Valid and FER2013Test, or one that holds it as `ferplus`.
-        labels: What training learns: the majority's expression alone, or the share of every expression as well.
-            Validation and test always go by the majority.
+        labels: The labels for training: the majority's expression, or the share of every expression as well.
+            Validation and test always use the majority.
 
     Raises:
-        FerVitError: No split is there, or a line of a label.csv cannot be understood.
+        FerVitError: There is no split, or a line of a label.csv cannot be understood.
     """
     base = root / "ferplus" if (root / "ferplus").is_dir() else root
     reading = Reading(NAMES, [])
@@ -51,8 +51,8 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
 
 
 def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> None:
-    """Adds a table's images to a reading. The folder is listed once, which is faster than a look at every file."""
-    there = set(os.listdir(table.parent))
+    """Adds a table's images to a reading. The folder is listed once, which is faster than checking every file."""
+    existing = set(os.listdir(table.parent))
     for line, cells in read_csv(table):
         name, counts, votes = cells[0], _counts(cells), None
         if counts is None:
@@ -62,7 +62,7 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
             label = None if votes is None else int(votes.argmax())
         else:
             label = majority(counts)
-        if name not in there:
+        if name not in existing:
             reading.dropped["image missing"] += 1
         elif label is not None:
             shares = None if votes is None else tuple(votes.tolist())
@@ -82,9 +82,9 @@ def _counts(cells: Sequence[str]) -> list[int] | None:
 
 
 def majority(counts: Sequence[int]) -> int | None:
-    """Returns the position of the expression that more than half of the ten columns' votes name.
+    """Returns the index of the expression with more than half of the votes in the ten columns.
 
-    None when there is no such expression, or when the winner is unknown or NF. Single votes do not count.
+    None if there is none, or the winner is unknown or NF. Single votes do not count.
     """
     votes = _without_single(counts)
     winner = int(votes.argmax())
@@ -94,9 +94,9 @@ def majority(counts: Sequence[int]) -> int | None:
 def soft(counts: Sequence[int]) -> Array | None:
     """Returns the share of every expression (8,), summing to 1: FERPlus' "cross-entropy" labels.
 
-    The largest counts are gathered, equal ones together, until they hold 75 % of the votes or are three, or until
-    unknown or NF is among the largest, which never counts itself. None when no more than half of the votes was
-    gathered, or equal counts made them more than three. Single votes do not count.
+    The largest counts are gathered, ties together, until they hold 75 % of the votes or are three, or until unknown or
+    NF is among them, which is not counted itself. None if at most half of the votes were gathered, or ties made them
+    more than three. Single votes do not count.
     """
     votes = _without_single(counts)
     expressions, others = votes[: len(NAMES)], votes[len(NAMES) :]

@@ -1,4 +1,4 @@
-"""Any data set that lies in folders named after its classes.
+"""Any data set in folders named after its classes.
 
 With splits or without:
 
@@ -23,13 +23,13 @@ SPLIT_FOLDERS: dict[str, Split] = {
 
 
 def read(root: Path) -> Reading:
-    """Reads images out of class folders, sorted by path; labels in FERPlus' order, then others by the alphabet.
+    """Reads images from class folders, sorted by path; labels are in FERPlus' order, then others alphabetically.
 
-    Hidden files are passed over; images below a class folder are found at any depth. Where there is no val, a fixed
+    Hidden files are skipped; images below a class folder are found at any depth. Where there is no val, a fixed
     tenth of train is held out for it; where there are no splits at all, another tenth becomes test.
 
     Raises:
-        FerVitError: There is no image in any class folder, or only one class and no split.
+        FerVitError: There is no image in any class folder, or only one class and no splits.
     """
     folders = _folders(root)
     splits = {folder: SPLIT_FOLDERS[folder.name.lower()] for folder in folders if folder.name.lower() in SPLIT_FOLDERS}
@@ -37,7 +37,7 @@ def read(root: Path) -> Reading:
     if not splits:
         if len(reading.names) < 2:
             raise FerVitError(
-                f"Expected folders of two classes or more in {root}, but got only {set(reading.names)}. Go up or down."
+                f"Expected folders of two classes or more in {root}, but got only {set(reading.names)}. Try another."
             )
         reading.notes.append(f"No split folders in {root}.")
         return hold_out(reading, ("val", "test"))
@@ -48,7 +48,7 @@ def read(root: Path) -> Reading:
 
 
 def _read_splits(root: Path, splits: dict[Path, Split]) -> Reading:
-    """Reads the class folders of folders of known split, and orders what they hold."""
+    """Reads the class folders of each split folder, and sorts rows and labels."""
     reading = Reading((), [])
     for folder, split in splits.items():
         _read_split(root, folder, split, reading)

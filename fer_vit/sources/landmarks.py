@@ -13,7 +13,7 @@ from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.processes import cores, worker_pool
 
 CHUNK = 100
-"""Images that a worker gets at a time."""
+"""Images that a worker gets at once."""
 
 
 def add_landmarks(reading: Reading, detector: Detector | None, workers: int | None = None) -> Reading:
@@ -29,25 +29,25 @@ def add_landmarks(reading: Reading, detector: Detector | None, workers: int | No
         worker_pool(processes) as mapped,
         tqdm(total=len(reading.rows), desc="reading images", unit="images", disable=None) as bar,
     ):
-        for looked in mapped(partial(_look, detector), chunks):
-            rows += [row for row in looked if isinstance(row, Row)]
-            dropped.update(reason for reason in looked if isinstance(reason, str))
-            bar.update(len(looked))
+        for results in mapped(partial(_detect, detector), chunks):
+            rows += [row for row in results if isinstance(row, Row)]
+            dropped.update(reason for reason in results if isinstance(reason, str))
+            bar.update(len(results))
     return replace(reading, rows=rows, dropped=dropped)
 
 
-def _look(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
+def _detect(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
     """Returns each row with its landmarks, or the reason why its image cannot be read."""
-    looked: list[Row | str] = []
+    results: list[Row | str] = []
     for row in rows:
         try:
             image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
             face = detect_in_crop(detector, image) if detector and row.landmarks is None else None
         except ImageError as error:
-            looked.append(str(error).partition(":")[0])  # without numbers, so that equal reasons are counted together
+            results.append(str(error).partition(":")[0])  # without details, so that equal reasons are counted together
             continue
-        except (cv2.error, MemoryError):  # by an image of an odd shape, or a huge one
-            looked.append("the image cannot be processed")
+        except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
+            results.append("the image cannot be processed")
             continue
-        looked.append(replace(row, landmarks=face.landmarks, score=face.score) if face else row)
-    return looked
+        results.append(replace(row, landmarks=face.landmarks, score=face.score) if face else row)
+    return results

@@ -19,7 +19,7 @@ SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
 
 
 def read(root: Path) -> Reading:
-    """Reads RAF-DB's basic set out of the folder of EmoLabel and Image, or one that holds it as `basic`.
+    """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or one that holds it as `basic`.
 
     RAF-DB has no validation split: a fixed tenth of train is held out as val.
 
@@ -30,13 +30,13 @@ def read(root: Path) -> Reading:
     table, images = base / "EmoLabel" / "list_patition_label.txt", base / "Image" / "aligned"
     reading = Reading(NAMES, [])
     if table.is_file() and images.is_dir():
-        there = set(os.listdir(images))
+        existing = set(os.listdir(images))
         for line, text in enumerate(table.read_text("utf-8-sig", errors="replace").splitlines(), 1):
             if not text.strip():
                 continue
             stem, split, label = _parse(table, line, text)
             name = f"{stem}_aligned.jpg"
-            if name in there:
+            if name in existing:
                 reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label))
             else:
                 reading.dropped["image missing"] += 1

@@ -1,4 +1,4 @@
-"""What `prepare` says of a manifest that it has written."""
+"""The summary that `prepare` prints."""
 
 from collections import Counter
 from itertools import product
@@ -8,7 +8,7 @@ from fer_vit.data.schema import SPLITS, Reading
 
 
 def summary(reading: Reading, out: Path) -> str:
-    """Returns lines of text: images by split and class, faces found, what was left out, the size of the files."""
+    """Returns lines of text: images by split and class, faces found, what was left out, size of the files."""
     rows, files = len(reading.rows), list(out.iterdir()) if out.is_dir() else [out]
     found = sum(row.landmarks is not None for row in reading.rows)
     lines = [

@@ -20,9 +20,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         with ZipFile(path) as file:
             if sum(entry.file_size for entry in file.infolist()) > size:
-                raise ValueError("it is compressed")  # torch never does so, and little could become very much
+                raise ValueError("it is compressed")  # torch never does, and little could become very much
         checkpoint = as_dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # torch raises many kinds for files that are not checkpoints
+    except Exception as error:  # torch raises many types for files that are not checkpoints
         raise FerVitError(
             f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
         ) from error
@@ -30,15 +30,15 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not {"network", "labels"} <= hyper.keys() or not state:
         raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
     if not all_are([*state.values()], Tensor) or sum(value.nbytes for value in state.values()) > size:
-        raise FerVitError(f"{path} claims more weights than it holds. Choose a checkpoint that `fer-vit fit` wrote.")
-    _check_parts(checkpoint, path)
+        raise FerVitError(f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote.")
+    _check_sections(checkpoint, path)
     if isinstance(hyper["network"], dict):
         hyper["network"] = drop_retired(hyper["network"])
     return checkpoint
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """Returns a dictionary whose keys are strings as it is, and an empty one for everything else."""
+    """Returns a dictionary with string keys unchanged, and an empty one for anything else."""
     return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else {}
 
 
@@ -47,36 +47,36 @@ def all_are(values: Any, kind: Any) -> bool:
     return isinstance(values, list | tuple) and all(isinstance(value, kind) for value in values)
 
 
-def _check_parts(checkpoint: dict[str, Any], path: Path) -> None:
-    """Raises FerVitError when what Lightning goes on from is not as Lightning writes it."""
-    for part in ("callbacks", "loops", "optimizer_states", "lr_schedulers"):
-        notes = checkpoint.get(part, [])
-        if not all_are([*notes.values()] if isinstance(notes, dict) else notes, dict):
-            raise FerVitError(f"{path}: its {part} are broken. Choose a checkpoint that `fer-vit fit` wrote.")
-    for notes in checkpoint.get("callbacks", {}).values():
-        _check_saved(notes, path)
+def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
+    """Raises FerVitError when the state that Lightning resumes from is not as Lightning writes it."""
+    for section in ("callbacks", "loops", "optimizer_states", "lr_schedulers"):
+        state = checkpoint.get(section, [])
+        if not all_are([*state.values()] if isinstance(state, dict) else state, dict):
+            raise FerVitError(f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote.")
+    for state in checkpoint.get("callbacks", {}).values():
+        _check_saved(state, path)
 
 
-def _check_saved(notes: dict[Any, Any], path: Path) -> None:
-    """Raises FerVitError when the notes of a callback name files that are not in its own folder.
+def _check_saved(state: dict[Any, Any], path: Path) -> None:
+    """Raises FerVitError when the state of a callback names files that are not in its own folder.
 
-    A run that goes on removes those that Lightning's ModelCheckpoint has noted as its older ones, wherever they are.
-    The best one may be in the folder of the run before: Lightning leaves it there, unless it is a URL or leads upwards.
+    A resumed run deletes the files that Lightning's ModelCheckpoint has recorded as its older ones, wherever they are.
+    The best one may be in the previous run's folder: Lightning leaves it there, unless it is a URL or leads upwards.
     """
-    models = notes.get("best_k_models")
+    models = state.get("best_k_models")
     older = [*models] if isinstance(models, dict) else []
-    older += [notes.get("kth_best_model_path"), notes.get("last_model_path")]
-    outside = [name for name in older if name and not str(name).startswith(f"{notes.get('dirpath')}{os.sep}")]
-    outside += [name for name in [*older, notes.get("best_model_path")] if _leads_elsewhere(str(name))]
+    older += [state.get("kth_best_model_path"), state.get("last_model_path")]
+    outside = [name for name in older if name and not str(name).startswith(f"{state.get('dirpath')}{os.sep}")]
+    outside += [name for name in [*older, state.get("best_model_path")] if _leads_elsewhere(str(name))]
     if outside:
         raise FerVitError(
-            f"{path} notes {short(ascii(str(outside[0])))} as an older checkpoint of its run, which is not in the "
+            f"{path} records {short(ascii(str(outside[0])))} as an older checkpoint of its run, which is not in the "
             "run's folder and could be lost. Choose a checkpoint that `fer-vit fit` wrote."
         )
 
 
 def _leads_elsewhere(name: str) -> bool:
-    """Tells whether a path is a URL, or leaves a folder that it has named."""
+    """Tells whether a path is a URL, or leads out of a folder that it names."""
     parts = Path(name).parts
     upwards = parts.count("..")
     return "://" in name or "::" in name or parts[:upwards] != ("..",) * upwards

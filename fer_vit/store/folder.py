@@ -1,7 +1,7 @@
-"""Trained models as files: those that fer-vit ships, folders, the Hugging Face hub, and checkpoints of `fer-vit fit`.
+"""Trained models as files: shipped models, folders, the Hugging Face hub, and checkpoints of `fer-vit fit`.
 
-A folder holds model.safetensors and config.json: what to build, and what its use needs (labels, cropping, temperature).
-Nothing here runs code that lies in a file, or believes what a file says of its size.
+A folder holds model.safetensors and config.json: what to build, and what prediction needs (labels, cropping,
+temperature). Nothing here runs code from a file, or trusts the sizes that a file claims.
 """
 
 import json
@@ -25,9 +25,9 @@ from fer_vit.store.checkpoint import all_are, load_checkpoint
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
 
 MAX_CONFIG = 1_000_000
-"""Bytes of a config.json, at most; ours have 2 kB."""
+"""Largest config.json in bytes; ours have 2 kB."""
 EXTRA_KEYS = ("labels", "align", "template", "temperature")
-"""What a model's use needs beside the network."""
+"""What prediction needs besides the network."""
 CARD = """---
 library_name: fer-vit
 pipeline_tag: image-classification
@@ -40,13 +40,13 @@ tags: [facial-expression-recognition]
 
     faces = load("path/to/this/folder").predict("photo.jpg")
 
-What it was trained on, how good it is, and what it must not be used for: not said yet.
+To be filled in: what it was trained on, how good it is, and what it must not be used for.
 """
 """The card of a folder that has none."""
 
 
 def _is_template(value: Any) -> bool:
-    """Tells whether something is five points (x, y) in a crop or near it, or none."""
+    """Tells whether a value is five points (x, y) in or near a crop, or none."""
     if not all_are(value, list | tuple) or [len(point) for point in value] not in ([], [2] * 5):
         return False
     return all(isinstance(number, int | float) and -9 <= number <= 9 for point in value for number in point)
@@ -57,7 +57,7 @@ EXTRA_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "template": (_is_template, "five points (x, y)"),
     "temperature": (lambda value: isinstance(value, int | float) and 1e-3 <= value <= 1e3, "from 0.001 to 1000"),
 }
-"""What they may be, beside labels, and how that is said."""
+"""What these settings may be, labels apart, and the words for it in messages."""
 
 
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
@@ -68,15 +68,15 @@ def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
 def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> RegionViT:
     """Builds the network that a file, called `name` in messages, describes, ready to predict on the CPU.
 
-    Raises FerVitError when the settings, the arguments of `RegionViT`, and the state dict do not fit each other.
+    Raises FerVitError when the settings (arguments of `RegionViT`) and the state dict do not fit each other.
     """
     try:
         with torch.device("meta"):  # takes no memory, whatever the settings ask for
             wanted = RegionViT(**settings).state_dict()
         check_weights(wanted, state, name)
         net = RegionViT(**settings)
-        net.load_state_dict(state)  # of any precision, into float32
-    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings may hold anything
+        net.load_state_dict(state)  # from any precision, to float32
+    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings can be anything
         reason = " ".join(str(error).split())[:200]
         raise FerVitError(f"{name} is of another version of fer-vit, or damaged ({reason}).") from error
     use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
@@ -84,7 +84,7 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
 
 
 def save_network(net: RegionViT, folder: Path) -> None:
-    """Writes a folder that `load_network` reads: weights in the precision that they have, settings and a model card."""
+    """Writes a folder that `load_network` reads: weights in their own precision, settings and a model card."""
     settings = {"config": asdict(net.config)} | {name: getattr(net, name) for name in EXTRA_KEYS}
     weights = save({name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"})
     card = folder / CARD_FILE
@@ -104,7 +104,7 @@ def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, An
         **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
 
     Raises:
-        FerVitError: There is no such model, or its files are not whole or not fer-vit's.
+        FerVitError: There is no such model, or its files are damaged or not fer-vit's.
     """
     name = DEFAULT if name is None else name
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
@@ -113,16 +113,16 @@ def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, An
     check_folder(folder, name)
     try:
         if (folder / CONFIG).stat().st_size > MAX_CONFIG:
-            raise FerVitError(f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes, but that of {name} has more.")
+            raise FerVitError(f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes, but that of {name} is larger.")
         settings = json.loads((folder / CONFIG).read_text("utf-8"))
         state = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
-        raise FerVitError(f"The model {name} cannot be read ({error}). Get it again.") from error
+        raise FerVitError(f"The model {name} cannot be read ({error}). Download or export it again.") from error
     return check_settings(settings, name), state
 
 
 def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Returns what `read_model` does, from a checkpoint in memory; `name` is what to call it in messages."""
+    """Returns what `read_model` does, from a checkpoint in memory; messages call it `name`."""
     hyper = checkpoint["hyper_parameters"]
     settings = {"config": hyper["network"], **{key: hyper[key] for key in EXTRA_KEYS if key in hyper}}
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
@@ -130,7 +130,7 @@ def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> tuple[dic
 
 
 def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
-    """Returns what a file says as the arguments of `RegionViT`; what is missing or wrong raises FerVitError."""
+    """Returns the settings of a file as arguments of `RegionViT`; raises FerVitError when some are wrong."""
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
         raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
@@ -144,13 +144,13 @@ def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
     for key, (fits, expected) in EXTRA_RULES.items():
         if key in extra and not fits(extra[key]):
             raise FerVitError(f"{name}: expected {key} to be {expected}, but got {short(extra[key])}.")
-    # JSON knows lists only
+    # JSON has only lists
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
-    return {**extra, "config": RegionViTConfig(**{**values, "pretrained": False})}  # the weights are its own
+    return {**extra, "config": RegionViTConfig(**{**values, "pretrained": False})}  # the file has the weights
 
 
 def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:
-    """Raises FerVitError when a file's weights, of any precision, are not those wanted, or not finite."""
+    """Raises FerVitError when a file's weights, of any precision, are not the expected ones, or not finite."""
     for key in sorted(wanted.keys() | state.keys()):
         here, there = (_kind(weights[key]) if key in weights else "missing" for weights in (wanted, state))
         if here != there:
@@ -159,7 +159,7 @@ def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str
                 f"settings ask for {here})."
             )
         if not state[key].float().isfinite().all():
-            raise FerVitError(f"{name} holds weights that are no numbers (`{key}`), as after a training that diverged.")
+            raise FerVitError(f"{name} holds weights that are not finite (`{key}`), as after training that diverged.")
 
 
 def _kind(tensor: Tensor) -> str:

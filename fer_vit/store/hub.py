@@ -1,4 +1,4 @@
-"""Where models are: in the package, in folders, on the Hugging Face hub."""
+"""Finding models in the package, in folders and on the Hugging Face hub, and publishing them there."""
 
 import hashlib
 import re
@@ -12,19 +12,19 @@ from huggingface_hub.errors import DryRunError, HfHubHTTPError, HFValidationErro
 from fer_vit.errors import FerVitError
 
 SHIPPED = Path(__file__).parents[1] / "weights"
-"""Where the package keeps its models, a folder each."""
+"""The models in the package, each in its own folder."""
 DEFAULT = "ferplus-small"
-"""The model that is taken when nobody names one."""
+"""The model that is used when none is named."""
 CONFIG, WEIGHTS, CARD_FILE = "config.json", "model.safetensors", "README.md"
 FILES = [CONFIG, WEIGHTS, CARD_FILE]
-"""What is fetched from the hub."""
+"""The files that are fetched from the hub."""
 MAX_BYTES = 10_000_000_000
-"""No more is fetched from the hub; the largest of timm's models have 8 GB."""
+"""Largest download from the hub; the largest of timm's models have 8 GB."""
 
 
 def find_folder(name: str | Path, **hub: Any) -> Path:
-    """Returns the folder of a model: the package's, on the disk, or out of the hub's cache; FerVitError: none."""
-    if name in (models := shipped_models()):  # a Path is a folder of that name
+    """Returns the folder of a model: in the package, on disk or in the hub's cache. FerVitError: there is none."""
+    if name in (models := shipped_models()):  # a Path means a folder of that name
         return models[str(name)]
     if str(name) and Path(name).is_dir():
         return Path(name)
@@ -39,20 +39,20 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
 
 
 def _download(name: str, **hub: Any) -> Path:
-    """Fetches a model over https, unless it is cached, limits its size and checks its weights' hash."""
+    """Fetches a model over https unless it is cached, limits its size and checks its weights' hash."""
     if not hub.get("local_files_only"):
         _check_endpoint()
-        with suppress(DryRunError):  # the hub does not answer: its cache may know the model
+        with suppress(DryRunError):  # the hub does not answer: the model may be in the cache
             files = snapshot_download(name, allow_patterns=FILES, dry_run=True, **hub)
             if (size := sum(file.file_size or 0 for file in files)) > MAX_BYTES:
                 raise FerVitError(f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, but it has {size:,}.")
     folder = Path(snapshot_download(name, allow_patterns=FILES, **hub))
-    blob = (folder / WEIGHTS).resolve()  # which the cache calls by the sha256 of large files
+    blob = (folder / WEIGHTS).resolve()  # the cache names large files by their sha256
     if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
         with blob.open("rb") as file:
             came = hashlib.file_digest(file, "sha256").hexdigest()
         if came != blob.name:
-            raise FerVitError(f"Expected sha256 {blob.name} of {blob}, but got {came}. Remove it and get it again.")
+            raise FerVitError(f"Expected sha256 {blob.name} of {blob}, but got {came}. Remove it and fetch it again.")
     return folder
 
 
@@ -62,7 +62,7 @@ def shipped_models() -> dict[str, Path]:
 
 
 def check_folder(folder: Path, name: str | Path) -> None:
-    """Raises FerVitError when a folder, called `name` in the message, has no settings or no weights."""
+    """Raises FerVitError when a folder, called `name` in the message, lacks settings or weights."""
     if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
         raise FerVitError(f"{name} has no {missing[0]}. Name a folder that `fer-vit export` wrote, or a checkpoint.")
 
@@ -71,16 +71,16 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     """Publishes a folder of `fer-vit export` on the Hugging Face hub: weights, settings and model card.
 
     Args:
-        folder: What `fer-vit export` wrote.
-        name: "user/name" on the hub; the repository is made if there is none.
+        folder: A folder that `fer-vit export` wrote.
+        name: "user/name" on the hub; the repository is created if there is none.
         private: Whether a new repository is private.
-        token: Of the hub; None takes the one you logged in with.
+        token: Of the hub; None uses the one you logged in with.
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
 
     Raises:
-        FerVitError: The folder is not a model, or the hub cannot be reached or refuses it.
+        FerVitError: The folder is not a model, or the hub cannot be reached or rejects it.
     """
     check_folder(Path(folder), folder)
     _check_endpoint()
@@ -88,7 +88,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     try:
         repo = api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=repo.repo_id, folder_path=folder, allow_patterns=FILES)
-    except Exception as error:  # the hub's, the disk's, or of httpx, whose name differs by version
+    except Exception as error:  # the hub's, the disk's, or one of httpx, whose names differ by version
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FerVitError(
             f"Cannot push {folder} to {name} on the hub ({reason}). Check the name and log in."
@@ -97,6 +97,6 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
 
 
 def _check_endpoint() -> None:
-    """Raises FerVitError when the hub would be asked in clear text."""
+    """Raises FerVitError when the hub's address is not https."""
     if not constants.ENDPOINT.startswith("https://"):
         raise FerVitError(f"Expected HF_ENDPOINT to begin with https://, but got {constants.ENDPOINT}. Change it.")

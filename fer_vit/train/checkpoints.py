@@ -1,6 +1,6 @@
-"""Checkpoints of a run: how they are written, when, and what they say to the run that goes on.
+"""Checkpoints of a run: how and when they are written, and what they hold for a run that resumes.
 
-All private names of Lightning that fer-vit uses are here, each with its reason.
+All of Lightning's private names that fer-vit uses are here, each with its reason.
 """
 
 import inspect
@@ -26,23 +26,23 @@ from fer_vit.train.task import FERTask
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint atomically: beside its place, flushed to the disk, then renamed.
+    """Writes checkpoints atomically: in a scratch folder beside the target, flushed to disk, then renamed.
 
     Lightning itself writes to $TMPDIR and moves the file, which across disks is a copy over the previous checkpoint.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Writes a checkpoint; the FerVitError when that fails names the newest one there is."""
+        """Writes a checkpoint; if that fails, the FerVitError names the newest one that exists."""
         if "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         kept = newest_checkpoint([Path(path).parent])
-        go_on = f"The one before is kept: go on with `--ckpt_path {kept}`" if kept else "Start again"
+        resume = f"The previous one is kept: resume with `--ckpt_path {kept}`" if kept else "Start again"
         data = io.BytesIO()
         torch.save(checkpoint, data)
         remove_stale(Path(path))
-        with atomic_write(Path(path), advice=f"{go_on} when there is room.") as part:
-            part.write_bytes(data.getbuffer())
+        with atomic_write(Path(path), advice=f"{resume} when there is room.") as file:
+            file.write_bytes(data.getbuffer())
 
 
 def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
@@ -54,7 +54,7 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     """Returns the settings in a checkpoint as options of the command line.
 
-    FerVitError: they do not fit the weights or are not fer-vit's; they could ask for a huge model, or name code.
+    Raises FerVitError when they do not fit the weights or are not fer-vit's, as in a stranger's file.
     """
     settings, state = unpack_checkpoint(checkpoint, path)
     build_network(settings, state, path)
@@ -66,71 +66,71 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
 
 
 class LastCheckpoint(ModelCheckpoint):
-    """Keeps the newest epoch as last.ckpt, or the newest step when SIGTERM announces the end of the machine.
+    """Keeps the newest epoch as last.ckpt, or the newest step when SIGTERM ends the run.
 
-    ModelCheckpoint's own `save_last` is the last one that was among the best. On SIGTERM Lightning ends a run as well,
-    but saves nothing, and processes that it reaches at different steps wait for each other for ever.
+    ModelCheckpoint's own `save_last` keeps the last one that was among the best. Lightning ends a run on SIGTERM too,
+    but saves nothing, and processes that receive it at different steps wait for each other forever.
     """
 
     def __init__(self) -> None:
         super().__init__(filename="last", save_on_train_epoch_end=False, enable_version_counter=False)
-        self.asked = False
+        self.sigterm = False
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads nothing: Lightning would delete the file that a checkpoint names as its predecessor, wherever it is."""
+        """Loads nothing: Lightning would delete the file that a checkpoint names as its predecessor, anywhere."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Forgets the signal of an earlier run."""
         super().setup(trainer, pl_module, stage)
-        self.asked = False
+        self.sigterm = False
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Takes the signal over from Lightning, which restores the handler at the end."""
+        """Takes over SIGTERM from Lightning, which restores the handler at the end."""
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._ask)
+            signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Takes the signal over in runs without a sanity check."""
+        """Takes over SIGTERM in runs without a sanity check."""
         super().on_train_start(trainer, pl_module)
         self.on_sanity_check_start(trainer, pl_module)
 
-    def _ask(self, *_: object) -> None:
-        self.asked = True
+    def _on_sigterm(self, *_: object) -> None:
+        self.sigterm = True
 
-    def _agree(self, trainer: L.Trainer) -> None:
-        """Ends all processes at the same step; Lightning raises SIGTERMException where a run can be resumed."""
-        if trainer.strategy.reduce_boolean_decision(self.asked, all=False):
+    def _stop_together(self, trainer: L.Trainer) -> None:
+        """Stops all processes at the same step; Lightning raises SIGTERMException where the run can resume."""
+        if trainer.strategy.reduce_boolean_decision(self.sigterm, all=False):
             # Private: the flag that Lightning's own handler sets; there is no public way to set it.
             trainer._signal_connector.received_sigterm = True
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Looks for the signal after each step of the optimiser."""
+        """Checks for SIGTERM after each optimiser step."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        # Private: knows accumulated batches and the last, incomplete group of them; a checkpoint between them lacks
-        # the gradients so far.
+        # Private: it knows about accumulated batches and the last, incomplete group of them; a checkpoint in the middle
+        # of a group would lack its gradients.
         if not trainer.fit_loop._should_accumulate():
-            self._agree(trainer)
+            self._stop_together(trainer)
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: int
     ) -> None:
-        """Looks for the signal after each batch."""
+        """Checks for SIGTERM after each batch."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._agree(trainer)
+            self._stop_together(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Saves an epoch that was not validated."""
+        """Saves an epoch without validation."""
         super().on_train_epoch_end(trainer, pl_module)
         self._save_newest(trainer)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Saves the step at which the signal was heard."""
+        """Saves the step at which SIGTERM stopped the run."""
         if not isinstance(exception, SIGTERMException):
             return
         if trainer.validating:
-            # Lightning would resume with the next batch, but the metrics of those before are lost: start afresh.
+            # Lightning would resume with the next batch, but the metrics of earlier ones are lost: validate again.
             progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
             progress.reset()
             progress.increment_ready()
@@ -139,6 +139,6 @@ class LastCheckpoint(ModelCheckpoint):
 
     def _save_newest(self, trainer: L.Trainer) -> None:
         # Private, all three: what ModelCheckpoint's own hooks do when an epoch ends, at moments for which it has no
-        # hook. `trainer.save_checkpoint` would miss the notes of which step was saved last, and save it twice.
+        # hook. `trainer.save_checkpoint` would not record which step was saved last, and save it twice.
         if not self._should_skip_saving_checkpoint(trainer):
             self._save_checkpoint(trainer, self.format_checkpoint_name(self._monitor_candidates(trainer)))

@@ -28,7 +28,7 @@ from fer_vit.train.task import FERTask
 class TrainCLI(LightningCLI):
     """LightningCLI whose model and data agree on crops and labels.
 
-    It logs to runs/`name`, unless the options say otherwise; they also win over `settings`, which a checkpoint has.
+    It logs to runs/`name`. Options override that, and the `settings` of a checkpoint.
     """
 
     def __init__(self, verb: str, args: list[str], name: str, settings: Namespace | None) -> None:
@@ -50,7 +50,7 @@ class TrainCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Links what model and data share, and adds the options of the checkpoint and of the Trainer's method."""
+        """Links what model and data share, and adds options for checkpoints and for the Trainer's method."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         best = {"filename": "best", "monitor": "val/accuracy", "mode": "max"}
         parser.set_defaults({f"checkpoint.{name}": value for name, value in best.items()})
@@ -68,27 +68,25 @@ class TrainCLI(LightningCLI):
         """Computes in float32 where bfloat16 would be emulated, which is many times slower."""
         trainer = self.config.trainer
         if trainer.precision == "bf16-mixed" and not has_bf16(trainer.accelerator):
-            print_once(
-                "This machine does not compute in bfloat16: training in float32 (`--trainer.precision` says which)."
-            )
+            print_once("This machine has no bfloat16 instructions: training in float32 (see `--trainer.precision`).")
             trainer.precision = "32-true"
 
     def instantiate_classes(self) -> None:
-        """Builds everything; raises FerVitError when the configuration says null or a list, say, where it must not."""
+        """Builds everything; raises FerVitError when the configuration has, say, null or a list in the wrong place."""
         try:
             super().instantiate_classes()
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise FerVitError(f"The configuration does not fit what it configures ({reason}).") from error
+            raise FerVitError(f"The configuration has a value of the wrong kind ({reason}).") from error
         strategy = self.trainer.strategy
-        if type(strategy.checkpoint_io) is TorchCheckpointIO:  # not one that the user chose
+        if type(strategy.checkpoint_io) is TorchCheckpointIO:  # unless the user chose another
             strategy.checkpoint_io = AtomicCheckpointIO()
 
 
 def train(args: list[str]) -> None:
     """Runs fit, validate or test with its options; wrong ones raise FerVitError.
 
-    With `--ckpt_path` the checkpoint's own settings come first, and whatever the user says wins over them.
+    With `--ckpt_path` the settings of the checkpoint are the defaults; options override them.
     """
     hide_noise()
     verb, *words = args
@@ -96,25 +94,25 @@ def train(args: list[str]) -> None:
         given = first_options(words)
         checkpoint = load_checkpoint(given.ckpt_path) if given.ckpt_path else None
         if verb != "fit" and not given.asks and not checkpoint:
-            raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` judges a checkpoint, but got none.")
+            raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` evaluates a checkpoint, but got none.")
         settings = checkpoint_settings(checkpoint, given.ckpt_path) if checkpoint else None
-        words += ["--model.network.pretrained=false"] if checkpoint else []  # its weights are its own
+        words += ["--model.network.pretrained=false"] if checkpoint else []  # its weights are in the checkpoint
         name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
         cli = TrainCLI(verb, words, name, settings)
-        if path := cli.config.ckpt_path:  # perhaps out of a config; compared before the run has a folder
+        if path := cli.config.ckpt_path:  # perhaps from a config; checked before the run has a folder
             same = checkpoint and Path(path) == given.ckpt_path
             cli.model.on_load_checkpoint(checkpoint if same else load_checkpoint(Path(path)))
         del checkpoint
         options = {name: cli.config_init[name] for name in cli.run_options}
         run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **options)
     except (ArgumentError, MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
-        # An error from a worker comes with its traceback as text, its own words last.
+        # An error from a worker has a traceback as its text; the last line is the message.
         lines = str(error).strip().splitlines()[-1:] if "Traceback (most recent" in str(error) else [str(error)]
         raise FerVitError(" ".join(" ".join(lines).split()).removeprefix("fer_vit.errors.FerVitError: ")) from error
 
 
 def first_options(words: list[str]) -> Words:
-    """Reads the options that matter before all others: `ckpt_path`, `config`, and whether only help is asked for."""
+    """Reads the options that are needed first: `ckpt_path`, `config`, and whether only help is requested."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--ckpt_path", type=Path)
     parser.add_argument("-c", "--config", action="append", default=[])
@@ -123,13 +121,13 @@ def first_options(words: list[str]) -> Words:
 
 
 def hide_noise() -> None:
-    """Drops advertisements, and warnings about what is intended here or is better said elsewhere."""
+    """Hides advertisements, and warnings about what is intended here or reported elsewhere."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda line: not any(words in line.getMessage() for words in ("Tip: For", "An SIGTERMException was"))
     )
-    # The metrics are those of all processes already
+    # The metrics are already computed over all processes
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*accumulate the metric across devices")
-    # FaceDataModule keeps the position
+    # FaceDataModule restores the position
     warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
     # Lightning's own use of torch
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")

@@ -29,8 +29,8 @@ class FaceDataModule(L.LightningDataModule):
         manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix) of shards, made by
             `fer-vit prepare --shards`, whose training images are streamed.
         batch_size: Faces per batch and process.
-        num_workers: Worker processes that decode and augment; 0 does it in the training process. None: as many
-            as this process has cores for each of its devices, 8 at most.
+        num_workers: Worker processes that decode and augment; 0 does so in the training process. None: as many as
+            this process has cores per device, 8 at most.
         augment: How training crops are changed.
         balanced: Draw every class equally often in training.
         spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
@@ -56,17 +56,17 @@ class FaceDataModule(L.LightningDataModule):
         self.streamed = is_sharded(manifest)
         if self.streamed and balanced:
             raise FerVitError(
-                "A stream cannot be drawn from at will: use model.class_weight: balanced rather than data.balanced, "
-                "or a manifest in one file."
+                "Shards are streamed and cannot be sampled by class: use model.class_weight: balanced rather than "
+                "data.balanced, or a manifest in one file."
             )
         self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
         self.labels = list(self.manifest.names)
         self.position: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the run has come in its epoch, for checkpoints, and what the order of an epoch depends on.
+        """Returns, for checkpoints, the position in the epoch and the options that determine its order.
 
-        Lightning counts the batches too, but asks for a loader before it has read how many there were.
+        Lightning counts the batches too, but asks for a loader before it has restored the count.
         """
         if self.trainer is None:
             return {}
@@ -78,7 +78,7 @@ class FaceDataModule(L.LightningDataModule):
         return {"epoch": epoch, "batches": batches, **self._order()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Notes where the run is to go on."""
+        """Stores where the run is to resume."""
         self.position = state_dict if isinstance(state_dict, dict) else {}
 
     def _order(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class FaceDataModule(L.LightningDataModule):
         return {"seed_everything": run_seed(), **mine}
 
     def dataset(self, split: Split) -> FaceDataset:
-        """Returns a split, augmented if it is `train`; FerVitError: it has no rows, or some have no label."""
+        """Returns a split, augmented if it is `train`; FerVitError when it is empty or a row has no label."""
         manifest = self.manifest.split(split)
         path = self.manifest.path
         if not len(manifest):
@@ -97,7 +97,7 @@ class FaceDataModule(L.LightningDataModule):
         return dataset
 
     def class_counts(self) -> torch.Tensor:
-        """Training images of every class (C,), votes counted by their share."""
+        """Counts the training images of every class (C,), votes by their share."""
         if self.streamed:
             return torch.from_numpy(class_counts(self.manifest.path, self.manifest.names)).float()
         return torch.from_numpy(self.dataset("train").targets).sum(0).float()
@@ -105,7 +105,7 @@ class FaceDataModule(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Sample]:
         """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one.
 
-        The first loader goes on where a checkpoint says, if there is one.
+        The first loader resumes where a checkpoint says, if there is one.
         """
         dataset, weights = self._shards() if self.streamed else self.dataset("train"), None
         if self.balanced:
@@ -127,7 +127,7 @@ class FaceDataModule(L.LightningDataModule):
         return self._eval_loader("test")
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Turns the image bytes into numbers in [0, 1], on the device."""
+        """Converts images from bytes to float in [0, 1], on the device."""
         return batch.ready(batch.image.device)
 
     def _shards(self) -> ShardDataset:
@@ -141,16 +141,16 @@ class FaceDataModule(L.LightningDataModule):
         return dataset
 
     def _start(self, rows: int) -> tuple[int, int]:
-        """Takes the epoch to go on with, and how many of its rows have had their turn, out of the position."""
+        """Takes from the stored position the epoch to resume, and how many of its rows are done."""
         position, self.position = from_litdata(self.position), {}
         epoch, batches = position.get("epoch", 0), position.get("batches", 0)
         if batches:
             check_position(position, self._order())
-        whole = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
-        done = batches * self.batch_size * _processes() if whole else 0
-        if not whole or done > rows:
+        plausible = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
+        done = batches * self.batch_size * _processes() if plausible else 0
+        if not plausible or done > rows:
             raise FerVitError(
-                f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. Go on from another "
+                f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. Resume from another "
                 "checkpoint."
             )
         return epoch, done

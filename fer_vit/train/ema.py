@@ -1,4 +1,4 @@
-"""Averaged weights."""
+"""Averaging of weights."""
 
 from functools import partial
 
@@ -13,22 +13,22 @@ class EMA(WeightAveraging):
     """Lightning's averaging of weights, as an exponential moving average on the model's device.
 
     The average keeps min(decay, (1 + n) / (10 + n)) of itself at step n, so that it soon forgets the first steps: with
-    a decay of 0.998 from the start, six epochs into a run on FERPlus it was 15 points behind the newest weights.
+    a decay of 0.998 from the start, it was 15 points behind the newest weights after six epochs on FERPlus.
 
     Args:
-        decay: Share of the average that stays at each step, at most.
+        decay: The largest share of the average that is kept at a step.
     """
 
     def __init__(self, decay: float = 0.999) -> None:
         super().__init__(avg_fn=partial(moving_average, decay=decay))
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Makes the average on the model's device, to which Lightning would move the model only afterwards."""
+        """Creates the average on the model's device, to which Lightning would move the model only later."""
         pl_module.to(trainer.strategy.root_device)
         super().setup(trainer, pl_module, stage)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Gives the newest weights back to a model that was being validated, so that it can be saved."""
+        """Restores the newest weights of a model that was being validated, so that it can be saved."""
         if isinstance(exception, SIGTERMException) and trainer.validating:
             self.on_validation_epoch_end(trainer, pl_module)
 

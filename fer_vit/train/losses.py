@@ -10,7 +10,7 @@ def expression_loss(
 ) -> Tensor:
     """Mean cross-entropy, in float32, between logits (B, C) and shares of the classes (B, C), with class weights (C,).
 
-    A hard label is a row with a single 1; smoothing spreads a share of the target evenly over the classes.
+    A hard label is a one-hot row; smoothing spreads a share of the target evenly over the classes.
     """
     return F.cross_entropy(logits.float(), target.float(), weight=weight, label_smoothing=label_smoothing)
 
@@ -18,7 +18,7 @@ def expression_loss(
 def balanced_weights(counts: Tensor) -> Tensor:
     """Class weights (C,) by inverse frequency, n / (C count), as scikit-learn's "balanced"; 0 for an empty class.
 
-    With votes a class may have less than one image, and counts as one.
+    With votes a class may have less than one image; it counts as one.
     """
     weights = counts.sum() / (len(counts) * counts.clamp(min=1))
     return torch.where(counts > 0, weights, 0.0).float()

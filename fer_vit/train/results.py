@@ -1,4 +1,4 @@
-"""What validation and test write: figures and pictures of them."""
+"""What validation and test write: results, and a picture of the confusion matrix."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from fer_vit.report.charts import draw_confusion
 
 
 class ResultWriter(Callback):
-    """Logs the confusion matrix as a picture, and writes the figures of `validate` and `test` beside the logs.
+    """Logs the confusion matrix as a picture, and writes the results of `validate` and `test` beside the logs.
 
     Files: val.json or test.json, the same as a Markdown table, and the confusion matrix as PNG.
     """
@@ -40,8 +40,8 @@ class ResultWriter(Callback):
 
 
 def write_results(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-    """Writes the results of a stage into the log folder, each file atomically; the first process alone."""
-    log_dir = trainer.log_dir  # agreed on by all processes, so all of them must ask
+    """Writes the results of a stage into the log folder, each file atomically, in process 0 only."""
+    log_dir = trainer.log_dir  # communicates, so all processes must ask
     if not trainer.is_global_zero or log_dir is None:
         return
     folder = Path(log_dir)
@@ -53,13 +53,13 @@ def write_results(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         draw_confusion(confusion.numpy(), labels, path)
     with atomic_write(folder / f"{stage}.md") as path:
         path.write_text(metrics_table(scalars, confusion, labels))
-    with atomic_write(folder / f"{stage}.json") as path:  # last: who finds it finds the others
+    with atomic_write(folder / f"{stage}.json") as path:  # last: whoever finds it finds the others
         path.write_text(json.dumps(summary(scalars, confusion, labels), indent=2) + "\n")
-    print(f"Figures: {folder / stage}.md, {stage}.json and {stage}_confusion.png in the same folder.")
+    print(f"Results: {folder / stage}.md, {stage}.json and {stage}_confusion.png in the same folder.")
 
 
 def summary(scalars: dict[str, float], confusion: Tensor, labels: list[str]) -> dict[str, Any]:
-    """Returns the results of a stage as JSON knows them: a class without images has the recall null."""
+    """Returns the results of a stage as JSON values: the recall of a class without images is null."""
     recall = dict(zip(labels, class_recall(confusion).tolist(), strict=True))
     return {
         **scalars,

@@ -1,4 +1,4 @@
-"""A run of the Trainer: what it prints, and how it ends when something outside of it fails."""
+"""A run of the Trainer: what it prints, and how it ends when something outside it fails."""
 
 import signal
 import sys
@@ -17,11 +17,11 @@ from fer_vit.model.cost import describe
 from fer_vit.train.checkpoints import newest_checkpoint
 
 BF16 = ("avx512_bf16", "amx_bf16", "bf16")
-"""Instructions that multiply in bfloat16, by torch's names: two of x86, one of ARM."""
+"""CPU features for bfloat16 products, by torch's names: two of x86, one of ARM."""
 
 
 def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
-    """Runs fit, validate or test of the Trainer; a process that fails kills those it started, which would wait for it.
+    """Runs fit, validate or test of the Trainer; a failing process kills those it started, which would wait for it.
 
     Raises:
         FerVitError: Another process of the run is gone, or the disk is full.
@@ -32,36 +32,36 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
     try:
         getattr(trainer, verb)(model, **options)
     except BaseException as error:
-        processes = getattr(trainer.strategy.launcher, "procs", [])  # none if torchrun or SLURM started them
-        while processes:  # emptied, so that Lightning finds no dead one and kills this process before it speaks
+        processes = getattr(trainer.strategy.launcher, "procs", [])  # absent if torchrun or SLURM started them
+        while processes:  # emptied, or Lightning would see a dead one and kill this process before it prints why
             processes.pop().kill()
         callbacks: list[Any] = trainer.checkpoint_callbacks
         last = newest_checkpoint({Path(callback.dirpath) for callback in callbacks if callback.dirpath})
         if isinstance(error, SIGTERMException):
-            go_on = f" Go on with the same options and `--ckpt_path {last}`." if last and verb == "fit" else ""
-            print_once(f"Ended by SIGTERM.{go_on}")
+            advice = f" Resume with the same options and `--ckpt_path {last}`." if last and verb == "fit" else ""
+            print_once(f"Ended by SIGTERM.{advice}")
             sys.exit(128 + signal.SIGTERM)
-        if message := explain(error, last):
+        if message := describe_failure(error, last):
             raise FerVitError(message) from error
         raise
 
 
-def explain(error: BaseException, last: Path | None) -> str | None:
-    """Returns the line that tells of a full disk or of a process that is gone; None for any other error."""
-    if isinstance(error, OSError) and error.errno == ENOSPC:  # of the logs: `AtomicCheckpointIO` speaks for itself
-        go_on = f"Go on with `--ckpt_path {last}`" if last else "Start again"
-        return f"Cannot write the logs ({error.strerror}). {go_on} when there is room."
+def describe_failure(error: BaseException, last: Path | None) -> str | None:
+    """Returns the message for a full disk or a lost process; None for any other error."""
+    if isinstance(error, OSError) and error.errno == ENOSPC:  # of the logs: `AtomicCheckpointIO` has its own message
+        advice = f"Resume with `--ckpt_path {last}`" if last else "Start again"
+        return f"Cannot write the logs ({error.strerror}). {advice} when there is room."
     if not dist.is_initialized() or not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
         return None
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it speaks
-    go_on = (
-        f"Go on with the same options and `--ckpt_path {last}`." if last else "Start again: there is no checkpoint yet."
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it prints why
+    advice = (
+        f"Resume with the same options and `--ckpt_path {last}`." if last else "Start again: no checkpoint exists yet."
     )
-    return f"Another process of this run died or no longer answers; it may have said why. {go_on}"
+    return f"Another process of this run died or no longer answers; its own output may say why. {advice}"
 
 
 def has_bf16(accelerator: str) -> bool:
-    """Tells whether the GPU, if there is one and it is wanted, or else the CPU has instructions for bfloat16."""
+    """Tells whether the GPU, if there is one to use, or else the CPU has bfloat16 instructions."""
     if torch.cuda.is_available() and accelerator in ("auto", "gpu", "cuda"):
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     has = torch.cpu.get_capabilities()
@@ -70,5 +70,5 @@ def has_bf16(accelerator: str) -> bool:
 
 @rank_zero_only
 def print_once(line: str) -> None:
-    """Prints a line, in the first process of a run alone."""
+    """Prints a line in process 0 only."""
     print(line)

@@ -42,8 +42,8 @@ class FERTask(L.LightningModule):
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
         template: Where the five landmarks belong in the crop, as fractions of its side.
         lr: Peak learning rate of AdamW.
-        weight_decay: Decay of weight matrices; biases, norms, positions and tokens have none.
-        layer_decay: Factor of the learning rate from block to block towards the input; 1 is off, 0.65 to 0.8 suits
+        weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have none.
+        layer_decay: Factor on the learning rate from block to block towards the input; 1 is off, 0.65 to 0.8 suits
             pretrained backbones.
         warmup: Share of all steps in which the learning rate rises from 0; then it falls along a cosine.
         min_lr: Learning rate at the end as a share of `lr`.
@@ -78,12 +78,12 @@ class FERTask(L.LightningModule):
         compile: bool = False,
     ) -> None:
         super().__init__()
-        if isinstance(network, dict):  # as it comes out of a checkpoint
+        if isinstance(network, dict):  # as a checkpoint has it
             network = RegionViTConfig(**drop_retired(network))
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
         check_regions(network.regions)
-        # Plain values only, so that a checkpoint loads without unpickling; weights in it are its own, not pretrained.
+        # Plain values only, so that a checkpoint loads without unpickling; it has its own weights, not pretrained.
         self.save_hyperparameters()
         self.save_hyperparameters({"network": asdict(replace(network, pretrained=False))})
         for name in (*NOT_NEGATIVE, *SHARES):
@@ -110,7 +110,7 @@ class FERTask(L.LightningModule):
             self.class_weight = balanced_weights(counts).to(self.device)
 
     def on_train_start(self) -> None:
-        """Lets the user's learning rate and weight decay win over those in the checkpoint that is resumed."""
+        """Makes the user's learning rate and weight decay override those of the checkpoint that is resumed."""
         wanted = self.configure_optimizers()["optimizer"].param_groups
         schedule: Any = self.lr_schedulers()
         for group, new, factor in zip(schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True):
@@ -162,7 +162,7 @@ class FERTask(L.LightningModule):
     def _evaluate(self, batch: Batch, stage: Literal["val", "test"]) -> None:
         assert batch.target is not None  # the data module checks it
         logits = self.net(batch.image, batch.boxes, batch.valid).float()
-        once = batch.row >= 0  # negative: a repeat, which only gives all processes equally many
+        once = batch.row >= 0  # negative: a repeat that pads a rank's share
         if once.any():
             logits, target = logits[once], batch.target[once]
             self.metrics[stage].update(logits.softmax(-1), target.argmax(-1))
@@ -170,16 +170,16 @@ class FERTask(L.LightningModule):
 
     def _log_metrics(self, stage: Literal["val", "test"]) -> None:
         metrics, loss = self.metrics[stage], self.losses[stage]
-        figures = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
-        if not figures[f"{stage}/loss"].isfinite():  # before a checkpoint is saved
+        results = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
+        if not results[f"{stage}/loss"].isfinite():  # before a checkpoint is saved
             raise FerVitError(
-                f"The loss on the {stage} split is {figures[f'{stage}/loss'].item()}: the weights are lost. Lower "
-                "model.lr or set trainer.gradient_clip_val; `--ckpt_path` goes on from a checkpoint."
+                f"The loss on the {stage} split is {results[f'{stage}/loss'].item()}: the weights are ruined. Lower "
+                "model.lr or set trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
             )
-        self.confusion: Tensor = figures.pop(f"{stage}/confusion")
-        figures[f"{stage}/uar"] = class_recall(self.confusion).nanmean()
-        self.log(f"{stage}/accuracy", figures.pop(f"{stage}/accuracy"), prog_bar=True)
-        self.log_dict(figures)
+        self.confusion: Tensor = results.pop(f"{stage}/confusion")
+        results[f"{stage}/uar"] = class_recall(self.confusion).nanmean()
+        self.log(f"{stage}/accuracy", results.pop(f"{stage}/accuracy"), prog_bar=True)
+        self.log_dict(results)
         metrics.reset()
         loss.reset()
 
@@ -189,11 +189,11 @@ class FERTask(L.LightningModule):
         groups = param_groups_layer_decay(
             self.net, h["weight_decay"], tuple(self.net.no_weight_decay()), layer_decay=h["layer_decay"]
         )
-        for group in groups:  # timm only notes the factor; torch's optimisers do not read it
+        for group in groups:  # timm only stores the factor; torch's optimisers ignore it
             group["lr"] = h["lr"] * group["lr_scale"]
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
-            raise FerVitError("The learning rate falls over all steps: give trainer.max_epochs or max_steps a number.")
+            raise FerVitError("The learning rate falls over all steps: set trainer.max_epochs or max_steps.")
         schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"])
         return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -208,7 +208,7 @@ class FERTask(L.LightningModule):
         mine = self.state_dict()
         theirs = checkpoint["state_dict"]
         for name in sorted(mine.keys() | theirs.keys()):
-            here, there = (tuple(state[name].shape) if name in state else "nothing" for state in (mine, theirs))
+            here, there = (tuple(state[name].shape) if name in state else "missing" for state in (mine, theirs))
             if here != there:
                 raise FerVitError(
                     f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
@@ -216,12 +216,12 @@ class FERTask(L.LightningModule):
                 )
 
 
-def not_finite(loss: Tensor, logits: Tensor, paths: list[str], place: str) -> FerVitError:
-    """Returns the error of a loss that is not a number; `place` is where in the run it was."""
-    bad = [path for path, fine in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not fine]
+def not_finite(loss: Tensor, logits: Tensor, paths: list[str], when: str) -> FerVitError:
+    """Returns the error for a loss that is not finite; `when` names the epoch and step."""
+    bad = [path for path, finite in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not finite]
     advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
     return FerVitError(
-        f"The loss is {loss.item()} ({place}). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` goes on from "
+        f"The loss is {loss.item()} ({when}). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` resumes from "
         f"a checkpoint. Images: {', '.join(bad or paths)}"
     )
 

@@ -1,1 +1,1 @@
-"""What a report shows of faces: evidence, heads, relations."""
+"""Reports: the evidence for each face, attention heads, relations between regions."""

@@ -1,4 +1,4 @@
-"""What a report shows of a face: its photo, its regions and what speaks for its expression."""
+"""The evidence for a face: its photo, its regions and what speaks for its expression."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def explained(
 ) -> Iterator[ExplainedFace]:
     """Explains every face of some photos; `chunks` are the faces in order, ready for the model."""
     faces = ((photo, index, face) for photo in photos for index, face in enumerate(photo.faces))
-    # Read again rather than carried along: workers hand over crops alone, since photos can be large.
+    # Photos are read again: workers return only crops, since photos can be large.
     read = lru_cache(maxsize=1)(_read_again)
     for chunk in chunks:
         seen = trace(model.net, chunk.image, chunk.boxes, chunk.valid)
@@ -58,7 +58,7 @@ def explained(
 
 
 def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidence]:
-    """Yields what speaks for each label in each face, or for the predicted one if the method does not know labels."""
+    """Yields what speaks for each label in each face; only the predicted one if the method is not class-specific."""
     order = seen.logits.argsort(dim=1, descending=True, stable=True)
     first, second = order[:, 0], order[:, :2][:, -1]
     classes = torch.eye(seen.logits.shape[1], device=first.device)
@@ -73,7 +73,7 @@ def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidenc
 
 
 def _in_photo(result: FaceResult, photo: Image | None, crop: Tensor) -> FaceView:
-    """Shows a face in its photo; if that is gone, as the model saw it."""
+    """Shows a face in its photo or, if that is gone, as the model saw it."""
     if photo is None:
         return replace(result, box=None, to_crop=np.eye(2, 3)).view(as_image(crop))
     return result.view(photo)
@@ -94,7 +94,7 @@ def as_image(crop: Tensor) -> Image:
 
 
 def _read_again(path: str) -> Image | None:
-    """Returns a photo, or None where it is gone or changed."""
+    """Returns a photo, or None if it cannot be read any more."""
     try:
         return read_image(Path(path))
     except ImageError:

@@ -20,21 +20,21 @@ from fer_vit.visualize.evidence import as_image
 
 
 class HeadWriter:
-    """Draws the attention heads of face after face into the report's folder `heads`, and sums them up for the means."""
+    """Draws the attention heads of each face into the report's folder `heads`, and adds them up for the means."""
 
     def __init__(self, folder: Path, model: Recognizer) -> None:
         self.folder = folder
         self.model = model
         self.regions = model.crop_spec.regions
         self.faces = 0
-        self.roles: HeadRoles | None = None  # sums over the faces, as is all below
+        self.roles: HeadRoles | None = None  # sums over faces, as are all below
         self.crop = torch.zeros(3, model.crop_spec.size, model.crop_spec.size, dtype=torch.float64)
         self.boxes = np.zeros((len(self.regions), 4))
-        self.together = np.zeros((len(self.regions),) * 2)  # faces that show both regions
+        self.together = np.zeros((len(self.regions),) * 2)  # number of faces that show both regions
         (folder / "heads").mkdir()
 
     def add(self, view: FaceView, crop: Tensor, roles: HeadRoles) -> None:
-        """Takes a face, what the model saw of it (3, S, S) and what its heads do."""
+        """Adds a face, its crop (3, S, S) and what the heads do."""
         label, confidence = ranked(view.probabilities)[0]
         rows = list(self._rows(roles, set(view.regions)))
         figure = heads_figure(view, f"{view.name}, face {view.face}: {label} {confidence:.0%}", rows)
@@ -71,7 +71,7 @@ class HeadWriter:
         return list(pictures.values())
 
     def _mean_view(self) -> FaceView:
-        faces = self.together.diagonal()  # that show a region
+        faces = self.together.diagonal()  # number of faces that show each region
         boxes = self.boxes / faces[:, None].clip(1)
         return FaceView(
             photo=as_image(self.crop / self.faces),
@@ -81,7 +81,7 @@ class HeadWriter:
         )
 
     def _rows(self, roles: HeadRoles, present: set[str]) -> Iterator[tuple[str, list[HeadMap]]]:
-        """The maps of a face, or of the mean face, as rows of a figure."""
+        """Yields the maps of a face, or of the mean face, as rows of a figure."""
         blocks, heads = roles.distance.shape
         for block in range(blocks):
             captions = [f"head {head + 1}: {far:.0f} px" for head, far in enumerate(roles.distance[block].tolist())]
@@ -99,7 +99,7 @@ class HeadWriter:
         return HeadMap(caption, self.model.net.layout.patch_map(scores).numpy(), shares, mutual)
 
     def _shares(self, scores: Tensor) -> dict[str, float]:
-        """Share of every region out of scores per token (T,); empty for a model without region tokens."""
+        """Returns the share of every region from scores per token (T,); empty without region tokens."""
         shares = self.model.net.layout.region_scores(scores).tolist()
         return dict(zip(self.regions, shares, strict=False))
 

@@ -1,4 +1,4 @@
-"""A report: its folder with the page, and pictures and tables beside it."""
+"""Writes a report: a folder with the page, pictures and tables."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ REPORT = (
     "heads_relations.csv",
     "index.html",
 )
-"""What a report may consist of, and what a new one replaces. The page is last: it is there when all it shows is."""
+"""All that a report may contain, and a new one replaces. The page comes last, when all that it shows exists."""
 MEANS = {"predicted": str, "region": str, "faces": int, "mean": float, "low": float, "high": float}
 
 
@@ -51,7 +51,7 @@ def write_report(
 ) -> int:
     """Writes a report to a new folder and returns how many faces it shows.
 
-    `batches` are photos with all their faces, see `Recognizer.batches`; `name` is what to call the model.
+    `batches` are photos with all their faces, see `Recognizer.batches`; `name` is the model's name.
     """
     folder.mkdir()
     regions = model.crop_spec.regions
@@ -96,7 +96,7 @@ def write_shares(folder: Path, means: Means) -> None:
 
 @dataclass
 class RelationWriter:
-    """Collects which of R regions take from which, face after face, and writes the means by predicted expression."""
+    """Collects the relations between R regions, face by face, and writes the means by predicted expression."""
 
     folder: Path
     labels: Sequence[str]
@@ -105,7 +105,7 @@ class RelationWriter:
     matrices: defaultdict[str, list[NDArray[np.float32]]] = field(default_factory=lambda: defaultdict(list), init=False)
 
     def add(self, view: FaceView, evidence: Evidence) -> None:
-        """Takes a face."""
+        """Adds a face."""
         present = np.array([name in view.regions for name in self.regions])
         matrix = np.where(np.outer(present, present), evidence.relations, np.nan).astype(np.float32)
         self.matrices[ranked(view.probabilities)[0][0]].append(matrix)

@@ -104,7 +104,7 @@ def test_cards_stay(tmp_path: Path, checkpoint: Path) -> None:
     assert card == (shipped_models()[DEFAULT] / "README.md").read_text()
     own = tmp_path / "own"
     main(["export", str(own), "--checkpoint", str(checkpoint)])
-    assert "not said yet" in (own / "README.md").read_text()
+    assert "To be filled in" in (own / "README.md").read_text()
     (own / "README.md").write_text("mine")
     main(["export", str(own), "--checkpoint", str(checkpoint), "--overwrite", "--half"])
     assert (own / "README.md").read_text() == "mine"

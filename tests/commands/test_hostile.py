@@ -241,7 +241,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_line(
 ) -> None:
     for number in range(10):
         (open_folder / "photos" / f"{number}.png").write_bytes(encode_png(np.zeros((64, 60 + number, 3), np.uint8)))
-    monkeypatch.setattr(Recognizer, "_finder", lambda *_: Killer(fatal))
+    monkeypatch.setattr(Recognizer, "_detector", lambda *_: Killer(fatal))
     probabilities = RegionViT.probabilities
 
     def slow(*args: Any) -> Any:

@@ -206,10 +206,10 @@ def test_a_folder_belongs_to_one_prediction(
     output = tmp_path / "faces"
     in_parts(photos, checkpoint, output)
     for words, expected in (
-        (["--face", "crop"], "was begun with face detect, but now it is crop"),
-        (["--checkpoint", "ferplus-small"], "was begun with model"),
-        (["--detector", "none", "--face", "crop"], "was begun with face detect"),
-        (["--part_size", "3"], "was begun with part_size 2, but now it is 3"),
+        (["--face", "crop"], "was started with face detect, but now it is crop"),
+        (["--checkpoint", "ferplus-small"], "was started with model"),
+        (["--detector", "none", "--face", "crop"], "was started with face detect"),
+        (["--part_size", "3"], "was started with part_size 2, but now it is 3"),
         (["--part_size", "100000000"], "part_size"),
         (["--part_size", "0"], "part_size"),
         (["--overwrite"], "Remove"),
@@ -219,13 +219,13 @@ def test_a_folder_belongs_to_one_prediction(
         assert expected in capsys.readouterr().err
     with pytest.raises(SystemExit):
         in_parts(photos / "woman.png", checkpoint, output)
-    assert f"was begun with images ['{photos}'], but now it is ['{photos}/woman.png']" in capsys.readouterr().err
+    assert f"was started with images ['{photos}'], but now it is ['{photos}/woman.png']" in capsys.readouterr().err
     monkeypatch.chdir(photos.parent)
     in_parts(Path(photos.name), checkpoint, tmp_path / "here")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):  # another folder of that name, for all that is known
         in_parts(Path(photos.name), checkpoint, tmp_path / "here")
-    assert "was begun with images" in capsys.readouterr().err
+    assert "was started with images" in capsys.readouterr().err
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(SystemExit):

@@ -145,7 +145,7 @@ def test_messages_about_a_zip_name_the_zip(photos: Path, tmp_path: Path) -> None
 
 def test_a_damaged_zip(tmp_path: Path) -> None:
     (tmp_path / "photos.zip").write_bytes(b"PK\x03\x04 and nothing more")
-    with pytest.raises(FerVitError, match="Expected a whole zip"):
+    with pytest.raises(FerVitError, match="Expected a complete zip"):
         prepare("folder", tmp_path / "photos.zip", tmp_path / "out.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["photos.zip"]
 

@@ -214,7 +214,7 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"No manifest at .*`fer-vit prepare"):
         Manifest.read(path)
     path.write_bytes(b"PAR1 not really")
-    with pytest.raises(FerVitError, match="not a whole Parquet table"):
+    with pytest.raises(FerVitError, match="not a complete Parquet table"):
         Manifest.read(path)
     table = pq.read_table(write(path))
     pq.write_table(table.drop_columns("votes"), path)
@@ -229,12 +229,12 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     ("meta", "words"),
     [
         (None, "metadata `fer_vit` is missing"),
-        (b"{", "metadata `fer_vit` is missing or broken"),
+        (b"{", "metadata `fer_vit` is missing or invalid"),
         (json.dumps({"labels": ["a", "a"], "landmarks": LANDMARKS}), "labels that differ"),
         (json.dumps({"labels": ["\ud800", "b"], "landmarks": LANDMARKS}), "printable characters"),
         (json.dumps({"labels": [["a"], 1], "landmarks": LANDMARKS}), "printable characters"),
         (json.dumps({"labels": [], "landmarks": LANDMARKS}), "1 to 1,000 labels"),
-        ("[" * 100_000, "metadata `fer_vit` is missing or broken"),
+        ("[" * 100_000, "metadata `fer_vit` is missing or invalid"),
         (json.dumps({"labels": ["a"], "landmarks": ["eye"]}), "expected the landmarks right_eye"),
     ],
 )

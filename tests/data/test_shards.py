@@ -5,7 +5,7 @@ import pytest
 
 from fer_vit.data.manifest import Manifest, class_counts
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import find_shards, is_sharded, place_name
+from fer_vit.data.shards import find_shards, is_sharded, location_text
 from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
@@ -55,7 +55,7 @@ def test_what_is_wrong_with_a_folder_is_said(folder: Path, tmp_path: Path) -> No
     ):
         Manifest.read(folder)
     (folder / "train-00001-of-00002.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(FerVitError, match=r"train-00001-of-00002.parquet is not a whole Parquet table"):
+    with pytest.raises(FerVitError, match=r"train-00001-of-00002.parquet is not a complete Parquet table"):
         Manifest.read(folder)
     (folder / "train-00001-of-00002.parquet").unlink()
     with pytest.raises(FerVitError, match=r"train-00001-of-00002.parquet is missing in"):
@@ -80,9 +80,9 @@ def test_nothing_is_left_of_shards_that_could_not_be_written(tmp_path: Path) -> 
 
 def test_a_url_survives_path() -> None:
     for place in ("s3://bucket/some/where", "s3://bucket/some/where/", Path("s3://bucket/some/where")):
-        assert place_name(place) == "s3://bucket/some/where"
+        assert location_text(place) == "s3://bucket/some/where"
         assert is_sharded(place)
-    assert place_name(Path("/data/faces")) == "/data/faces"
+    assert location_text(Path("/data/faces")) == "/data/faces"
     with pytest.raises(FerVitError, match=r"Expected a file, a folder or s3://bucket/prefix, but got hf://datasets/x"):
         find_shards("hf://datasets/x")
 

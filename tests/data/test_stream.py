@@ -189,7 +189,7 @@ def test_a_broken_image_is_named_with_its_shard(copied: Path, workers: int) -> N
 def test_a_copy_that_is_not_whole_is_said(copied: Path) -> None:
     shard = copied / "train-00001-of-00005.parquet"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(FerVitError, match=r"train-00001-of-00005.parquet is not a whole Parquet table"):
+    with pytest.raises(FerVitError, match=r"train-00001-of-00005.parquet is not a complete Parquet table"):
         module(copied).train_dataloader()
 
 
@@ -248,12 +248,12 @@ def test_the_middle_of_an_epoch_belongs_to_its_batches(shards: Path, monkeypatch
     state = position(shards, 0, 3)
     data = module(shards, batch_size=8)
     data.load_state_dict(state)
-    with pytest.raises(FerVitError, match=r"middle of an epoch with batch_size 4, but now it is 8. Go on"):
+    with pytest.raises(FerVitError, match=r"middle of an epoch with batch_size 4, but now it is 8. Use the same"):
         data.train_dataloader()
     process(monkeypatch, 0, 2)
     data = module(shards)
     data.load_state_dict(state)
-    with pytest.raises(FerVitError, match=r"middle of an epoch with world_size 1, but now it is 2. Go on"):
+    with pytest.raises(FerVitError, match=r"middle of an epoch with world_size 1, but now it is 2. Use the same"):
         data.train_dataloader()
 
 
@@ -304,10 +304,10 @@ def test_a_checkpoint_of_an_earlier_version(shards: Path) -> None:
         data.train_dataloader()
     for odd in (None, "x", [], {"batch_size": None}):
         data.load_state_dict({**LITDATA, "dataset": odd})
-        with pytest.raises(FerVitError, match=r"Go on from the end of an epoch"):
+        with pytest.raises(FerVitError, match=r"Resume from the end of an epoch"):
             data.train_dataloader()
     data.load_state_dict({**LITDATA, "num_samples_yielded": 112, "current_epoch": "x"})
-    with pytest.raises(FerVitError, match=r"Go on from another checkpoint"):
+    with pytest.raises(FerVitError, match=r"Resume from another checkpoint"):
         data.train_dataloader()
     loader = module(shards).train_dataloader()
     loader.sampler.set_epoch(1)

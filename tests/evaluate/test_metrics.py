@@ -75,7 +75,7 @@ def test_figures_without_some_classes_are_scikit_learns(samples: int, true: tupl
 def test_one_class_has_no_figures() -> None:
     with pytest.raises(FerVitError) as error:
         expression_metrics(1, "")
-    assert str(error.value) == "Expected two classes or more to tell apart, but got 1. Add images of others."
+    assert str(error.value) == "Expected at least two classes, but got 1. Add images of others."
     expression_metrics(2, "")
 
 
@@ -93,7 +93,7 @@ def test_names_of_metrics() -> None:
 def test_table() -> None:
     table = metrics_table({"accuracy": 0.75, "f1": 1 / 3}, torch.tensor([[3, 1], [0, 0]]), ["anger", "fear"])
     assert table == (
-        "| figure | value |\n| --- | ---: |\n| accuracy | 0.7500 |\n| f1 | 0.3333 |\n\n"
+        "| metric | value |\n| --- | ---: |\n| accuracy | 0.7500 |\n| f1 | 0.3333 |\n\n"
         "| expression | images | recall |\n| --- | ---: | ---: |\n| anger | 4 | 0.7500 |\n| fear | 0 | nan |\n"
     )
     with pytest.raises(ValueError, match="zip"):

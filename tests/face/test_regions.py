@@ -185,7 +185,7 @@ def test_standard_regions_of_the_standard_face_are_visible() -> None:
 
 
 def test_unknown_and_repeated_names_are_refused() -> None:
-    with pytest.raises(FerVitError, match=f"^Expected regions out of {', '.join(REGIONS)}, but got `ear`\\.$"):
+    with pytest.raises(FerVitError, match=f"^Expected regions from {', '.join(REGIONS)}, but got `ear`\\.$"):
         region_boxes(FACE, ["nose", "ear", "hand"])
     with pytest.raises(FerVitError, match=r"^Expected every region once, but got nose, nose\.$"):
         check_regions(["nose", "nose"])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fer_vit.model.pooling import AdditivePool, AveragePool, ExpressionLinear, QueryPool, TokenPool, places
+from fer_vit.model.pooling import AdditivePool, AveragePool, ExpressionLinear, QueryPool, TokenPool, located_tokens
 from fer_vit.model.tokens import Tokens
 
 PREFIX, DIM, CLASSES = 2, 8, 3
@@ -40,10 +40,10 @@ def test_the_class_token_is_the_first() -> None:
 
 def test_places_are_what_is_there_behind_the_prefix() -> None:
     batch = tokens()
-    assert places(batch, PREFIX).int().tolist() == [[0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 0, 1, 0, 1], [0] * 7]
-    assert places(batch._replace(valid=None), 0).all()
+    assert located_tokens(batch, PREFIX).int().tolist() == [[0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 0, 1, 0, 1], [0] * 7]
+    assert located_tokens(batch._replace(valid=None), 0).all()
     assert torch.equal(batch.valid, torch.tensor(VALID.tolist()))  # the batch itself is left alone
-    assert places(batch._replace(valid=None), PREFIX).dtype == torch.bool
+    assert located_tokens(batch._replace(valid=None), PREFIX).dtype == torch.bool
 
 
 def test_additive_pooling_against_the_formula_in_float64() -> None:

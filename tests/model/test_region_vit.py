@@ -341,7 +341,7 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
         ({"keep_rate": (0.5,)}, "a number for each of the 2 blocks, but got 1"),
         ({"keep_rate": (0.5, 1.5)}, "above 0, up to 1, but got .*1.5"),
         ({"keep_rate": (0.0, 1.0)}, "above 0, up to 1"),
-        ({"keep_rate": (0.5, 1.0), "tokens": "region"}, "is about patches"),
+        ({"keep_rate": (0.5, 1.0), "tokens": "region"}, "drops patches"),
         ({"pos_embed": "sincos"}, "one of learn, sincos_2d, sincos_1d, none, but got sincos"),
         ({"backbone": "vit_base_patch16_siglip_224", "head": "avg", "tokens": "region"}, "add reg_tokens: 1"),
         ({"backbone": "vit_base_patch16_rpn_224", "head": "avg", "attention": "additive"}, "blocks of its own"),

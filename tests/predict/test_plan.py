@@ -23,9 +23,9 @@ def write(plan: Plan, part: int, rows: list[tuple[str, int | None]]) -> None:
 
 def test_images_by_part(tmp_path: Path) -> None:
     plan = open_or_create(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 0)
-    assert list(plan.parts) == [0, 1, 2]
+    assert list(plan.chunks) == [0, 1, 2]
     assert list(plan) == NAMES
-    assert [plan.images(part) for part in plan.parts] == [NAMES[:3], NAMES[3:6], NAMES[6:]]
+    assert [plan.images(chunk) for chunk in plan.chunks] == [NAMES[:3], NAMES[3:6], NAMES[6:]]
     some = pickle.loads(pickle.dumps(Plan(tmp_path / "faces", [0, 2])))
     assert list(some) == NAMES[:3] + NAMES[6:]
     assert some[1:4] == [*NAMES[1:3], NAMES[6]]
@@ -43,7 +43,7 @@ def test_names_that_are_no_unicode(tmp_path: Path) -> None:
 def test_the_plan_stays(tmp_path: Path) -> None:
     open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
     assert list(open_or_create(tmp_path, iter([]), 5, SETTINGS, 1)) == NAMES
-    with pytest.raises(FerVitError, match=r"was begun with model abc, but now it is xyz"):
+    with pytest.raises(FerVitError, match=r"was started with model abc, but now it is xyz"):
         open_or_create(tmp_path, iter(NAMES), 3, SETTINGS | {"model": "xyz"}, 0)
 
 
@@ -78,7 +78,7 @@ def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
 def test_something_else_in_the_place_of_the_plan(tmp_path: Path) -> None:
     for write in (lambda path: path.touch(), lambda path: pq.write_table(pa.table({"a": [1]}), path)):
         write(tmp_path / "_plan.parquet")
-        with pytest.raises(FerVitError, match="is no plan of `predict`"):
+        with pytest.raises(FerVitError, match="is not a plan of `predict`"):
             open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
 from fer_vit.errors import FerVitError
-from fer_vit.report.draw import FaceView, face_figure, printable, turned_back, zoom
+from fer_vit.report.draw import FaceView, face_figure, printable, to_photo, zoom
 from fer_vit.report.heads import JOINED
 from fer_vit.report.html import Evidence, FaceRecord, mean_shares, save_face, write_page
 
@@ -129,7 +129,7 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
     # A region's corner goes from crop to picture as the photo's zoom has it.
     a, b, c, d, e, f = data["matrix"]
     left, top, _, _ = data["boxes"][0]
-    expected = turned_back(zoom(view, 480), view.regions["mouth"])[0]
+    expected = to_photo(zoom(view, 480), view.regions["mouth"])[0]
     assert np.allclose([a * left + c * top + e, b * left + d * top + f], expected, atol=0.05)
     assert data["boxes"][1] is None  # it was not there
     assert data["heat"][1] == pytest.approx([-0.4, -0.2, 0, 0.2, 0.4, 0.6, 0.8, 1.0])  # of the largest
@@ -194,7 +194,7 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
         "happiness",
         '"><i>x',
         "neutral",
-        'happiness and not "><i>x',
+        'happiness rather than "><i>x',
     ]
     assert dialog.locator(".shares li").all_text_contents() == ["mouth25%", "chin-50%"]  # the nose is not there
     assert dialog.locator("svg .heat").count() == 8
@@ -208,7 +208,7 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
     dialog.get_by_label("relations").check()
     assert dialog.locator("svg .joint").count() == 2
     lines = dialog.locator("svg .relation")
-    assert lines.locator("title").all_text_contents() == ["mouth takes 40% from chin, gives it 30%"]
+    assert lines.locator("title").all_text_contents() == ["mouth takes 40% from chin, which takes 30%"]
     assert float(lines.first.get_attribute("stroke-width") or 0) == 4
     dialog.get_by_label("regions").uncheck()
     assert dialog.locator("svg .region").count() == 0
@@ -306,7 +306,7 @@ def test_the_second_label_is_the_models_even_where_its_probability_rounds_to_not
     other = page.context.browser.new_page()
     other.goto((tmp_path / "index.html").as_uri())
     other.locator(".card").click()
-    assert other.locator("dialog select option").last.text_content() == 'happiness and not "><i>x'
+    assert other.locator("dialog select option").last.text_content() == 'happiness rather than "><i>x'
     other.close()
 
 
@@ -409,7 +409,7 @@ def test_pictures_stand_under_their_headings(tmp_path: Path) -> None:
     for each in tags:
         with Image.open(io.BytesIO(base64.b64decode(each["src"].removeprefix("data:image/jpeg;base64,")))) as picture:
             assert picture.width == int(each["width"])
-    assert f"take {100 * JOINED:.0f}% or more from one another" in " ".join(Reader(page).text.split())
+    assert f"take {100 * JOINED:.0f}% or more from each other" in " ".join(Reader(page).text.split())
     write_page(tmp_path / "index.html", "Title", {}, [record], means, REGIONS)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Relations between" not in page

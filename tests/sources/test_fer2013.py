@@ -57,7 +57,7 @@ def test_second_table_with_spaces_in_its_header(tmp_path: Path) -> None:
     [
         (GOOD.replace("3,", "7,", 1), "line 3: expected an emotion from 0 to 6, but got `7`"),
         (GOOD.replace("3,", "happy,", 1), "line 3: expected an emotion from 0 to 6, but got `happy`"),
-        (GOOD.replace("Training", "Train"), "line 3: expected a Usage out of Training, .*, but got `Train`"),
+        (GOOD.replace("Training", "Train"), "line 3: expected a Usage from Training, .*, but got `Train`"),
         (f"3,{pixels(FACES[0][1:])},Training", "line 3: expected 2304 pixels from 0 to 255, but got `2256 values: "),
         (f"3,{pixels(FACES[0] + 1000)},Training", "line 3: expected 2304 pixels from 0 to 255"),
         (f"3,x{pixels(FACES[0])},Training", "line 3: expected 2304 pixels from 0 to 255"),
@@ -80,7 +80,7 @@ def test_wrong_header(tmp_path: Path, text: str) -> None:
 
 def test_header_alone(tmp_path: Path) -> None:
     (tmp_path / "fer2013.csv").write_text(table())
-    with pytest.raises(FerVitError, match="a header alone"):
+    with pytest.raises(FerVitError, match="only a header"):
         fer2013.read(tmp_path)
 
 

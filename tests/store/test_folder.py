@@ -161,7 +161,7 @@ def test_weights_of_the_hub_are_those_that_it_lists(
     monkeypatch.setattr("fer_vit.store.hub.snapshot_download", lambda *_, **__: tmp_path / "snapshot")
     read_model("somebody/model", local_files_only=True)
     blob.write_bytes(blob.read_bytes()[:-1] + b"?")
-    with pytest.raises(FerVitError, match=f"Expected sha256 {blob.name} of .*Remove it and get it again"):
+    with pytest.raises(FerVitError, match=f"Expected sha256 {blob.name} of .*Remove it and fetch it again"):
         read_model("somebody/model", local_files_only=True)
 
 

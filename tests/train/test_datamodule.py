@@ -80,7 +80,7 @@ def test_a_position_counts_once(drawn: Path) -> None:
 def test_a_position_that_is_none_is_refused(change: dict[str, object], drawn: Path) -> None:
     data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, spec=CropSpec(48))
     data.load_state_dict({"epoch": 1, "batches": 1, **data._order(), **change})
-    with pytest.raises(FerVitError, match="Go on from another checkpoint"):
+    with pytest.raises(FerVitError, match="Resume from another checkpoint"):
         data.train_dataloader()
 
 

@@ -126,7 +126,7 @@ def test_sigterm_to_one_process_ends_all_at_the_same_step(one_to_judge: Path, tm
     status, out, err = run("fit", *words, *asks)
     assert status == 128 + signal.SIGTERM, err
     last = tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt"
-    assert out.count(f"Ended by SIGTERM. Go on with the same options and `--ckpt_path {last}`.") == 1
+    assert out.count(f"Ended by SIGTERM. Resume with the same options and `--ckpt_path {last}`.") == 1
     assert load_checkpoint(last)["global_step"] == 2
 
 
@@ -202,7 +202,7 @@ def test_two_processes_count_every_sample_once(drawn: Path, checkpoint: Path, tm
         else:
             status, out, err = run(*words, *TWO)
             assert status == 0, err
-            assert out.count("Figures: ") == 1
+            assert out.count("Results: ") == 1
         figures.append(json.loads((folder / "default" / "version_0" / "test.json").read_text()))
     assert figures[0]["images"] % 2 == 1  # an even number could be dealt out without repeats
     assert figures[0]["confusion"] == figures[1]["confusion"]

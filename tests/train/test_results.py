@@ -33,7 +33,7 @@ def test_results_are_whole_and_their_neighbours_stay(tmp_path: Path, capsys: pyt
     assert "| anger | 4 | 0.7500 |" in (tmp_path / "test.md").read_text()
     assert Image.open(tmp_path / "test_confusion.png").size > (100, 100)
     assert capsys.readouterr().out == (
-        f"Figures: {tmp_path / 'test'}.md, test.json and test_confusion.png in the same folder.\n"
+        f"Results: {tmp_path / 'test'}.md, test.json and test_confusion.png in the same folder.\n"
     )
 
 

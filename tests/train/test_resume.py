@@ -147,7 +147,7 @@ def test_sigterm_saves_the_step_that_it_came_at(
     moment: str, step: int, whole: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_saved(moment, step, whole, faces / "faces.parquet", tmp_path, *LOGGED)
-    assert f"Go on with the same options and `--ckpt_path {newest(tmp_path / 'ended')}`." in capsys.readouterr().out
+    assert f"Resume with the same options and `--ckpt_path {newest(tmp_path / 'ended')}`." in capsys.readouterr().out
 
 
 @pytest.mark.slow

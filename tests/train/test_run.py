@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fer_vit.errors import FerVitError
 from fer_vit.train import run as module
-from fer_vit.train.run import explain, has_bf16, run
+from fer_vit.train.run import describe_failure, has_bf16, run
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_gpu_computes_in_bf16_unless_the_cpu_is_wanted(native: bool, monkeypat
     assert [has_bf16(name) for name in ("auto", "gpu", "cuda", "cpu")] == [native, native, native, not native]
 
 
-LOST = "Another process of this run died or no longer answers; it may have said why. "
+LOST = "Another process of this run died or no longer answers; its own output may say why. "
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ LOST = "Another process of this run died or no longer answers; it may have said 
             OSError(errno.ENOSPC, "Full"),
             True,
             "a",
-            "Cannot write the logs (Full). Go on with `--ckpt_path a` when there",
+            "Cannot write the logs (Full). Resume with `--ckpt_path a` when there",
         ),
         (OSError(errno.EACCES, "No"), True, "a", None),
         (ValueError("x"), True, "a", None),
-        (torch.distributed.DistError("x"), True, "a", f"{LOST}Go on with the same options and `--ckpt_path a`."),
+        (torch.distributed.DistError("x"), True, "a", f"{LOST}Resume with the same options and `--ckpt_path a`."),
         (RuntimeError("[gloo/transport/tcp] x"), True, None, f"{LOST}Start again: there is no checkpoint yet."),
         (RuntimeError("[gloo/transport/tcp] x"), False, "a", None),
     ],
@@ -79,7 +79,7 @@ def test_what_is_said_of_failures_from_outside(
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: initialized)
     handlers = []
     monkeypatch.setattr(signal, "signal", lambda *args: handlers.append(args))
-    said = explain(error, last and Path(last))
+    said = describe_failure(error, last and Path(last))
     assert said == line if line is None else said.startswith(line)
     # torchrun ends the others by SIGTERM, also the one that still has to say why
     assert handlers == ([(signal.SIGTERM, signal.SIG_IGN)] if line and line.startswith(LOST) else [])
@@ -122,6 +122,6 @@ def test_a_run_that_sigterm_ends_names_its_checkpoint(
     with pytest.raises(SystemExit) as end:
         run(verb, failing(SIGTERMException(), tmp_path), SimpleNamespace(net=None))
     assert end.value.code == 143
-    go_on = f"Ended by SIGTERM. Go on with the same options and `--ckpt_path {tmp_path / 'last.ckpt'}`."
+    go_on = f"Ended by SIGTERM. Resume with the same options and `--ckpt_path {tmp_path / 'last.ckpt'}`."
     lines = ["RegionViT: small.", go_on] if verb == "fit" else ["Ended by SIGTERM."]
     assert capsys.readouterr().out.splitlines() == lines

@@ -385,11 +385,11 @@ def test_the_differences_of_a_checkpoint_are_named() -> None:
     end = "Leave out the config that changes the network, or choose another checkpoint."
     less = {name: value for name, value in state.items() if name != "net.vit.norm.bias"}
     assert refusal(state_dict=less) == (
-        "The checkpoint is of another architecture: `net.vit.norm.bias` is nothing in it, but (32,) in this model. "
+        "The checkpoint is of another architecture: `net.vit.norm.bias` is missing in it, but (32,) in this model. "
         + end
     )
     assert refusal(state_dict={**state, "net.more": torch.zeros(2, 3)}) == (
-        "The checkpoint is of another architecture: `net.more` is (2, 3) in it, but nothing in this model. " + end
+        "The checkpoint is of another architecture: `net.more` is (2, 3) in it, but missing in this model. " + end
     )
 
 
@@ -485,7 +485,7 @@ def test_the_images_of_a_loss_that_is_not_finite(bad: list[int], advice: str, im
     logits[bad, 1] = torch.inf
     error = not_finite(torch.tensor(torch.inf), logits, ["x", "y", "z"], "epoch 1, step 20")
     assert str(error) == (
-        f"The loss is inf (epoch 1, step 20). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` goes on from a "
+        f"The loss is inf (epoch 1, step 20). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` resumes from a "
         f"checkpoint. Images: {images}"
     )
 
@@ -510,7 +510,7 @@ def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
     with pytest.raises(FerVitError) as error:
         task.on_validation_epoch_end()
     assert str(error.value) == (
-        "The loss on the val split is nan: the weights are lost. Lower model.lr or set trainer.gradient_clip_val; "
-        "`--ckpt_path` goes on from a checkpoint."
+        "The loss on the val split is nan: the weights are ruined. Lower model.lr or set trainer.gradient_clip_val; "
+        "`--ckpt_path` resumes from a checkpoint."
     )
     assert logged == {}
