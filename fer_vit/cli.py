@@ -55,7 +55,7 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 def main(args: list[str] | None = None) -> None:
     """Runs `fer-vit` with the arguments `args`; an error that the user can fix is one line and exit code 2."""
     # torch reads this when it is loaded: how long its threads spin while they wait for each other. With the default,
-    # training beside one busy process took four times as long; with no spinning at all, an idle machine is a sixth slower.
+    # training beside one busy process took four times as long; without spinning, an idle machine is a sixth slower.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args
