@@ -16,7 +16,7 @@ def table(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_shipped_models_with_their_figures(capsys: pytest.CaptureFixture[str]) -> None:
     header, first, *_ = table(capsys)
-    assert header.split() == ["name", "where", "size", "trained", "on", "figures"]
+    assert header.split() == ["name", "where", "size", "trained", "on", "results"]
     assert first.startswith(f"{DEFAULT} *")
     assert "shipped" in first
     assert "FERPlus validation accuracy 0." in first

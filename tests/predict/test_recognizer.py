@@ -161,7 +161,7 @@ def test_patches_alone_show_no_regions() -> None:
 
 
 def test_devices_that_are_not_there_are_said(checkpoint: Path) -> None:
-    with pytest.raises(FerVitError, match="Expected a device that is here"):
+    with pytest.raises(FerVitError, match="Expected an available device"):
         load(checkpoint, "toaster")
 
 

@@ -294,7 +294,7 @@ def test_a_schedule_of_one_step_and_beyond_the_last() -> None:
 def test_a_run_without_an_end_has_no_schedule() -> None:
     with pytest.raises(FerVitError) as error:
         with_trainer(build(), estimated_stepping_batches=math.inf).configure_optimizers()
-    words = "The learning rate falls over all steps: give trainer.max_epochs or max_steps a number."
+    words = "The learning rate falls over all steps: set trainer.max_epochs or max_steps."
     assert str(error.value) == words
 
 
@@ -458,7 +458,7 @@ def test_settings_that_are_shares(name: str) -> None:
     [
         ({"labels": None}, r"^Expected the labels in order, but got none\.$"),
         ({"labels": []}, r"^Expected the labels in order, but got none\.$"),
-        ({"network": RegionViTConfig(regions=("ear",))}, "Expected regions out of .* got `ear`"),
+        ({"network": RegionViTConfig(regions=("ear",))}, "Expected regions from .* got `ear`"),
         ({"network": RegionViTConfig(regions=("nose", "nose"))}, "every region once"),
         (
             {"network": RegionViTConfig(regions=("nose",), tokens="region"), "cutmix": 1.0},
