@@ -69,7 +69,7 @@ LOST = "Another process of this run died or no longer answers; its own output ma
         (OSError(errno.EACCES, "No"), True, "a", None),
         (ValueError("x"), True, "a", None),
         (torch.distributed.DistError("x"), True, "a", f"{LOST}Resume with the same options and `--ckpt_path a`."),
-        (RuntimeError("[gloo/transport/tcp] x"), True, None, f"{LOST}Start again: there is no checkpoint yet."),
+        (RuntimeError("[gloo/transport/tcp] x"), True, None, f"{LOST}Start again: no checkpoint exists yet."),
         (RuntimeError("[gloo/transport/tcp] x"), False, "a", None),
     ],
 )
