@@ -28,7 +28,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detect import YuNet, yunet_path
 from fer_vit.geometry import Array, Image
-from fer_vit.predict.plan import Plan, begin
+from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer, load
 
 PROGRAM = Path(sys.executable).with_name("fer-vit")
@@ -130,7 +130,7 @@ def simulation(images: int, part_size: int) -> None:
     with TemporaryDirectory() as folder:
         names = (Path(f"/data/photos/{number // 10_000:06d}/{number:010d}.jpg") for number in range(images))
         start = time.perf_counter()
-        plan = begin(Path(folder), names, part_size, {}, 0)
+        plan = open_or_create(Path(folder), names, part_size, {}, 0)
         made = time.perf_counter() - start
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
         start = time.perf_counter()
