@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -305,10 +306,14 @@ def test_no_process_stays_behind(verb: str, number: signal.Signals, status: int,
     for copy in range(1, 12):
         (faces / str(copy)).symlink_to(faces / "0")
     many = [str(path) for path in sorted(faces.glob("*/*/*/*.png"))]
+    large = encode_png(np.zeros((2000, 2000, 3), np.uint8))  # tens of milliseconds each, so that `prepare` is at work
+    with zipfile.ZipFile(tmp_path / "large.zip", "w") as file:
+        for index in range(400):
+            file.writestr(f"train/{('anger', 'fear')[index % 2]}/{index}.png", large)
     out = tmp_path / "new" / "out"
     crops = ["--face=crop", "--detector=none", "--workers=2", "--batch_size=2"]
     words = {
-        "prepare": ["prepare", "folder", str(data / "faces.zip"), f"{out}.parquet", "--detector=none", "--workers=2"],
+        "prepare": ["prepare", "folder", f"{tmp_path}/large.zip", f"{out}.parquet", "--detector=none", "--workers=2"],
         "predict": ["predict", *many, f"--output={out}.parquet", *crops],
         "visualize": ["visualize", *many, f"--output={out}", *crops],
     }[verb]
