@@ -5,8 +5,8 @@ BIN := .venv/bin
 .PHONY: demo test test-all card ablation help
 help:
 	@echo "make demo   draw faces, train, test, predict and visualize (a few minutes on two cores)"
-	@echo "make test   style checks, types and the default tests (3 minutes on two cores)"
-	@echo "make test-all  these and the tests marked slow (many more minutes)"
+	@echo "make test   style checks, types and the default tests (two to three minutes on two cores)"
+	@echo "make test-all  these and the tests marked slow (six minutes in all)"
 	@echo "make card FERPLUS=ferplus.zip  measure the model that is shipped (some minutes on two cores)"
 	@echo "make ablation  train the rows of docs/ablation.md on data/ferplus.parquet (hours on two cores)"
 

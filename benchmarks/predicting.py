@@ -105,6 +105,8 @@ def start_up(photos: Path, rounds: int) -> None:
                 while not table.exists() and process.poll() is None:  # it appears when it is whole
                     time.sleep(0.005)
                 there.append(time.perf_counter() - start)
+            if process.returncode:
+                raise SystemExit(f"predict failed with status {process.returncode}")
             ended.append(time.perf_counter() - start)
     print(f"\none photo, from the command to its table: {spread(there[1:])} s, to the end: {spread(ended[1:])} s")
 
