@@ -19,14 +19,14 @@ from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.face.image import ImageError, decode_image
 from fer_vit.geometry import Array, Image
 
-Augmentation: TypeAlias = Callable[[Image, Array, int], tuple[Image, Array]]
-"""Augments a crop (S, S, 3) and its landmarks (5, 2) in crop pixels, given a seed."""
+Cropping: TypeAlias = Callable[[Image, Array | None, CropSpec, int], tuple[Image, Array, Array]]
+"""Crops and augments a face, given its landmarks (5, 2) and a seed; returns what `crop_face` does."""
 
 
 class FaceDataset(Dataset[Sample]):
     """The rows of a manifest, cropped and augmented (see `transforms.Augment`)."""
 
-    def __init__(self, manifest: Manifest, spec: CropSpec, augment: Augmentation | None = None) -> None:
+    def __init__(self, manifest: Manifest, spec: CropSpec, augment: Cropping | None = None) -> None:
         self.manifest = manifest
         self.spec = spec
         self.augment = augment
@@ -49,14 +49,15 @@ class FaceDataset(Dataset[Sample]):
         return EncodedFace(path, name, image, self.landmarks[row], target)
 
 
-def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Augmentation | None = None) -> Sample:
+def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None = None) -> Sample:
     """Decodes, crops and augments a face; raises FerVitError when its image cannot be decoded."""
     with named_in_errors(face.manifest, face.path):
         image = decode_image(face.image)
     landmarks = None if np.isnan(face.landmarks).any() else face.landmarks
-    crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
-    if augment is not None:
-        crop, points = augment(crop, points, draw.seed)
+    if augment is None:
+        crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
+    else:
+        crop, points, to_crop = augment(image, landmarks, spec, draw.seed)
     boxes, valid = place_regions(points, spec)
     return Sample(crop, boxes, valid, face.target, -1 if draw.repeat else draw.row, face.path, to_crop)
 

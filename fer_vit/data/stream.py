@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import Dataset
 
-from fer_vit.data.dataset import Augmentation, FaceDataset, make_sample
+from fer_vit.data.dataset import Cropping, FaceDataset, make_sample
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.sample import Draw, Sample
 from fer_vit.data.samplers import TrainSampler
@@ -27,7 +27,7 @@ class ShardDataset(Dataset[Sample]):
         FerVitError: There are none, one cannot be read, or they are from different runs of `prepare`.
     """
 
-    def __init__(self, path: str | Path, names: tuple[str, ...], spec: CropSpec, augment: Augmentation | None) -> None:
+    def __init__(self, path: str | Path, names: tuple[str, ...], spec: CropSpec, augment: Cropping | None) -> None:
         self.names = names
         self.spec = spec
         self.augment = augment

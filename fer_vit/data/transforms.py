@@ -1,91 +1,149 @@
-"""Augmentation of a face crop and its landmarks together. The only file that knows albumentations."""
+"""Augmentation: how a training face is cropped and changed. The only file that knows albumentations."""
 
 import os
 import random
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
+import cv2
 import numpy as np
 
 from fer_vit.errors import check_number
-from fer_vit.face.crop import BORDER, INTERPOLATION, mirror
-from fer_vit.geometry import Array, Image
+from fer_vit.face.crop import CropSpec, crop_face, mirror
+from fer_vit.face.regions import region_boxes
+from fer_vit.geometry import Array, Image, crop_matrix
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else it looks for updates on the network when imported
 import albumentations as A
 
+COVERS = (("right_eye", "left_eye"), ("mouth",), ("nose", "mouth", "chin"), ("right_eye", "nose"), ("left_eye", "nose"))
+"""Regions that sunglasses, hands and masks hide together."""
+
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """How strongly training crops are changed; 0 switches a change off.
+    """How strongly training faces are changed; 0 switches a change off.
 
     Attributes:
+        jitter: Standard deviation of the noise on each landmark, as a fraction of the crop's side. It moves crop and
+            regions as a detector's errors do.
         mirror: Probability of a horizontal mirror.
         degrees: Largest rotation to either side.
         scale: Largest relative change of size.
         shift: Largest shift as a fraction of the crop's side.
         brightness: Largest relative change of brightness.
         contrast: Largest relative change of contrast.
+        gamma: Largest relative change of gamma, up or down.
+        colour: Largest relative change of saturation, and of the balance of colours.
+        blur: Largest standard deviation of a Gaussian blur, as a fraction of the crop's side.
+        shrink: Largest loss of resolution, as a fraction of the crop's side.
+        jpeg: Largest loss of JPEG quality; 0.8 is quality 20.
         erase: Probability that a rectangle is erased.
-        jitter: Standard deviation of noise on each landmark, as a fraction of the crop's side. It moves the regions,
-            for a model that must cope with imprecise landmarks.
+        cover: Probability that eyes, mouth or half of the face are covered by a rectangle.
     """
 
+    jitter: float = 0.0
     mirror: float = 0.5
     degrees: float = 12.0
     scale: float = 0.12
     shift: float = 0.06
     brightness: float = 0.2
     contrast: float = 0.2
+    gamma: float = 0.0
+    colour: float = 0.0
+    blur: float = 0.0
+    shrink: float = 0.0
+    jpeg: float = 0.0
     erase: float = 0.25
-    jitter: float = 0.0
+    cover: float = 0.0
 
 
-HIGHEST = {"degrees": 180, "scale": 0.9}
+HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}
 """The largest values that make sense, where that is not 1."""
+OFTEN, RARELY = 0.8, 0.3
+"""How probable a change is: of light and of quality; the others have their own option or always happen."""
 
 
 class Augment:
-    """Augments crops as configured; raises FerVitError when a number is out of range."""
+    """Crops and changes faces as configured; raises FerVitError when a number is out of range."""
 
     def __init__(self, config: AugmentConfig) -> None:
         for field in fields(config):
             check_number(f"augment.{field.name}", getattr(config, field.name), 0, HIGHEST.get(field.name, 1))
         self.config = config
-        steps: list[A.BasicTransform] = []
-        if config.degrees or config.scale or config.shift:
-            steps.append(
-                A.Affine(
-                    rotate=(-config.degrees, config.degrees),
-                    scale=(1 - config.scale, 1 + config.scale),
-                    translate_percent=(-config.shift, config.shift),
-                    keep_ratio=True,
-                    border_mode=BORDER,
-                    interpolation=INTERPOLATION,
-                    p=1.0,
-                )
-            )
-        if config.brightness or config.contrast:
-            steps.append(A.RandomBrightnessContrast(config.brightness, config.contrast, p=0.8))
-        if config.erase:
-            steps.append(
-                A.CoarseDropout(
-                    num_holes_range=(1, 1),
-                    hole_height_range=(0.1, 0.35),
-                    hole_width_range=(0.1, 0.35),
-                    fill="random_uniform",
-                    p=config.erase,
-                )
-            )
-        # Landmarks that leave the crop are kept. albumentations puts a pixel's centre at integer coordinates.
-        self.pipeline = A.Compose(steps, keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
 
-    def __call__(self, image: Image, landmarks: Array, seed: int) -> tuple[Image, Array]:
-        """Augments a crop (S, S, 3) and its landmarks (5, 2) in crop pixels; the same seed gives the same result."""
-        rng = np.random.default_rng(seed)
-        # One generator for all steps: seeded one by one, all would draw the same numbers, and erase only shifted crops.
-        self.pipeline.set_random_state(rng, random.Random(seed))
-        if rng.random() < self.config.mirror:
-            image, landmarks = mirror(image, landmarks)
-        result = self.pipeline(image=image, keypoints=landmarks - 0.5)
-        landmarks = np.asarray(result["keypoints"], float) + 0.5
-        return result["image"], landmarks + rng.normal(0.0, self.config.jitter * len(image), landmarks.shape)
+    def __call__(
+        self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int
+    ) -> tuple[Image, Array, Array]:
+        """Crops a face and changes it; the same seed gives the same result.
+
+        Args:
+            image: The image (H, W, 3), a face crop or a photo.
+            landmarks: The face's landmarks (5, 2) in it, or None.
+            spec: Size S, regions and alignment of the crop.
+            seed: Of all random numbers.
+
+        Returns:
+            The crop (S, S, 3), the landmarks in it (5, 2), and the matrix (2, 3) from image to crop before the mirror.
+        """
+        config, rng = self.config, np.random.default_rng(seed)
+        # Everything is drawn even if it is off, so that one option does not change what the others draw.
+        change = move(rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift), spec.size)
+        noise = rng.normal(0, config.jitter * spec.size, (5, 2))  # in crop pixels
+        mirrored, covered = rng.random(2) < (config.mirror, config.cover)
+        if landmarks is not None:
+            scale = np.linalg.norm(crop_matrix(landmarks, spec.size, spec.template)[0, :2])
+            landmarks = landmarks + noise / scale
+        crop, points, to_crop = crop_face(image, landmarks, spec, True, change)
+        if mirrored:
+            crop, points = mirror(crop, points)
+        if covered:
+            crop = cover(crop, points, rng)
+        steps = pipeline(config, spec.size)
+        steps.set_random_state(rng, random.Random(seed))
+        return steps(image=crop)["image"], points, to_crop
+
+
+def move(amounts: Array, size: int) -> Array:
+    """Returns the matrix (2, 3) that turns, scales and shifts a crop of `size` pixels about its middle.
+
+    The amounts (4,) are degrees, relative change of size, and shifts as fractions of the side.
+    """
+    degrees, scale, right, down = amounts.tolist()
+    turn = (1 + scale) * np.exp(1j * np.deg2rad(degrees))
+    shift = size * (complex(right, down) + (0.5 + 0.5j) - turn * (0.5 + 0.5j))
+    return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])
+
+
+def cover(image: Image, landmarks: Array, rng: np.random.Generator) -> Image:
+    """Fills a rectangle around some regions of a crop (S, S, 3), one of `COVERS`, with an even colour."""
+    boxes = region_boxes(landmarks, COVERS[rng.integers(len(COVERS))])
+    start, stop = (edges.round().astype(int) for edges in (boxes[:, :2].min(0), boxes[:, 2:].max(0)))
+    (left, top), (right, bottom) = start.clip(0), stop.clip(0)
+    image = image.copy()
+    image[top:bottom, left:right] = rng.integers(256) if rng.random() < 0.5 else image.mean((0, 1)).round()
+    return image
+
+
+@lru_cache
+def pipeline(config: AugmentConfig, size: int) -> A.Compose:
+    """Returns what changes the pixels of a crop of `size` pixels, not their places."""
+    steps: list[A.BasicTransform] = []
+    if config.gamma:
+        steps.append(A.RandomGamma((round(100 / (1 + config.gamma)), round(100 * (1 + config.gamma))), p=RARELY))
+    if config.brightness or config.contrast:
+        steps.append(A.RandomBrightnessContrast(config.brightness, config.contrast, p=OFTEN))
+    if config.colour:
+        gains = (1 - config.colour, 1 + config.colour)
+        steps.append(A.ColorJitter((1, 1), (1, 1), gains, (-config.colour / 10, config.colour / 10), p=OFTEN))
+    if config.blur:
+        steps.append(A.GaussianBlur(blur_limit=0, sigma_limit=(0.01, config.blur * size), p=RARELY))
+    if config.shrink:
+        ways = {"downscale": cv2.INTER_AREA, "upscale": cv2.INTER_CUBIC}
+        steps.append(A.Downscale((1 - config.shrink, 0.99), ways, p=RARELY))
+    if config.jpeg:
+        steps.append(A.ImageCompression("jpeg", (round(100 - 100 * config.jpeg), 95), p=RARELY))
+    if config.erase:
+        hole = (0.1, 0.35)
+        steps.append(A.CoarseDropout((1, 1), hole, hole, fill="random_uniform", p=config.erase))
+    return A.Compose(steps)

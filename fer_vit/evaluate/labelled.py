@@ -17,7 +17,8 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Batch, collate
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import mirror
+from fer_vit.face.crop import CropSpec, crop_face, mirror
+from fer_vit.geometry import Array, Image
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 
 
@@ -60,7 +61,7 @@ def labelled_batches(
     rows = Manifest.read(manifest, [split]).split(split)
     if list(rows.names) != model.labels:
         raise FerVitError(f"Expected labels {', '.join(model.labels)} in {manifest}, but got {', '.join(rows.names)}.")
-    dataset = FaceDataset(rows, model.crop_spec, (lambda crop, points, _: mirror(crop, points)) if mirrored else None)
+    dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
     if dataset.targets is None or not len(dataset):
         raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
     number = min(max_faces or len(dataset), len(dataset))
@@ -81,3 +82,9 @@ def fit_temperature(logits: Tensor, target: Tensor) -> float:
         return float(F.cross_entropy(logits / math.exp(log_temperature), target))
 
     return math.exp(minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded").x)
+
+
+def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
+    """Crops a face and mirrors the crop; the matrix is of the crop before."""
+    crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
+    return *mirror(crop, points), to_crop

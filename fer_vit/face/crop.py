@@ -20,7 +20,12 @@ class CropSpec:
     template: tuple[tuple[float, float], ...] = TEMPLATE  # the landmarks (5, 2) as fractions of the side
 
 
-def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: bool) -> tuple[Image, Array, Array]:
+UNCHANGED = np.eye(2, 3)
+
+
+def crop_face(
+    image: Image, landmarks: Array | None, spec: CropSpec, framed: bool, change: Array = UNCHANGED
+) -> tuple[Image, Array, Array]:
     """Crops a face from its image.
 
     Args:
@@ -28,6 +33,7 @@ def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: boo
         landmarks: Points (5, 2) in the image; None takes all of the image.
         spec: Size S, regions and alignment.
         framed: Whether the image is a face crop already, all of which a model with `align` "crop" takes.
+        change: A matrix (2, 3) that moves the crop's pixels once more, for augmentation.
 
     Returns:
         The crop (S, S, 3), the landmarks in it (5, 2), the template's if none are given, and the matrix (2, 3)
@@ -38,6 +44,7 @@ def crop_face(image: Image, landmarks: Array | None, spec: CropSpec, framed: boo
     else:
         to_crop = crop_matrix(landmarks, spec.size, spec.template, spec.align)
     points = np.asarray(spec.template, float) * spec.size if landmarks is None else apply(to_crop, landmarks)
+    to_crop, points = compose(change, to_crop), apply(change, points)
     return warp(image, to_crop, spec.size), points, to_crop
 
 

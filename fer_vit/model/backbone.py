@@ -1,5 +1,6 @@
 """timm's vision transformer as configured; the only file that uses private names of timm."""
 
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -62,7 +63,7 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
         "fc_norm": False,  # the norm stays before the pooling, where pretrained weights have it
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
         "drop_path_rate": config.drop_path_rate,
-        "embed_layer": ConvStem if config.stem == "conv" else None,
+        "embed_layer": partial(ConvStem, convs=config.stem_convs) if config.stem == "conv" else None,
         "final_norm": False if config.block == "post_norm" else None,  # every block ends in one
     }
     if config.needs_own_blocks:

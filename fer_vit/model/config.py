@@ -14,6 +14,7 @@ RANGES = {
     "embed_dim": (1, 16_384),
     "depth": (1, 200),
     "num_heads": (1, 1024),
+    "stem_convs": (1, 16),
     "region_grid": (1, 64),
     "reg_tokens": (0, 1024),
     "dropout": (0, 1),
@@ -36,6 +37,8 @@ class RegionViTConfig:
         depth: Number of blocks.
         num_heads: Heads per block.
         stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions, for training on small images.
+        stem_convs: Convolutions of stem "conv" for every halving: with fewer, a token sees less of its surroundings.
+        standardize: Bring every crop to the same mean and deviation of grey levels.
         tokens: What the encoder reads: "patch", "region" or "both".
         regions: Names of the regions (see face.regions).
         region_grid: k: a region becomes k x k tokens.
@@ -66,6 +69,8 @@ class RegionViTConfig:
     depth: int | None = None
     num_heads: int | None = None
     stem: Literal["patch", "conv"] = "patch"
+    stem_convs: int = 3
+    standardize: bool = False
     tokens: Literal["patch", "region", "both"] = "both"
     regions: tuple[str, ...] = ()
     region_grid: int = 2

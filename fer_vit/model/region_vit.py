@@ -72,7 +72,7 @@ class RegionViT(nn.Module):
             build.remove_patches(vit, config.region_source)
         self.layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
         pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
-        self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans)
+        self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans, config.standardize)
         self.vit = vit
         self.region_embed = region_embed
         self.pool: Any = build.create_pool(vit, config, len(self.labels))
