@@ -96,13 +96,13 @@ def profile(dataset: FaceDataset, manifest: Manifest, size: int) -> None:
     """Prints microseconds of a sample's parts."""
     data, points = manifest.image_bytes(0), manifest.landmarks()[0]
     image = decode_image(data)
-    crop, there, _ = crop_face(image, points, dataset.spec, framed=True)
+    crop = crop_face(image, points, dataset.spec, framed=True)[0]
     assert dataset.augment is not None
     works: dict[str, Callable[[], object]] = {
         "row of the manifest": lambda: manifest.image_bytes(0),
         "decode": lambda: decode_image(data),
         "align": lambda: crop_face(image, points, dataset.spec, framed=True),
-        "augment": lambda: dataset.augment(crop, there, 0),  # type: ignore[misc]
+        "align and augment": lambda: dataset.augment(image, points, dataset.spec, 0),  # type: ignore[misc]
         "whole": lambda: dataset[0],
         "one warp": lambda: cv2.warpAffine(crop, np.eye(2, 3), (size, size), flags=INTERPOLATION),
     }

@@ -5,11 +5,10 @@ import random
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-import cv2
 import numpy as np
 
 from fer_vit.errors import check_number
-from fer_vit.face.crop import CropSpec, crop_face, mirror
+from fer_vit.face.crop import INTERPOLATION, REDUCTION, CropSpec, crop_face, mirror
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import Array, Image, crop_matrix
 
@@ -72,9 +71,7 @@ class Augment:
             check_number(f"augment.{field.name}", getattr(config, field.name), 0, HIGHEST.get(field.name, 1))
         self.config = config
 
-    def __call__(
-        self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int
-    ) -> tuple[Image, Array, Array]:
+    def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
         """Crops a face and changes it; the same seed gives the same result.
 
         Args:
@@ -139,7 +136,7 @@ def pipeline(config: AugmentConfig, size: int) -> A.Compose:
     if config.blur:
         steps.append(A.GaussianBlur(blur_limit=0, sigma_limit=(0.01, config.blur * size), p=RARELY))
     if config.shrink:
-        ways = {"downscale": cv2.INTER_AREA, "upscale": cv2.INTER_CUBIC}
+        ways = {"downscale": REDUCTION, "upscale": INTERPOLATION}
         steps.append(A.Downscale((1 - config.shrink, 0.99), ways, p=RARELY))
     if config.jpeg:
         steps.append(A.ImageCompression("jpeg", (round(100 - 100 * config.jpeg), 95), p=RARELY))

@@ -58,8 +58,8 @@ def place_regions(landmarks: Array, spec: CropSpec) -> tuple[NDArray[np.float32]
 
 BORDER = cv2.BORDER_REPLICATE
 """Outside an image its border is repeated: an artificial edge would look like a contour of the face."""
-INTERPOLATION = cv2.INTER_CUBIC
-"""Linear interpolation would blur small faces."""
+INTERPOLATION, REDUCTION = cv2.INTER_CUBIC, cv2.INTER_AREA
+"""Linear interpolation would blur small faces; a reduction averages what becomes one pixel."""
 
 
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
@@ -73,7 +73,7 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
         image, m = _window(image, m, size, margin=2 / scale)  # a face is a small part of a photo
         # Twice the target's resolution remains for the warp itself.
         height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
-        reduced = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+        reduced = cv2.resize(image, (width, height), interpolation=REDUCTION)
         back = np.array([[image.shape[1] / width, 0.0, 0.0], [0.0, image.shape[0] / height, 0.0]])
         image, m = np.asarray(reduced, np.uint8), compose(m, back)
     # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5.

@@ -268,9 +268,9 @@ class RegionEmbed(nn.Module):
 
 
 def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
-    """RoIAlign: crops boxes (B, R, 4) from a map (B, C, H, W), each cell the mean of 2 x 2 points: (B R, C, side, side).
+    """RoIAlign: crops boxes (B, R, 4) from a map (B, C, H, W), each cell the mean of 2 x 2 points.
 
-    He et al., "Mask R-CNN" (ICCV 2017); points more than a pixel outside of the map are 0.
+    He et al., "Mask R-CNN" (ICCV 2017); points more than a pixel outside of the map are 0. -> (B R, C, side, side)
     """
     index = torch.arange(len(boxes), device=boxes.device, dtype=boxes.dtype).repeat_interleave(boxes.shape[1])
     rois = torch.cat([index[:, None], boxes.flatten(0, 1)], dim=1)  # (B R, 5)
@@ -279,12 +279,12 @@ def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
 
 def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
     """The same as `crop_image`, as one matrix product: for maps of few cells."""
-    batch, channels, height, width = features.shape
+    height, width = features.shape[2:]
     down = cell_weights(boxes[..., 1], boxes[..., 3], side, height)  # (B, R, side, H)
     across = cell_weights(boxes[..., 0], boxes[..., 2], side, width)  # (B, R, side, W)
     weights = down[:, :, :, None, :, None] * across[:, :, None, :, None, :]  # (B, R, side, side, H, W)
     crops = weights.flatten(4).flatten(1, 3) @ features.flatten(2).transpose(1, 2)  # (B, R side^2, C)
-    return crops.unflatten(1, (-1, side, side)).flatten(0, 1).permute(0, 3, 1, 2)
+    return crops.flatten(0, 1).view(-1, side, side, crops.shape[-1]).permute(0, 3, 1, 2)
 
 
 def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:
@@ -297,4 +297,4 @@ def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:
     inside = (points >= -1) & (points <= cells)
     distance = points.clamp(0, cells - 1)[..., None] - torch.arange(cells, device=start.device)
     weights = (1 - distance.abs()).clamp(min=0) * inside[..., None]
-    return weights.unflatten(-2, (side, 2)).mean(-2)
+    return (weights[..., ::2, :] + weights[..., 1::2, :]) / 2

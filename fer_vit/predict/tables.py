@@ -65,7 +65,8 @@ def fingerprint(model: Recognizer) -> str:
     """Returns 16 characters that identify a model: a hash of its weights and of all that prediction needs."""
     net = model.net
     text = str((net.config, net.labels, net.align, net.template, net.temperature))
-    # With options that version 0.1 had, so that predictions which it started can be resumed
+    # The options of version 0.1, so that predictions which it started can be resumed
+    text = text.replace("stem_convs=3, standardize=False, ", "", 1)
     text = text.replace("pos_embed=", "patch_downscale=1, pos_embed=", 1).replace("), [", ", head_drop_rate=0.0), [", 1)
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(net.state_dict().items()):

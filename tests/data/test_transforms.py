@@ -1,15 +1,20 @@
 import pickle
 
+import cv2
 import numpy as np
 import pytest
 
-from fer_vit.data.transforms import Augment, AugmentConfig
-from fer_vit.geometry import MIRRORED, TEMPLATE
+from fer_vit.data.transforms import Augment, AugmentConfig, move
+from fer_vit.face.crop import CropSpec, crop_face
+from fer_vit.geometry import MIRRORED, TEMPLATE, Align, apply
 
 SIZE = 96
 NOTHING = {"mirror": 0.0, "degrees": 0.0, "scale": 0.0, "shift": 0.0, "brightness": 0.0, "contrast": 0.0, "erase": 0.0}
 POINTS = np.array(TEMPLATE) * SIZE
 GREYS = (60, 100, 140, 180, 220)
+
+
+SPEC = CropSpec(SIZE)
 
 
 def dots(points: np.ndarray) -> np.ndarray:
@@ -28,62 +33,145 @@ def centroid(image: np.ndarray, near: np.ndarray) -> np.ndarray:
     return np.array([(x * weight).sum(), (y * weight).sum()]) / weight.sum()
 
 
+def only(**changes: float) -> Augment:
+    return Augment(AugmentConfig(**{**NOTHING, **changes}))
+
+
 @pytest.mark.parametrize("change", [{"mirror": 1.0}, {"degrees": 20.0}, {"scale": 0.2}, {"shift": 0.1}, {}])
 def test_landmarks_move_with_the_picture(change: dict[str, float]) -> None:
     everything = {"mirror": 0.5, "degrees": 15.0, "scale": 0.15, "shift": 0.08}
-    augment = Augment(AugmentConfig(**{**NOTHING, **(change or everything)}))
-    moved = []
+    augment, picture, moved = only(**(change or everything)), dots(POINTS), []
     for seed in range(20):
-        image, points = augment(dots(POINTS), POINTS, seed)
+        image, points, to_crop = augment(picture, POINTS, SPEC, seed)
         moved.append(points)
         row = image[int(points[0, 1]), int(points[0, 0]), 0]
         # In a mirrored picture the person's right eye is what was drawn as the left one.
-        greys = GREYS if abs(int(row) - GREYS[0]) < 15 else [GREYS[i] for i in MIRRORED]
-        for point, grey in zip(points, greys, strict=True):
+        mirrored = abs(int(row) - GREYS[0]) >= 15
+        for point, grey in zip(points, [GREYS[i] for i in MIRRORED] if mirrored else GREYS, strict=True):
             assert np.abs(centroid(image, point) - point).max() < 0.25
             value = image[int(point[1]), int(point[0]), 0]
             assert abs(int(value) - grey) < 15  # the dot of this very row
+        before = apply(to_crop, POINTS)
+        assert np.allclose(points, (before * [-1, 1] + [SIZE, 0])[[*MIRRORED]] if mirrored else before)
     assert np.ptp(moved, axis=0).max() > 1 or change == {"mirror": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "point", "there"),
+    [
+        ((90, 0, 0, 0), (96, 48), (48, 96)),  # clockwise, since y points down
+        ((0, 0.5, 0, 0), (96, 48), (120, 48)),
+        ((0, 0, 0.25, -0.125), (10, 20), (34, 8)),
+    ],
+)
+def test_a_crop_is_turned_scaled_and_shifted_about_its_middle(
+    amounts: tuple[float, ...], point: tuple[float, float], there: tuple[float, float]
+) -> None:
+    assert apply(move(np.array(amounts), 96), point) == pytest.approx(there)
+
+
+def test_the_whole_range_is_used_and_no_more() -> None:
+    turned, sizes = [], []
+    for seed in range(300):
+        _, points, to_crop = only(degrees=30.0, scale=0.2)(dots(POINTS), POINTS, SPEC, seed)
+        turned.append(np.rad2deg(np.arctan2(*(points[1] - points[0])[::-1])))
+        sizes.append(np.linalg.norm(to_crop[0, :2]))
+    assert -30 <= min(turned) < -28
+    assert 28 < max(turned) <= 30
+    assert 0.8 <= min(sizes) < 0.81
+    assert 1.19 < max(sizes) <= 1.2
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
     augment = Augment(AugmentConfig(erase=1.0))
     image = np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)
-    first, second = augment(image, POINTS, 5), augment(image, POINTS, 5)
-    other = Augment(AugmentConfig(erase=1.0))(image, POINTS, 5)
-    assert (first[0] == second[0]).all()
-    assert (first[0] == other[0]).all()
-    assert (first[1] == other[1]).all()
-    assert not (augment(image, POINTS, 6)[0] == first[0]).all()
+    first, second = augment(image, POINTS, SPEC, 5), augment(image, POINTS, SPEC, 5)
+    other = Augment(AugmentConfig(erase=1.0))(image, POINTS, SPEC, 5)
+    for mine, again, theirs in zip(first, second, other, strict=True):
+        assert (mine == again).all()
+        assert (mine == theirs).all()
+    assert not (augment(image, POINTS, SPEC, 6)[0] == first[0]).all()
 
 
-def test_off_is_off() -> None:
-    image = np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)
-    same, points = Augment(AugmentConfig(**NOTHING))(image, POINTS, 1)
-    assert (same == image).all()
-    assert np.allclose(points, POINTS)
+@pytest.mark.parametrize("align", ["landmarks", "crop"])
+def test_off_is_off(align: Align) -> None:
+    image = np.random.default_rng(0).integers(0, 255, (80, 60, 3), np.uint8)
+    for points in (POINTS / 2 + [3, 8], None):
+        spec = CropSpec(48, align=align)
+        for mine, plain in zip(only()(image, points, spec, 1), crop_face(image, points, spec, True), strict=True):
+            assert np.allclose(mine, plain)
 
 
-def test_light_and_erasing_change_pixels_only() -> None:
-    image = np.full((48, 48, 3), 120, np.uint8)
-    bright = Augment(AugmentConfig(**{**NOTHING, "brightness": 0.4}))
-    erased = Augment(AugmentConfig(**{**NOTHING, "erase": 1.0}))
-    means = {int(bright(image, POINTS, seed)[0].mean()) for seed in range(10)}
-    assert len(means) > 3
-    changed = (erased(image, POINTS, 0)[0] != 120).any(-1)
-    assert 0.005 < changed.mean() < 0.15
-    assert np.allclose(erased(image, POINTS, 0)[1], POINTS)
+def test_the_crop_is_cut_from_the_picture_once() -> None:
+    # What lies beside the crop comes into view when it is shifted, rather than its border.
+    image = np.zeros((3 * SIZE, 3 * SIZE, 3), np.uint8)
+    image[:, : SIZE - 4] = 200
+    seen = [only(shift=0.2)(image, POINTS + SIZE, SPEC, seed)[0][SIZE // 2, 0, 0] for seed in range(20)]
+    assert {0, 200} <= set(seen)
 
 
-def test_jitter_moves_landmarks_alone_and_each_by_its_own_error() -> None:
-    image = dots(POINTS)
-    augment = Augment(AugmentConfig(**{**NOTHING, "jitter": 0.03}))
-    results = [augment(image, POINTS, seed) for seed in range(400)]
-    assert all((changed == image).all() for changed, _ in results)
-    errors = np.array([points - POINTS for _, points in results]).reshape(400, 10)
-    assert np.allclose(errors.std(0), 0.03 * SIZE, rtol=0.15)
-    assert np.abs(errors.mean(0)).max() < 0.5
-    assert np.abs(np.corrcoef(errors.T) - np.eye(10)).max() < 0.2
+QUALITY = {"gamma": 0.5, "blur": 0.1, "shrink": 0.8, "jpeg": 0.9, "brightness": 0.4, "contrast": 0.5, "colour": 0.5}
+
+
+@pytest.mark.parametrize("name", [*QUALITY, "erase", "cover"])
+def test_light_quality_and_covers_change_pixels_only(name: str) -> None:
+    image = np.random.default_rng(0).integers(60, 190, (SIZE, SIZE, 3), np.uint8)
+    image = cv2.GaussianBlur(image, (0, 0), 2)
+    results = [only(**{name: QUALITY.get(name, 1.0)})(image, POINTS, SPEC, seed) for seed in range(60)]
+    assert all(np.allclose(points, POINTS) for _, points, _ in results)
+    changed = np.array([(crop != image).any(-1).mean() for crop, _, _ in results])
+    assert 0.2 * len(results) * (name in QUALITY) <= (changed > 0).sum()
+    if name in ("erase", "cover"):
+        assert (changed > 0.004).all()
+        assert (changed < 0.5).all()
+    else:
+        assert changed.max() > 0.5
+
+
+def test_blur_and_resolution_are_parts_of_the_crop() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
+    for change in ({"blur": 0.05}, {"shrink": 0.8}):
+        large = cv2.resize(noise, None, fx=3, fy=3, interpolation=cv2.INTER_NEAREST)
+        left = [
+            min(detail(only(**change)(image, landmarks, spec, seed)[0]) for seed in range(60)) / detail(image)
+            for image, landmarks, spec in ((noise, POINTS, SPEC), (large, 3 * POINTS, CropSpec(3 * SIZE)))
+        ]
+        assert left[1] == pytest.approx(left[0], rel=0.25)  # were it pixels, the larger crop would keep more
+
+
+def detail(image: np.ndarray) -> float:
+    return float(np.abs(np.diff(image.astype(float), axis=1)).mean())
+
+
+def test_covers_hide_what_they_say() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
+    hidden: set[tuple[bool, ...]] = set()
+    for seed in range(60):
+        crop, points, _ = only(cover=1.0)(image, POINTS, SPEC, seed)
+        changed = (crop != image).any(-1)
+        hidden.add(tuple(bool(changed[int(y), int(x)]) for x, y in points))
+        ys, xs = np.nonzero(changed)
+        covered = crop[ys.min() : ys.max() + 1, xs.min() : xs.max() + 1]
+        assert (covered == covered[0, 0]).all()
+    # right eye, left eye, nose, right and left corner of the mouth
+    assert hidden >= {(True, True, False, False, False), (False, False, False, True, True)}
+    assert (False, False, True, True, True) in hidden
+
+
+def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
+    big, picture = 4, cv2.resize(dots(POINTS), None, fx=4, fy=4)  # the noise is in pixels of the crop
+    errors, seen = [], []
+    for seed in range(400):
+        crop, points, to_crop = only(jitter=0.03)(picture, big * POINTS, SPEC, seed)
+        true = apply(to_crop, big * POINTS)  # where the landmarks are in the crop
+        errors.append((points - true) * (np.linalg.norm(POINTS[1] - POINTS[0]) / np.linalg.norm(true[1] - true[0])))
+        if seed < 20:
+            seen.append(max(np.abs(centroid(crop, point) - point).max() for point in true))
+        assert np.allclose(points.mean(0), POINTS.mean(0), atol=1e-6)  # the crop follows the wrong landmarks
+    error = np.array(errors)
+    assert max(seen) < 0.35
+    assert np.allclose(error.std(0), 0.03 * SIZE, rtol=0.25)
+    assert np.abs(error.mean(0)).max() < 0.6
 
 
 def test_steps_draw_independently() -> None:
@@ -91,7 +179,8 @@ def test_steps_draw_independently() -> None:
     image[:, SIZE // 2 :] = 160
     facts = []
     for seed in range(1500):
-        changed, points = Augment(AugmentConfig(degrees=0.0, scale=0.0, shift=0.1, erase=0.5))(image, POINTS, seed)
+        augment = Augment(AugmentConfig(degrees=0.0, scale=0.0, shift=0.1, erase=0.5))
+        changed, points, _ = augment(image, POINTS, SPEC, seed)
         shift = (points.sum(0) - POINTS.sum(0)) / 5
         mirrored = changed[0, 0, 0] > changed[0, -1, 0]
         middle = [np.median(changed[:, :20, 0]), np.median(changed[:, -20:, 0])]
@@ -108,4 +197,4 @@ def test_it_travels_to_another_process() -> None:
     augment = Augment(AugmentConfig(erase=1.0))
     image = np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)
     there = pickle.loads(pickle.dumps(augment))
-    assert (there(image, POINTS, 3)[0] == augment(image, POINTS, 3)[0]).all()
+    assert (there(image, POINTS, SPEC, 3)[0] == augment(image, POINTS, SPEC, 3)[0]).all()

@@ -7,7 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.model.positions import sincos_2d, token_centres
-from fer_vit.model.tokens import ConvStem, NoPatches, Normalize, RegionEmbed, TokenLayout, Tokens, keep_patches
+from fer_vit.model.tokens import (
+    ConvStem,
+    NoPatches,
+    Normalize,
+    RegionEmbed,
+    TokenLayout,
+    Tokens,
+    crop_features,
+    crop_image,
+    keep_patches,
+)
 
 
 def test_layout_knows_which_token_is_which() -> None:
@@ -44,16 +54,31 @@ def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
     assert {name for name, _ in colour.named_buffers()} == {"mean", "std"}  # which go where the model goes
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_neither_light_nor_contrast_matters_when_crops_are_standardised(channels: int) -> None:
+    image = torch.rand(2, 3, 8, 8)
+    standard = Normalize((0.5,) * 3, (0.5,) * 3, channels, standardize=True)
+    crop = standard(image).double()
+    assert crop.shape == (2, channels, 8, 8)
+    assert crop.flatten(1).mean(1).abs().max() < 1e-5
+    grey = image if channels == 3 else Normalize((0.0,) * 3, (1.0,) * 3, 1)(image)
+    for face, values in zip(crop, grey.double(), strict=True):
+        # One mean and deviation for all channels, so that colours stay what they are.
+        assert torch.allclose(face, (values - values.mean()) / (values.std() + 0.01), atol=1e-5)
+    assert torch.allclose(standard(0.5 * image + 0.3).double(), crop, atol=0.05)  # but for what keeps noise small
+    assert standard(torch.full((1, 3, 8, 8), 0.4)).abs().max() < 1e-4
+
+
 def test_a_model_without_patches_has_none() -> None:
     nothing = NoPatches(8)(torch.ones(3, 5, 6, 6, dtype=torch.float16, device="meta"))
     assert (nothing.shape, nothing.dtype, nothing.device.type) == ((3, 0, 8), torch.float16, "meta")
 
 
-def reference_stem(widths: list[int], bias: bool) -> nn.Sequential:
-    """Three convolutions for each halving and a projection, written out."""
+def reference_stem(widths: list[int], bias: bool, convs: int) -> nn.Sequential:
+    """Some convolutions for each halving and a projection, written out."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):
-        for channels, stride in ((before, 2), (after, 1), (after, 1)):
+        for channels, stride in [(before, 2), (after, 1), (after, 1)][:convs]:
             layers.append(nn.Conv2d(channels, after, kernel_size=3, stride=stride, padding=1, bias=False))
             layers.append(nn.BatchNorm2d(after))
             layers.append(nn.GELU())
@@ -61,16 +86,18 @@ def reference_stem(widths: list[int], bias: bool) -> nn.Sequential:
 
 
 @pytest.mark.parametrize(
-    ("stem", "widths"),
+    ("stem", "widths", "convs"),
     [
-        (ConvStem(32, 8, 1, 16), [1, 4, 8, 16]),
-        (ConvStem(32, 8), [3, 48, 96, 192]),
-        (ConvStem(32, 2, 3, 16, bias=False), [3, 16]),
+        (ConvStem(32, 8, 1, 16), [1, 4, 8, 16], 3),
+        (ConvStem(32, 8), [3, 48, 96, 192], 3),
+        (ConvStem(32, 2, 3, 16, bias=False), [3, 16], 3),
+        (ConvStem(32, 8, 1, 16, convs=2), [1, 4, 8, 16], 2),
+        (ConvStem(32, 8, 1, 16, convs=1), [1, 4, 8, 16], 1),
     ],
 )
-def test_conv_stem_is_the_layers_written_out(stem: ConvStem, widths: list[int]) -> None:
+def test_conv_stem_is_the_layers_written_out(stem: ConvStem, widths: list[int], convs: int) -> None:
     side = 2 ** (len(widths) - 1)
-    reference = reference_stem(widths, bias=side > 2)
+    reference = reference_stem(widths, bias=side > 2, convs=convs)
     names = zip(reference.state_dict(), stem.state_dict().values(), strict=True)
     reference.load_state_dict(dict(names))
     image = torch.rand(2, widths[0], 32, 32)
@@ -178,6 +205,20 @@ def test_regions_are_cropped_by_roi_align(stride: float) -> None:
         assert torch.allclose(embed.patch_embed.seen[2 * face + region], torch.tensor(expected), atol=1e-5)
     names = torch.cat([embed.name_embed["mouth"], embed.name_embed["nose"]])
     assert torch.equal(tokens, embed.patch_embed(embed.patch_embed.seen).view(2, 18, 8) + names)
+
+
+def test_features_are_cropped_as_torchvision_does_with_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    boxes = torch.rand(3, 11, 2) * 14 - 4  # some reach over the map, some lie beside it
+    boxes = torch.cat([boxes, boxes + 6 * torch.rand(3, 11, 2)], dim=-1)
+    expected, mine = (torch.rand(3, 5, 12, 10, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    crops = [crop_image(expected.requires_grad_(), boxes, 3), crop_features(mine.requires_grad_(), boxes, 3)]
+    weights = torch.rand_like(crops[0])
+    for crop in crops:
+        (weights * crop).sum().backward()
+    assert torch.allclose(*crops, atol=1e-6)
+    assert torch.allclose(expected.grad, mine.grad, atol=1e-5)
+    assert (crops[0] == 0).flatten(1).all(1).any()
 
 
 def test_region_tokens_know_where_they_are() -> None:
