@@ -272,7 +272,8 @@ def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
 
     He et al., "Mask R-CNN" (ICCV 2017); points more than a pixel outside of the map are 0. -> (B R, C, side, side)
     """
-    index = torch.arange(len(boxes), device=boxes.device, dtype=boxes.dtype).repeat_interleave(boxes.shape[1])
+    batch, regions = boxes.shape[:2]  # `len` would export a fixed number of faces
+    index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)
     rois = torch.cat([index[:, None], boxes.flatten(0, 1)], dim=1)  # (B R, 5)
     return roi_align(image, rois, (side, side), sampling_ratio=2, aligned=True)  # type: ignore[no-any-return]
 
@@ -284,7 +285,7 @@ def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
     across = cell_weights(boxes[..., 0], boxes[..., 2], side, width)  # (B, R, side, W)
     weights = down[:, :, :, None, :, None] * across[:, :, None, :, None, :]  # (B, R, side, side, H, W)
     crops = weights.flatten(4).flatten(1, 3) @ features.flatten(2).transpose(1, 2)  # (B, R side^2, C)
-    return crops.flatten(0, 1).view(-1, side, side, crops.shape[-1]).permute(0, 3, 1, 2)
+    return crops.view(*boxes.shape[:2], side, side, -1).flatten(0, 1).permute(0, 3, 1, 2)
 
 
 def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:

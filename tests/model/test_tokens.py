@@ -65,7 +65,8 @@ def test_neither_light_nor_contrast_matters_when_crops_are_standardised(channels
     for face, values in zip(crop, grey.double(), strict=True):
         # One mean and deviation for all channels, so that colours stay what they are.
         assert torch.allclose(face, (values - values.mean()) / (values.std() + 0.01), atol=1e-5)
-    assert torch.allclose(standard(0.5 * image + 0.3).double(), crop, atol=0.05)  # but for what keeps noise small
+    weak = [(values - values.mean()) / (values.std() + 0.02) for values in grey.double()]  # 0.01 keeps noise small
+    assert torch.allclose(standard(0.5 * image + 0.3).double(), torch.stack(weak), atol=1e-5)
     assert standard(torch.full((1, 3, 8, 8), 0.4)).abs().max() < 1e-4
 
 
