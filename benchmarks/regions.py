@@ -22,17 +22,23 @@ from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import load_network
 
 BUDGET = ["--trainer.max_epochs=6", "--data.batch_size=64", "--model.lr=6e-4", "--model.network.head=avg"]
+STEM = ["network.tokens=region", "network.region_source=stem"]
 TOKENS = {
-    "patches": ["tokens=patch"],
-    "patches and regions of the stem": ["region_source=stem", "embed_dim=92"],
-    "regions of the stem": ["tokens=region", "region_source=stem", "embed_dim=140"],
-    "patches, narrow": ["tokens=patch", "embed_dim=64"],
-    "regions of the stem, narrow": ["tokens=region", "region_source=stem"],
-    "regions of the image": ["tokens=region"],
+    "patches": ["network.tokens=patch"],
+    "patches and regions of the stem": ["network.region_source=stem", "network.embed_dim=92"],
+    "regions of the stem": [*STEM, "network.embed_dim=140"],
+    "few patches": ["network.tokens=patch", "network.patch_size=16", "network.embed_dim=176"],
+    "patches, one block": ["network.tokens=patch", "network.depth=1", "network.embed_dim=120"],
+    "patches, not aligned": ["network.tokens=patch", "align=crop"],
+    "regions of the stem, not aligned": [*STEM, "network.embed_dim=140", "align=crop"],
+    "patches, narrow": ["network.tokens=patch", "network.embed_dim=64"],
+    "regions of the stem, narrow": STEM,
+    "regions of the image, 8 px": ["network.tokens=region"],
+    "regions of the image, 16 px": ["network.tokens=region", "network.region_grid=2"],
     "patches and regions of the image": [],
-    "patches, the later ones halved, and regions of the stem": ["region_source=stem", "keep_rate=[1,0.5,0.5,0.5]"],
+    "patches, the later ones halved, and regions of the stem": [STEM[1], "network.keep_rate=[1,0.5,0.5,0.5]"],
 }
-"""What each row changes. The first three have about the same multiply-adds, and so have the two that are narrow."""
+"""What each row changes. The first seven have about the same multiply-adds, and so have the two that are narrow."""
 SEEDS = (0, 1, 2)
 ALL = "as they are"
 HARD = ("eyes covered", "mouth covered", "heads turned most")
@@ -41,7 +47,7 @@ HARD = ("eyes covered", "mouth covered", "heads turned most")
 def rows() -> dict[str, list[str]]:
     """The options of every run by its name."""
     return {
-        run(name, seed): [*BUDGET, f"--seed_everything={seed}", *(f"--model.network.{word}" for word in words)]
+        run(name, seed): [*BUDGET, f"--seed_everything={seed}", *(f"--model.{word}" for word in words)]
         for name, words in TOKENS.items()
         for seed in SEEDS
     }
