@@ -138,11 +138,14 @@ def run_plain(verb: str, args: list[str]) -> None:
         formatter_class=HelpFormatter,
         exit_on_error=False,
     )
-    lists = {name for name, kind in function.__annotations__.items() if kind == list[Path]}
+    lists = {name: kind for name, kind in function.__annotations__.items() if kind in (list[Path], list[str] | None)}
     for argument in docstring_parser.parse(function.__doc__).params:
-        if argument.arg_name in lists:
-            parser.add_argument(argument.arg_name, nargs="+", type=Path, help=argument.description)
-    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=lists)
+        name, text = argument.arg_name, argument.description
+        if lists.get(name) == list[Path]:
+            parser.add_argument(name, nargs="+", type=Path, help=text)
+        elif name in lists:  # an option that may be repeated
+            parser.add_argument(f"--{name}", action="append", help=text)
+    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=set(lists))
     flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
     words = []  # `--max-faces` is accepted as well as `--max_faces`
     for word, following in zip(args, [*args, ""][1:], strict=True):

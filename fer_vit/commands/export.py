@@ -8,8 +8,8 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.graphs import quantize_onnx, write_onnx, write_program
-from fer_vit.predict.recognizer import load
-from fer_vit.store.folder import save_network
+from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.store.folder import average_networks, save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
 
 OTHER = (".safetensors", ".pt", ".pth", ".ckpt", ".zip")
@@ -22,7 +22,7 @@ CALIBRATION = 512
 def export(
     output: Path,
     *,
-    checkpoint: str | None = None,
+    checkpoint: list[str] | None = None,
     calibrate: Path | None = None,
     half: bool = False,
     quantize: Path | None = None,
@@ -44,12 +44,13 @@ def export(
 
         fer-vit export model.onnx --quantize faces.parquet
 
-        fer-vit export model.pt2 --checkpoint best.ckpt
+        fer-vit export model.pt2 --checkpoint seed0.ckpt --checkpoint seed1.ckpt --checkpoint seed2.ckpt
 
     Args:
         output: A folder, NAME.onnx or NAME.pt2.
         checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or "user/name" on the
-            Hugging Face hub. Left out: the model that comes with fer-vit.
+            Hugging Face hub. Left out: the model that comes with fer-vit. Repeated: the average of the weights of
+            models of one configuration, started from the same weights.
         calibrate: A manifest. A temperature is fitted on its val split, so that confidence matches accuracy.
         half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
@@ -57,7 +58,8 @@ def export(
         overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card is kept.
     """
     kind = check_kind(output, half, quantize is not None, overwrite)
-    model = load(checkpoint, "cpu")
+    names = checkpoint or [DEFAULT]
+    model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
         logits, target = evaluate_logits(model, calibrate)
         model.net.temperature = fit_temperature(logits, target.argmax(-1))
@@ -72,7 +74,7 @@ def export(
             write_program(model, new)
         else:
             save_network(model.net.half() if half else model.net, new)
-            for card in cards(output, checkpoint):
+            for card in cards(output, names):
                 shutil.copy(card, new)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
@@ -96,8 +98,8 @@ def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str
     return kind
 
 
-def cards(output: Path, checkpoint: str | None) -> list[Path]:
+def cards(output: Path, names: list[str]) -> list[Path]:
     """Lists the model cards to keep: the model's own, and one that was edited by hand in the output folder."""
-    trained = checkpoint is not None and Path(checkpoint).is_file()
-    folders = [output] if trained else [find_folder(checkpoint or DEFAULT), output]
+    trained = len(names) > 1 or Path(names[0]).is_file()
+    folders = [output] if trained else [find_folder(names[0]), output]
     return [folder / CARD_FILE for folder in folders if (folder / CARD_FILE).is_file()]

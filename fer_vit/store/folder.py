@@ -5,7 +5,7 @@ temperature). Nothing here runs code from a file, or trusts the sizes that a fil
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,27 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
         raise FerVitError(f"{name} is of another version of fer-vit, or damaged ({reason}).") from error
     use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
     return net.eval()
+
+
+def average_networks(names: Sequence[str]) -> RegionViT:
+    """Averages the weights of models, say of several seeds: a "model soup" (Wortsman et al. 2022).
+
+    Running statistics are averaged as well; counters are the first model's, and the temperature is 1.
+
+    Raises:
+        FerVitError: A model cannot be loaded, or has another architecture, or other labels or crops than the first.
+    """
+    first, *others = nets = [load_network(name) for name in names]
+    for name, net in zip(names[1:], others, strict=True):
+        for what in ("config", *EXTRA_KEYS[:-1]):
+            if getattr(net, what) != getattr(first, what):
+                raise FerVitError(f"{name} has another {what} than {names[0]}. Average models of one configuration.")
+    states = [net.state_dict() for net in nets]
+    for key, value in states[0].items():
+        if value.is_floating_point():
+            value.copy_(torch.stack([state[key].double() for state in states]).mean(0))
+    first.temperature = 1.0
+    return first
 
 
 def save_network(net: RegionViT, folder: Path) -> None:

@@ -14,7 +14,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.graphs import example, write_onnx
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.hub import DEFAULT, shipped_models
-from tests.helpers.commands import main
+from tests.helpers.commands import fails, main
 from tests.helpers.marks import slow
 
 SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"))
@@ -119,6 +119,26 @@ def test_a_folder_of_something_else_stays(tmp_path: Path, checkpoint: Path, caps
     with pytest.raises(SystemExit):
         main(["export", str(tmp_path / "file" / "model.onnx"), "--checkpoint", str(checkpoint)])
     assert "Cannot write" in capsys.readouterr().err
+
+
+def test_a_soup_of_checkpoints(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, words = torch.load(checkpoint, weights_only=True), []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        saved["state_dict"] = {name: torch.randn_like(value) for name, value in saved["state_dict"].items()}
+        torch.save(saved, tmp_path / f"{seed}.ckpt")
+        words += ["--checkpoint", str(tmp_path / f"{seed}.ckpt")]
+    main(["export", str(tmp_path / "soup"), *words])
+    soup = load(tmp_path / "soup").net
+    singles = [load(tmp_path / f"{seed}.ckpt").net.state_dict() for seed in range(3)]
+    for name, value in soup.state_dict().items():
+        total = sum(single[name].double() for single in singles)
+        assert torch.equal(value, (total / 3).float())
+    (tmp_path / "soup" / "README.md").write_text("mine")
+    assert "soup has another config" in fails(
+        capsys, "export", tmp_path / "bad", "--checkpoint=ferplus-small", f"--checkpoint={tmp_path / 'soup'}"
+    )
+    assert not (tmp_path / "bad").exists()
 
 
 def test_half_a_folder_is_half_the_size(checkpoint: Path, tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 import copy
 import hashlib
 import json
-from dataclasses import asdict
+import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock, create_autospec
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import CommitInfo, HfApi, ModelCard, RepoUrl
@@ -19,7 +22,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.store.folder import load_network, read_model, save_network
+from fer_vit.store.folder import average_networks, load_network, read_model, save_network
 from fer_vit.store.hub import DEFAULT, push
 
 NETWORK = RegionViTConfig(
@@ -57,6 +60,44 @@ def test_half_precision_is_read_into_float32(net: RegionViT, tmp_path: Path) -> 
     again = load_network(tmp_path)
     assert {value.dtype for value in again.state_dict().values()} == {torch.float32}
     assert torch.allclose(logits(again), logits(net), atol=5e-3)
+
+
+def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
+    names = [str(tmp_path / str(seed)) for seed in range(3)]
+    for seed, name in enumerate(names):
+        torch.manual_seed(seed)
+        one = RegionViT(replace(NETWORK, stem="conv"), "abc", temperature=2.0)
+        for value in one.state_dict().values():
+            value.copy_(torch.rand_like(value) if value.is_floating_point() else torch.tensor(7 + seed))
+        save_network(one, Path(name))
+    soup, states = average_networks(names), [load_file(f"{name}/model.safetensors") for name in names]
+    assert (soup.temperature, soup.training) == (1.0, False)
+    found = soup.state_dict()
+    assert sum(key.endswith("num_batches_tracked") for key in found) > 0
+    assert any(key.endswith("running_var") for key in found)
+    for key, value in found.items():
+        flat = [state[key].double().flatten().tolist() for state in states]
+        expected = [math.fsum(parts) / 3 if value.is_floating_point() else 7 for parts in zip(*flat, strict=True)]
+        assert np.array_equal(value.flatten().numpy(), np.array(expected, value.numpy().dtype))
+
+
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [
+        ("config", {"config": replace(NETWORK, head="avg")}),
+        ("labels", {"labels": ["fear", "sadness", "anger"]}),
+        ("align", {"align": "landmarks"}),
+        ("template", {"template": TEMPLATE[::-1]}),
+    ],
+)
+def test_models_that_cannot_be_averaged(what: str, change: dict[str, Any], net: RegionViT, tmp_path: Path) -> None:
+    save_network(net, tmp_path / "one")
+    own = {"config": NETWORK, "labels": net.labels, "align": "crop", "template": TEMPLATE}
+    save_network(RegionViT(**{**own, **change}), tmp_path / "other")
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    assert average_networks([one, one]).labels == net.labels
+    with pytest.raises(FerVitError, match=f"^{other} has another {what} than {one}. Average models of one config"):
+        average_networks([one, other])
 
 
 @pytest.fixture
