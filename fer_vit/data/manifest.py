@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from fer_vit.data.checks import check_table, read_labels, read_votes
 from fer_vit.data.schema import SCHEMA, SPLITS, Split
@@ -54,7 +56,11 @@ class Manifest:
 
     def split(self, name: Split) -> "Manifest":
         """Returns the rows of one split."""
-        return Manifest(self.path, self.table.filter(pc.equal(self.table["split"], name)), self.names)
+        return self.select(pc.equal(self.table["split"], name))
+
+    def select(self, rows: NDArray[np.bool_] | pa.ChunkedArray) -> "Manifest":
+        """Returns the rows where a mask (M,) is true."""
+        return Manifest(self.path, self.table.filter(rows), self.names)
 
     def name(self, row: int) -> str:
         """Returns the name of a row's image: its path in the manifest."""
@@ -94,9 +100,21 @@ class Manifest:
         rows = np.flatnonzero(pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False))
         for row, values in zip(rows, votes.tolist(), strict=True):
             column[row] = values
-        index = self.table.schema.get_field_index("votes")
-        changed = self.table.set_column(index, SCHEMA.field("votes"), pa.array(column, SCHEMA.field("votes").type))
-        return Manifest(self.path, changed, self.names)
+        return self._with_column("votes", column)
+
+    def with_labels(self, labels: list[str]) -> "Manifest":
+        """Returns the manifest with other labels (M,)."""
+        return self._with_column("label", labels)
+
+    def _with_column(self, name: str, values: list[Any]) -> "Manifest":
+        field, index = SCHEMA.field(name), self.table.schema.get_field_index(name)
+        table = self.table.set_column(index, field, pa.array(values, field.type))
+        return Manifest(self.path, table, self.names)
+
+    def append(self, other: "Manifest") -> "Manifest":
+        """Returns the manifest with the rows of another one of the same labels; a column of only one is null there."""
+        table = pa.concat_tables([self.table, other.table], promote_options="default")
+        return Manifest(self.path, table, self.names)
 
     def check_copy(self, path: Path) -> None:
         """Raises FerVitError when a copy at `path` would replace this manifest, or be separated from its images."""

@@ -1,7 +1,7 @@
 """A trained model on the labelled faces of a manifest, and the temperature that calibrates it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,16 +59,28 @@ def labelled_batches(
         FerVitError: The manifest does not exist or has other labels, or a row has none.
     """
     rows = Manifest.read(manifest, [split]).split(split)
-    if list(rows.names) != model.labels:
-        raise FerVitError(f"Expected labels {', '.join(model.labels)} in {manifest}, but got {', '.join(rows.names)}.")
-    dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
-    if dataset.targets is None or not len(dataset):
+    check_same_labels(model, rows)
+    targets = rows.targets()
+    if targets is None or not len(rows):
         raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
-    number = min(max_faces or len(dataset), len(dataset))
-    chosen = np.linspace(0, len(dataset) - 1, number).round().astype(int).tolist()
+    number = min(max_faces or len(rows), len(rows))
+    chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
+    return face_batches(model, rows, chosen, mirrored), torch.from_numpy(targets[chosen]).float()
+
+
+def check_same_labels(model: Recognizer, rows: Manifest) -> None:
+    """Raises FerVitError when a manifest does not have the model's labels in their order."""
+    if list(rows.names) != model.labels:
+        expected, found = ", ".join(model.labels), ", ".join(rows.names)
+        raise FerVitError(f"Expected labels {expected} in {rows.path}, but got {found}.")
+
+
+def face_batches(model: Recognizer, rows: Manifest, chosen: Sequence[int], mirrored: bool = False) -> Iterator[Batch]:
+    """Returns the chosen rows of a manifest, mirrored or not, in batches ready for the model, under a progress bar."""
+    dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
     loader = DataLoader(Subset(dataset, chosen), CHUNK, collate_fn=collate)
     bar = tqdm(loader, unit=" batches", disable=None, leave=False)
-    return (batch.ready(model.device) for batch in bar), torch.from_numpy(dataset.targets[chosen]).float()
+    return (batch.ready(model.device) for batch in bar)
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:

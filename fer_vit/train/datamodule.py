@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from fer_vit.data.dataset import FaceDataset
+from fer_vit.data.folds import in_fold
 from fer_vit.data.manifest import Manifest, class_counts, no_label
 from fer_vit.data.sample import Batch, Draw, Sample, collate
 from fer_vit.data.samplers import EvalSampler, TrainSampler, check_position, from_litdata
@@ -33,6 +34,8 @@ class FaceDataModule(L.LightningDataModule):
             this process has cores per device, 8 at most.
         augment: How training crops are changed.
         balanced: Draw every class equally often in training.
+        fold: Leave a fold of the training faces out, for example 0/3, the first of three: the model can then judge
+            them in `fer-vit distill`. A checkpoint records it.
         spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
     """
 
@@ -43,6 +46,7 @@ class FaceDataModule(L.LightningDataModule):
         num_workers: int | None = None,
         augment: AugmentConfig = AugmentConfig(),  # noqa: B008 - frozen
         balanced: bool = False,
+        fold: str | None = None,
         spec: CropSpec | None = None,
     ) -> None:
         super().__init__()
@@ -52,6 +56,7 @@ class FaceDataModule(L.LightningDataModule):
         self.num_workers = num_workers
         self.augment = augment
         self.balanced = balanced
+        self.fold = fold
         self.spec = spec or CropSpec(224)
         self.streamed = is_sharded(manifest)
         if self.streamed and balanced:
@@ -59,12 +64,16 @@ class FaceDataModule(L.LightningDataModule):
                 "Shards are streamed and cannot be sampled by class: use model.class_weight: balanced rather than "
                 "data.balanced, or a manifest in one file."
             )
+        if self.streamed and fold:
+            raise FerVitError("Shards are streamed and have no folds: leave out data.fold, or use one file.")
         self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
+        if fold:
+            self.manifest = self.manifest.select(~in_fold(self.manifest, fold))
         self.labels = list(self.manifest.names)
         self.position: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns, for checkpoints, the position in the epoch and the options that determine its order.
+        """Returns, for checkpoints, the fold, the position in the epoch and the options that determine its order.
 
         Lightning counts the batches too, but asks for a loader before it has restored the count.
         """
@@ -75,7 +84,7 @@ class FaceDataModule(L.LightningDataModule):
         batches = loop.epoch_loop.batch_progress.current.processed
         if batches >= loop.max_batches:
             epoch, batches = epoch + 1, 0
-        return {"epoch": epoch, "batches": batches, **self._order()}
+        return {"epoch": epoch, "batches": batches, "fold": self.fold, **self._order()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Stores where the run is to resume."""
@@ -143,6 +152,11 @@ class FaceDataModule(L.LightningDataModule):
     def _start(self, rows: int) -> tuple[int, int]:
         """Takes from the stored position the epoch to resume, and how many of its rows are done."""
         position, self.position = from_litdata(self.position), {}
+        if position and position.get("fold") != self.fold:
+            raise FerVitError(
+                f"The checkpoint was trained with data.fold {short(position.get('fold'))}, but now it is {self.fold}. "
+                "Use the same: the model must not have learned the faces that it is to judge."
+            )
         epoch, batches = position.get("epoch", 0), position.get("batches", 0)
         if batches:
             check_position(position, self._order())

@@ -1,14 +1,21 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 
 from fer_vit import load
+from fer_vit.data.folds import in_fold
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.writing import write_manifest
 from fer_vit.evaluate.labelled import evaluate_logits
+from fer_vit.face.crop import CropSpec
+from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.drawn import read
-from tests.helpers.commands import main
+from fer_vit.train.datamodule import FaceDataModule
+from tests.helpers.commands import TINY, fails, main
 
 
 def test_training_votes_are_mixed_with_what_teachers_say(
@@ -52,3 +59,139 @@ def test_what_cannot_be_distilled_is_said(
             main(["distill", "ferplus-small", *words])
         assert reason in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def faces(tmp_path: Path) -> Path:
+    """A manifest of 40 drawn faces, 28 of them to learn, with their pictures inside."""
+    write_manifest(tmp_path / "faces.parquet", read(tmp_path / "faces", count=40, size=32), "drawn")
+    return tmp_path / "faces.parquet"
+
+
+@pytest.fixture
+def teachers(checkpoint: Path, tmp_path: Path) -> list[str]:
+    """Three checkpoints, each of another model that has left out a third of the training faces."""
+    saved, paths = torch.load(checkpoint, weights_only=True), []
+    for index in range(3):
+        torch.manual_seed(index)
+        saved["FaceDataModule"]["fold"] = f"{index}/3"
+        saved["state_dict"]["net.vit.head.weight"] = torch.randn(8, 32)
+        paths.append(str(tmp_path / f"fold{index}.ckpt"))
+        torch.save(saved, paths[-1])
+    return paths
+
+
+def said(teacher: str | None, manifest: Path) -> np.ndarray:
+    """What a teacher says of each training face and its mirror image, on average."""
+    views = [evaluate_logits(load(teacher), manifest, "train", mirrored)[0].double() for mirrored in (False, True)]
+    return torch.stack([view.softmax(-1) for view in views]).mean(0).numpy()
+
+
+def test_teachers_judge_what_they_have_not_learned(
+    faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["distill", *teachers, str(faces), str(tmp_path / "out.parquet"), "--weight=1"])
+    train = Manifest.read(faces).split("train")
+    of_each = [said(teacher, faces) for teacher in teachers]
+    votes = Manifest.read(tmp_path / "out.parquet").split("train").targets()
+    folds = [in_fold(train, f"{index}/3") for index in range(3)]
+    for row in range(len(train)):
+        (right,) = (index for index in range(3) if folds[index][row])
+        assert np.allclose(votes[row], of_each[right][row], atol=1e-6)
+    out, true = capsys.readouterr().out, train.targets().argmax(1)
+    for index, teacher in enumerate(teachers):
+        rows = folds[index]
+        agrees = np.mean(of_each[index][rows].argmax(1) == true[rows])
+        assert f"{teacher}: agrees with {agrees:.1%} of {rows.sum()} faces that it left out (fold {index}/3)" in out
+    assert f"Together they agree with {np.mean(votes.argmax(1) == true):.1%} of 28 faces" in out
+
+    main(["distill", teachers[0], "ferplus-small", str(faces), str(tmp_path / "two.parquet"), "--weight=1"])
+    votes, whole = Manifest.read(tmp_path / "two.parquet").split("train").targets(), said(None, faces)
+    assert np.allclose(votes, np.where(folds[0][:, None], (of_each[0] + whole) / 2, whole), atol=1e-6)
+    assert "28 faces that it may have learned" in capsys.readouterr().out
+
+    error = fails(capsys, "distill", *teachers[:2], faces, tmp_path / "gone.parquet")
+    assert f"These teachers have learned {folds[2].sum()} of the faces" in error
+
+
+def test_a_run_records_the_fold_that_it_leaves_out(drawn: Path, tmp_path: Path) -> None:
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    main(["fit", *words, "--data.fold=1/3"])
+    (last,) = tmp_path.rglob("last.ckpt")
+    assert torch.load(last, weights_only=True)["FaceDataModule"]["fold"] == "1/3"
+
+
+def write_unlabelled(folder: Path) -> Path:
+    """40 drawn faces without labels, 30 of them to learn, 3 of these without landmarks; and a column of their own."""
+    reading = read(folder / "photos", count=40, size=32, seed=9)
+    for number, row in enumerate(reading.rows):
+        row.label = None
+        row.split = "train" if number < 30 else "val"
+        row.landmarks = None if number < 3 else row.landmarks
+    write_manifest(folder / "photos.parquet", reading, "photos")
+    table = pq.read_table(folder / "photos.parquet")
+    pq.write_table(table.append_column("age", pa.array(["3-9"] * len(table))), folder / "photos.parquet")
+    return folder / "photos.parquet"
+
+
+def test_faces_without_labels_get_those_of_all_teachers(
+    faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = write_unlabelled(tmp_path)
+    words = ["distill", *teachers, str(faces), str(tmp_path / "all.parquet"), f"--unlabelled={photos}"]
+    main(words)
+    out, both, given = capsys.readouterr().out, Manifest.read(tmp_path / "all.parquet"), Manifest.read(faces)
+    table = both.table.slice(len(given))
+    new = Manifest(both.path, table, both.names)
+    assert [new.name(row) for row in range(len(new))] == [Manifest.read(photos).name(row) for row in range(3, 30)]
+    labelled = tmp_path / "labelled.parquet"  # the same faces, so that `said` reads them
+    Manifest(both.path, table, both.names).write(labelled)
+    expected = np.mean([said(teacher, labelled) for teacher in teachers], axis=0)
+    assert np.allclose(new.targets(), expected, atol=1e-6)
+    assert table["label"].to_pylist() == [EXPRESSIONS[best] for best in expected.argmax(1)]
+    assert set(table["age"].to_pylist()) == {"3-9"}
+    assert set(both.table["age"].to_pylist()[:40]) == {None}
+    assert "27 training faces; 3 more have no landmarks and are left out" in out
+    for label, name in enumerate(EXPRESSIONS):
+        mine = expected.argmax(1) == label
+        sure = f", mean confidence {expected[mine, label].mean():.2f}" if mine.any() else ""
+        assert f"  {name}: {mine.sum()} of {mine.sum()} faces{sure}\n" in out
+    main(["distill", *teachers, str(faces), str(tmp_path / "alone.parquet")])
+    alone = pq.read_table(tmp_path / "alone.parquet")
+    assert both.table.slice(0, len(given)).select(alone.column_names).equals(alone)
+    data = FaceDataModule(tmp_path / "all.parquet", batch_size=55, num_workers=0, spec=CropSpec(32))
+    (batch,) = data.train_dataloader()
+    assert sorted(batch.row.tolist()) == list(range(28 + 27))
+
+
+def test_common_expressions_are_cut(
+    checkpoint: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = write_unlabelled(tmp_path)
+    for name, more in (("all", []), ("few", ["--per-class=2"]), ("again", ["--per_class=2"])):
+        output = str(tmp_path / f"{name}.parquet")
+        main(["distill", str(checkpoint), str(faces), output, f"--unlabelled={photos}", *more])
+    every, few, again = (pq.read_table(tmp_path / f"{name}.parquet").slice(40) for name in ("all", "few", "again"))
+    assert few.equals(again)
+    rows = {row["image"]["path"]: row for row in every.to_pylist()}
+    assert all(row == rows[row["image"]["path"]] for row in few.to_pylist())
+    labels, kept = every["label"].to_pylist(), few["label"].to_pylist()
+    assert max(map(labels.count, labels)) > 2
+    assert all(kept.count(name) == min(2, labels.count(name)) for name in EXPRESSIONS)
+    common = max(EXPRESSIONS, key=labels.count)
+    assert f"  {common}: 2 of {labels.count(common)} faces" in capsys.readouterr().out
+
+
+def test_faces_that_cannot_be_added(
+    faces: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = write_unlabelled(tmp_path)
+    words = ["distill", "ferplus-small", faces, tmp_path / "out.parquet"]
+    assert "Expected labels neutral, " in fails(capsys, *words, f"--unlabelled={seven}")
+    bare = tmp_path / "bare.parquet"
+    table = pq.read_table(photos)
+    pq.write_table(table.filter(pa.compute.is_null(table["landmarks"])), bare)
+    assert "training faces with landmarks in" in fails(capsys, *words, f"--unlabelled={bare}")
+    assert "per_class" in fails(capsys, *words, f"--unlabelled={photos}", "--per_class=0")
+    assert "training faces with labels" in fails(capsys, "distill", "ferplus-small", photos, tmp_path / "out.parquet")
+    assert "would replace" in fails(capsys, *words[:3], photos, f"--unlabelled={photos}", "--overwrite")

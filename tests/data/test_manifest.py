@@ -67,6 +67,18 @@ def test_new_votes_come_to_the_rows_of_one_split(tmp_path: Path) -> None:
         manifest.with_votes("train", np.ones((1, 2)))
 
 
+def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> None:
+    first, second = Manifest.read(write(tmp_path / "m.parquet")), Manifest.read(write(tmp_path / "n.parquet"))
+    second.table = second.table.append_column("age", pa.array(["1", "2", None, "4"]))
+    second = second.with_labels(["anger"] * 4).select(np.array([False, True, False, True]))
+    first.append(second).write(tmp_path / "both.parquet")
+    both = Manifest.read(tmp_path / "both.parquet")
+    assert both.names == NAMES
+    assert [both.name(row) for row in range(6)] == ["a", "b", "c", "d", "b", "d"]
+    assert both.table["label"].to_pylist() == ["neutral", "anger", "anger", None, "anger", "anger"]
+    assert both.table["age"].to_pylist() == [None, None, None, None, "2", "4"]
+
+
 def test_a_manifest_of_files_stays_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(LARGE)
     write_manifest(tmp_path / "m.parquet", Reading(NAMES, [Row(tmp_path / "a.png", "a", "train")]), "made")

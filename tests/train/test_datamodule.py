@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest
+from fer_vit.data.folds import in_fold
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import SPLITS, Reading, Row, Split
+from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
@@ -64,6 +66,55 @@ def test_another_batch_size_cannot_go_on_in_mid_epoch(drawn: Path) -> None:
             data.train_dataloader()
     data.load_state_dict({**position, "batches": 0, "batch_size": 25})
     assert len(list(data.train_dataloader())) == 2
+
+
+def test_a_fold_is_left_out_of_training_alone(drawn: Path) -> None:
+    def rows(fold: str | None) -> dict[str, list[str]]:
+        data = FaceDataModule(drawn / "faces.parquet", batch_size=1, num_workers=0, spec=CropSpec(8), fold=fold)
+        counts = data.class_counts().sum().item()
+        found = {split: [name(data, split, i) for i in range(len(data.dataset(split)))] for split in SPLITS}
+        assert counts == len(found["train"]) == len(data.train_dataloader())
+        return found
+
+    def name(data: FaceDataModule, split: Split, row: int) -> str:
+        return data.dataset(split).manifest.name(row)
+
+    whole, first, second = (rows(fold) for fold in (None, "0/2", "1/2"))
+    assert whole["val"] == first["val"] == second["val"]
+    assert whole["test"] == first["test"] == second["test"]
+    assert sorted(first["train"] + second["train"]) == sorted(whole["train"])
+    manifest = Manifest.read(drawn / "faces.parquet")
+    held_out = [manifest.name(row) for row in np.flatnonzero(in_fold(manifest, "0/2"))]
+    assert held_out == second["train"]
+
+
+def test_a_run_goes_on_with_its_own_fold(drawn: Path) -> None:
+    def data(fold: str | None) -> FaceDataModule:
+        return FaceDataModule(drawn / "faces.parquet", num_workers=0, spec=CropSpec(8), fold=fold)
+
+    saved = data("0/3")
+    loop = SimpleNamespace(max_batches=2, epoch_progress=SimpleNamespace(current=SimpleNamespace(started=1)))
+    loop.epoch_loop = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(processed=2)))
+    saved.trainer = SimpleNamespace(fit_loop=loop)  # type: ignore[assignment]
+    assert saved.state_dict()["fold"] == "0/3"
+    for fold in ("1/3", None):
+        again = data(fold)
+        again.load_state_dict(saved.state_dict())
+        with pytest.raises(FerVitError, match=f"trained with data.fold 0/3, but now it is {fold}. Use the same"):
+            again.train_dataloader()
+    again = data("0/3")
+    again.load_state_dict(saved.state_dict())
+    again.train_dataloader()
+    old = data(None)
+    old.load_state_dict({name: value for name, value in saved.state_dict().items() if name != "fold"})
+    old.train_dataloader()
+
+
+def test_shards_have_no_folds(tmp_path: Path) -> None:
+    image = encode_png(np.zeros((8, 8), np.uint8))
+    write_shards(tmp_path / "shards", Reading(("x",), [Row(image, "a", "train", "x")] * 2), "made", 2)
+    with pytest.raises(FerVitError, match=r"Shards .* have no folds"):
+        FaceDataModule(tmp_path / "shards", fold="0/2")
 
 
 def test_a_position_counts_once(drawn: Path) -> None:
