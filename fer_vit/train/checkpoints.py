@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, short
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.store.folder import build_network, unpack_checkpoint
 from fer_vit.train.task import FERTask
@@ -52,17 +52,28 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 
 
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
-    """Returns the settings in a checkpoint as options of the command line.
+    """Returns the settings in a checkpoint as options of the command line, without teachers: it must name no files.
 
     Raises FerVitError when they do not fit the weights or are not fer-vit's, as in a stranger's file.
     """
     settings, state = unpack_checkpoint(checkpoint, path)
     build_network(settings, state, path)
-    hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name != "labels"}
+    hyper = {
+        name: value for name, value in checkpoint["hyper_parameters"].items() if name not in ("labels", "teachers")
+    }
     if unknown := hyper.keys() - inspect.signature(FERTask).parameters.keys():
         raise FerVitError(f"{path} is of another version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit.")
     network = Namespace(**asdict(settings["config"]))  # type: ignore[no-untyped-call]
     return Namespace(model=Namespace(**{**hyper, "network": network}))  # type: ignore[no-untyped-call]
+
+
+def check_teachers(checkpoint: dict[str, Any], task: FERTask) -> None:
+    """Raises FerVitError when a run that learned from teachers would go on without any."""
+    teachers = checkpoint["hyper_parameters"].get("teachers")
+    if teachers and not task.hparams["teachers"]:
+        raise FerVitError(
+            f"The run has the teachers {short(teachers)}. Name them again: `--model.teachers [FILE,...]`."
+        )
 
 
 class LastCheckpoint(ModelCheckpoint):

@@ -18,7 +18,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint, checkpoint_settings
+from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint, check_teachers, checkpoint_settings
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.results import ResultWriter
 from fer_vit.train.run import has_bf16, print_once, run
@@ -100,8 +100,11 @@ def train(args: list[str]) -> None:
         name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
         cli = TrainCLI(verb, words, name, settings)
         if path := cli.config.ckpt_path:  # perhaps from a config; checked before the run has a folder
-            same = checkpoint and Path(path) == given.ckpt_path
-            cli.model.on_load_checkpoint(checkpoint if same else load_checkpoint(Path(path)))
+            if not checkpoint or Path(path) != given.ckpt_path:
+                checkpoint = load_checkpoint(Path(path))
+            cli.model.on_load_checkpoint(checkpoint)
+            if verb == "fit":
+                check_teachers(checkpoint, cli.model)
         del checkpoint
         options = {name: cli.config_init[name] for name in cli.run_options}
         run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **options)

@@ -22,3 +22,9 @@ def balanced_weights(counts: Tensor) -> Tensor:
     """
     weights = counts.sum() / (len(counts) * counts.clamp(min=1))
     return torch.where(counts > 0, weights, 0.0).float()
+
+
+def log_prior(counts: Tensor) -> Tensor:
+    """Log shares (C,) of the classes among the faces; one with less than one image counts as one."""
+    counts = counts.clamp(min=1).float()
+    return (counts / counts.sum()).log()

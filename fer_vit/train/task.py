@@ -26,10 +26,11 @@ from fer_vit.model.config import RegionViTConfig, drop_retired
 from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
-from fer_vit.train.losses import balanced_weights, expression_loss
+from fer_vit.train.losses import balanced_weights, expression_loss, log_prior
+from fer_vit.train.teachers import Teachers
 
-NOT_NEGATIVE = ("lr", "weight_decay", "mixup")
-SHARES = ("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout", "cutmix")
+NOT_NEGATIVE = ("lr", "weight_decay", "mixup", "logit_adjust")
+SHARES = ("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout", "cutmix", "teacher_weight")
 """Settings from 0 to 1."""
 
 
@@ -49,9 +50,14 @@ class FERTask(L.LightningModule):
         min_lr: Learning rate at the end as a share of `lr`.
         label_smoothing: Share of the target that is spread evenly over the classes.
         class_weight: "balanced" weighs the loss by inverse class frequency.
+        logit_adjust: The logarithm of each class's share of the training faces, times this, is added to its logit in
+            training, so that rare classes are predicted more often; 0 is off, 1 is balanced softmax (Ren et al. 2020).
         region_dropout: Probability that a training face loses regions, a share drawn evenly from none to all.
         mixup: Beta parameter of mixup on tokens; 0 is off.
         cutmix: Probability that CutMix on tokens takes the place of mixup for a batch; 0 is off.
+        teachers: Checkpoints, folders or names of trained models. What they say of the training faces, as augmented
+            for this model, is mixed with the target, whether or not they have learned these faces.
+        teacher_weight: Their weight in the target.
         compile: Compile the encoder with `torch.compile`.
 
     Attributes:
@@ -72,9 +78,12 @@ class FERTask(L.LightningModule):
         min_lr: float = 0.01,
         label_smoothing: float = 0.0,
         class_weight: Literal["none", "balanced"] = "none",
+        logit_adjust: float = 0.0,
         region_dropout: float = 0.0,
         mixup: float = 0.0,
         cutmix: float = 0.0,
+        teachers: tuple[str, ...] = (),
+        teacher_weight: float = 0.5,
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -95,6 +104,8 @@ class FERTask(L.LightningModule):
         self.metrics: Any = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
         self.losses: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
         self.class_weight: Tensor | None = None
+        self.adjustment: Tensor | float = 0.0  # of the logits in training
+        self.teachers: Teachers | None = None
 
     def setup(self, stage: str) -> None:
         """Chooses the attention kernel for the device; compiles the encoder if asked to."""
@@ -104,10 +115,15 @@ class FERTask(L.LightningModule):
             self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
 
     def on_fit_start(self) -> None:
-        """Computes the class weights from the training split."""
-        if self.hparams["class_weight"] == "balanced":
+        """Loads the teachers, and computes what the loss needs to know of the training split."""
+        h = self.hparams
+        if h["teachers"]:
+            self.teachers = Teachers(h["teachers"], self.net, self.device)
+        if h["class_weight"] == "balanced" or h["logit_adjust"]:
             counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
-            self.class_weight = balanced_weights(counts).to(self.device)
+            self.adjustment = h["logit_adjust"] * log_prior(counts).to(self.device)
+            if h["class_weight"] == "balanced":
+                self.class_weight = balanced_weights(counts).to(self.device)
 
     def on_train_start(self) -> None:
         """Makes the user's learning rate and weight decay override those of the checkpoint that is resumed."""
@@ -126,9 +142,11 @@ class FERTask(L.LightningModule):
             torch.cuda.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns the loss of a batch: embed, drop regions, mix, encode, compare with the target."""
+        """Returns the loss of a batch: ask the teachers, embed, drop regions, mix, encode, compare with the target."""
         assert batch.target is not None  # the data module checks it
         h, target = self.hparams, batch.target
+        if self.teachers:
+            target = torch.lerp(target, self.teachers(batch), h["teacher_weight"])
         tokens = self.net.tokenize(batch.image, batch.boxes, batch.valid)
         if h["region_dropout"]:
             tokens = drop_regions(tokens, self.net.layout, h["region_dropout"])
@@ -137,7 +155,7 @@ class FERTask(L.LightningModule):
         elif h["mixup"]:
             tokens, target = mixup(tokens, target, h["mixup"])
         logits = self.net.forward_head(self.net.forward_features(tokens))
-        loss = expression_loss(logits, target, h["label_smoothing"], self.class_weight)
+        loss = expression_loss(logits + self.adjustment, target, h["label_smoothing"], self.class_weight)
         if not loss.isfinite():
             raise not_finite(loss, logits, batch.path, f"epoch {self.current_epoch}, step {self.global_step}")
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)

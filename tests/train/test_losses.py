@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
-from fer_vit.train.losses import balanced_weights, expression_loss
+from fer_vit.train.losses import balanced_weights, expression_loss, log_prior
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -56,3 +56,8 @@ def test_smoothing_and_weights_are_off_unless_asked_for() -> None:
     logits, target = torch.randn(4, 3), torch.eye(3)[[0, 1, 2, 0]]
     assert expression_loss(logits, target) == expression_loss(logits, target, 0.0, torch.ones(3))
     assert expression_loss(logits, target) < expression_loss(3 * logits, target, 0.9)
+
+
+def test_log_shares_of_the_classes() -> None:
+    assert log_prior(torch.tensor([6, 2])).tolist() == pytest.approx(np.log([0.75, 0.25]))
+    assert log_prior(torch.tensor([3.0, 0.25, 0.0])).tolist() == pytest.approx(np.log([0.6, 0.2, 0.2]))

@@ -163,6 +163,32 @@ def test_balanced_class_weights_are_scikit_learns(counts: list[int]) -> None:
     assert moved.class_weight.device.type == "meta"
 
 
+@pytest.mark.parametrize("tau", [1.0, 0.5])
+def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
+    data, counts = batch(), [600.0, 30.0, 0.5]
+    task = with_trainer(build(logit_adjust=tau), datamodule=SimpleNamespace(class_counts=lambda: torch.tensor(counts)))
+    task.on_fit_start()
+    log_into(task)
+    assert task.class_weight is None
+    logits = task.eval().net(data.image, data.boxes, data.valid)
+    shares = np.array([600, 30, 1]) / 631
+    adjusted = logits.detach().double() + tau * torch.from_numpy(np.log(shares))
+    loss = task.training_step(data, 0).item()
+    assert loss == pytest.approx(smoothed_loss(adjusted, data.target, 0, None), rel=1e-5)
+    task._evaluate(data, "val")
+    assert task.losses["val"].compute().item() == pytest.approx(smoothed_loss(logits, data.target, 0, None), rel=1e-5)
+
+
+def test_balanced_softmax_by_its_paper() -> None:
+    """Ren et al. 2020, equation 3: n_j exp(z_j) / sum_i n_i exp(z_i)."""
+    counts = torch.tensor([7.0, 2.0, 1.0])
+    task = with_trainer(build(logit_adjust=1.0), datamodule=SimpleNamespace(class_counts=lambda: counts))
+    task.on_fit_start()
+    z = torch.randn(5, 3)
+    weighted = counts * z.exp()
+    assert torch.allclose((z + task.adjustment).softmax(1), weighted / weighted.sum(1, keepdim=True))
+
+
 def test_repeats_do_not_count() -> None:
     task, data = build().eval(), batch()
     task._evaluate(data, "val")
@@ -427,14 +453,17 @@ def test_the_standard_recipe() -> None:
         "min_lr": 0.01,
         "label_smoothing": 0.0,
         "class_weight": "none",
+        "logit_adjust": 0.0,
         "region_dropout": 0.0,
         "mixup": 0.0,
         "cutmix": 0.0,
+        "teachers": (),
+        "teacher_weight": 0.5,
         "compile": False,
     }
 
 
-@pytest.mark.parametrize("name", ["lr", "weight_decay", "mixup"])
+@pytest.mark.parametrize("name", ["lr", "weight_decay", "mixup", "logit_adjust"])
 def test_settings_that_must_not_be_negative(name: str) -> None:
     with pytest.raises(FerVitError) as error:
         build(**{name: -0.1})
@@ -443,7 +472,9 @@ def test_settings_that_must_not_be_negative(name: str) -> None:
     build(**{name: 7.0})
 
 
-@pytest.mark.parametrize("name", ["layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout", "cutmix"])
+@pytest.mark.parametrize(
+    "name", ["layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout", "cutmix", "teacher_weight"]
+)
 def test_settings_that_are_shares(name: str) -> None:
     for value in (-0.1, 1.1):
         with pytest.raises(FerVitError) as error:
