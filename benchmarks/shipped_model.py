@@ -1,0 +1,116 @@
+"""Makes the model that fer-vit ships, from the data sets to its card: hours to days on a CPU.
+
+make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip
+python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds 3
+
+Teachers each leave a third of FERPlus' training faces out, judge these and FairFace's faces, and students learn from
+the votes. What is there already is not made again, and a training that was interrupted resumes: run it as often as it
+takes. OUTPUT/stages.json has the seconds (of all attempts) and the result of each stage.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.ablation import figures, newest
+from fer_vit.files import atomic_write
+
+ROOT = Path(__file__).parents[1]
+NAME = "ferplus-fairface-small"
+TEACHER, STUDENT = (ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("teacher", "small"))
+FOLDS = 3
+PER_CLASS = 4000
+"""Unlabelled faces of one predicted expression at most: most of FairFace's are neutral or happy."""
+
+
+class Stage(NamedTuple):
+    """A command of fer-vit; a training's product is the folder of its runs."""
+
+    name: str
+    product: Path
+    words: list[str]
+
+    @property
+    def done(self) -> bool:
+        """Whether the product is there; of a training, its last epoch's figures."""
+        return any(self.product.rglob("val.json")) if self.words[0] == "fit" else self.product.exists()
+
+
+def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[Stage]:
+    """Yields the stages in order; the paths are of the data sets and of the folder for everything that is made."""
+    faces, more, votes = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "votes"))
+    yield Stage("prepare FERPlus", faces, ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"])
+    yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
+    teachers = [output / f"teacher-{fold}" for fold in range(FOLDS)]
+    for fold, folder in enumerate(teachers):
+        yield fit(folder, TEACHER, faces, fold, f"--data.fold={fold}/{FOLDS}")
+    learned = [str(newest(folder)) for folder in teachers]
+    also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
+    yield Stage("votes of the teachers", votes, ["distill", *learned, str(faces), str(votes), *also])
+    students = [output / f"student-{seed}" for seed in range(seeds)]
+    for seed, folder in enumerate(students):
+        yield fit(folder, STUDENT, votes, seed)
+    best = max(students, key=lambda folder: figures(folder)["accuracy"])
+    model = output / NAME
+    yield Stage(
+        "export", model, ["export", str(model), "--checkpoint", str(newest(best)), "--calibrate", str(faces), "--half"]
+    )
+
+
+def fit(folder: Path, config: Path, manifest: Path, seed: int, *words: str) -> Stage:
+    """A training, and the validation of its last epoch."""
+    where = [f"--trainer.logger.init_args.save_dir={folder}", f"--data.manifest={manifest}"]
+    return Stage(
+        f"train {folder.name}", folder, ["fit", f"--config={config}", *where, f"--seed_everything={seed}", *words]
+    )
+
+
+def run(stage: Stage) -> str:
+    """Runs a stage, or resumes it; returns its result: figures, or the last line that it printed."""
+    fer_vit, words = [sys.executable, str(ROOT / "cli.py")], stage.words
+    print(f"\n== {stage.name}\n{shlex.join(['fer-vit', *words])}", flush=True)
+    if words[0] != "fit":
+        printed = subprocess.run([*fer_vit, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
+        print(printed, end="", flush=True)
+        return printed.strip().rpartition("\n")[2]
+    last = newest(stage.product)
+    subprocess.run([*fer_vit, *words, *([f"--ckpt_path={last}"] if last else [])], check=True)
+    subprocess.run([*fer_vit, "validate", *words[1:], f"--ckpt_path={newest(stage.product)}"], check=True)
+    return json.dumps(figures(stage.product))
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ferplus", type=Path, help="FERPlus, a folder or zip")
+    parser.add_argument("fairface", type=Path, help="FairFace, a folder or zip")
+    parser.add_argument("output", type=Path, help="folder of everything that is made")
+    parser.add_argument("--seeds", type=int, default=3, help="students; the best on validation is exported")
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    book = args.output / "stages.json"
+    notes: dict[str, dict[str, object]] = json.loads(book.read_text()) if book.is_file() else {}
+    for stage in stages(args.ferplus, args.fairface, args.output, args.seeds):
+        note = notes.setdefault(stage.name, {"seconds": 0.0, "result": None})
+        if stage.done:
+            print(f"{stage.name}: {note['result'] or 'is there'}")
+            continue
+        start = time.monotonic()
+        try:
+            note["result"] = run(stage)
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"{stage.name} failed ({error.returncode}); the same command goes on from here.")
+        finally:
+            note["seconds"] = round(note["seconds"] + time.monotonic() - start)  # type: ignore[operator]
+            with atomic_write(book) as new:
+                new.write_text(json.dumps(notes, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import shipped_model
+
+
+class FerVit:
+    """Stands in for the program: writes what its commands would, and fails or stops where it is told to."""
+
+    def __init__(self) -> None:
+        self.ran: list[list[str]] = []
+        self.fails_at = ""
+
+    def __call__(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        words = command[2:]
+        self.ran.append(words)
+        save_dir = [Path(word.partition("=")[2]) for word in words if "save_dir=" in word]
+        if words[0] == "fit":
+            checkpoint = save_dir[0] / "run" / "last.ckpt"
+            checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            checkpoint.write_text("an epoch")
+        if self.fails_at and self.fails_at in " ".join(words):
+            raise subprocess.CalledProcessError(1, command)
+        if words[0] == "validate":
+            (save_dir[0] / "val.json").write_text(json.dumps({"accuracy": 0.8 + ("student-1" in str(save_dir[0]))}))
+        elif words[0] != "fit":
+            Path(words[{"prepare": 3, "distill": 5, "export": 1}[words[0]]]).write_text("made")
+        return subprocess.CompletedProcess(command, 0, stdout="first\nlast line\n")
+
+
+@pytest.fixture
+def fer_vit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FerVit:
+    stand_in = FerVit()
+    monkeypatch.setattr(subprocess, "run", stand_in)
+    monkeypatch.setattr(sys, "argv", ["shipped_model", "ferplus.zip", "fairface.zip", str(tmp_path), "--seeds", "2"])
+    return stand_in
+
+
+def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit, tmp_path: Path) -> None:
+    shipped_model.main()
+    verbs = [words[0] for words in fer_vit.ran]
+    assert verbs == ["prepare"] * 2 + ["fit", "validate"] * 3 + ["distill"] + ["fit", "validate"] * 2 + ["export"]
+    assert [f"--data.fold={fold}/3" in fer_vit.ran[2 + 2 * fold] for fold in range(3)] == [True] * 3
+    assert str(tmp_path / "student-1" / "run" / "last.ckpt") in fer_vit.ran[-1]  # the better one on validation
+    notes = json.loads((tmp_path / "stages.json").read_text())
+    assert len(notes) == 9
+    assert notes["prepare FERPlus"]["result"] == "last line"
+    assert json.loads(notes["train student-1"]["result"])["accuracy"] == 1.8
+    fer_vit.ran.clear()
+    shipped_model.main()
+    assert not fer_vit.ran
+
+
+def test_it_goes_on_where_it_stopped(fer_vit: FerVit, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fer_vit.fails_at = "teacher-1"
+    with pytest.raises(SystemExit, match=r"train teacher-1 failed .* the same command goes on"):
+        shipped_model.main()
+    assert json.loads((tmp_path / "stages.json").read_text())["train teacher-1"]["result"] is None
+    fer_vit.fails_at = ""
+    fer_vit.ran.clear()
+    shipped_model.main()
+    assert fer_vit.ran[0][0] == "fit"
+    assert fer_vit.ran[0][-1] == f"--ckpt_path={tmp_path / 'teacher-1' / 'run' / 'last.ckpt'}"
+    assert "--ckpt_path" not in " ".join(fer_vit.ran[2])  # teacher 2 is new
+    assert fer_vit.ran[-1][0] == "export"
