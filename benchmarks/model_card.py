@@ -14,45 +14,23 @@ from statistics import median
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from huggingface_hub import EvalResult, ModelCard
-from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from benchmarks.robustness import markdown, robustness
+from fer_vit.data.manifest import Manifest
+from fer_vit.evaluate.faces import predict_manifest
+from fer_vit.evaluate.hard import hard_faces, hard_results
 from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature
+from fer_vit.evaluate.scores import confusion_matrix, scored
+from fer_vit.evaluate.writer import class_table, confusion_table, score_table
 from fer_vit.predict.graphs import example
 from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.report.table import markdown
 from fer_vit.store.hub import CARD_FILE, find_folder
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-RESAMPLES = 2000
-Floats = NDArray[np.float64]
-
-
-def summary(confusion: Floats) -> Floats:
-    """Accuracy, macro F1 and UAR (..., 3) of confusion matrices (..., C, C), targets in rows, without empty classes."""
-    hit = np.einsum("...cc->...c", confusion)
-    images, guesses = confusion.sum(-1), confusion.sum(-2)
-    with np.errstate(invalid="ignore"):
-        recall = hit / images  # NaN without images
-        f1 = 2 * hit / (images + guesses)  # NaN with neither images nor guesses
-    return np.stack([hit.sum(-1) / images.sum(-1), np.nanmean(f1, -1), np.nanmean(recall, -1)], axis=-1)
-
-
-def confusion_matrix(target: NDArray[np.int64], guess: NDArray[np.int64], classes: int) -> Floats:
-    """Counts (C, C), targets in rows."""
-    return np.bincount(target * classes + guess, minlength=classes**2).reshape(classes, classes).astype(float)
-
-
-def intervals(target: NDArray[np.int64], guess: NDArray[np.int64], classes: int) -> Floats:
-    """95 % bootstrap intervals (2, 3) of what `summary` returns, over the images."""
-    rng = np.random.default_rng(0)
-    draws = (rng.integers(0, len(target), len(target)) for _ in range(RESAMPLES))
-    return np.quantile(
-        [summary(confusion_matrix(target[draw], guess[draw], classes)) for draw in draws], (0.025, 0.975), axis=0
-    )
+SCORES = ("accuracy", "macro F1", "UAR")
 
 
 def calibration(logits: Tensor, target: Tensor, temperature: float) -> tuple[float, float, float]:
@@ -87,53 +65,38 @@ def seconds_per_face(model: Recognizer, rounds: int = 300) -> list[float]:
 
 def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     """Returns the measured part of a card as Markdown, and the figures for its metadata."""
-    labels, classes = model.labels, len(model.labels)
+    rows = Manifest.read(manifest, ["val"]).split("val")
+    faces = predict_manifest(model, rows, "val")
+    assert faces.shares is not None
     logits, shares = evaluate_logits(model, manifest)
     mirrored, _ = evaluate_logits(model, manifest, mirrored=True)
-    target = shares.argmax(-1)
-    truth, guess = target.numpy(), logits.argmax(-1).numpy()
-    both = (logits.softmax(-1) + mirrored.softmax(-1)).argmax(-1).numpy()
-    confusion = confusion_matrix(truth, guess, classes)
-
-    lines = [f"{len(truth):,} images. In brackets: 95 % intervals by bootstrap over the images.", ""]
-    lines += ["| | accuracy | macro F1 | UAR |", "| --- | --- | --- | --- |"]
-    for name, some in (("the model", guess), ("averaged with the mirrored face", both)):
-        values, (low, high) = summary(confusion_matrix(truth, some, classes)), intervals(truth, some, classes)
-        cells = [f"{v:.1%} ({lo:.1%} to {hi:.1%})" for v, lo, hi in zip(values, low, high, strict=True)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-
-    temperature = model.net.temperature
-    raw, fitted, crossed = calibration(logits, target, temperature)
-    loss = float(F.cross_entropy(logits / temperature, target))
-    lines += [
-        "",
-        f"Calibration: expected calibration error {raw:.3f} without a temperature, {fitted:.3f} with the stored one of "
-        f"{temperature:.3f}; {crossed:.3f} when each half of the images uses the temperature fitted on the other "
-        f"half. Cross-entropy {loss:.3f}.",
-        "",
-        "| expression | images | recall | precision |",
-        "| --- | ---: | ---: | ---: |",
-    ]
-    for row, label in enumerate(labels):
-        hit, images, guesses = confusion[row, row], confusion[row].sum(), confusion[:, row].sum()
-        precision = f"{hit / guesses:.1%}" if guesses else "never predicted"
-        lines.append(f"| {label} | {images:.0f} | {hit / max(images, 1):.1%} | {precision} |")
-    lines += ["", "Rows: what people voted for. Columns: what the model predicts.", "", f"| | {' | '.join(labels)} |"]
-    lines.append("| --- |" + " ---: |" * classes)
-    for label, row in zip(labels, confusion, strict=True):
-        lines.append(f"| {label} | {' | '.join(f'{count:.0f}' for count in row)} |")
-
+    both = model.net.probabilities(torch.stack([logits, mirrored])).mean(0).double().numpy()
+    found = scored(faces.probabilities, faces.shares, model.labels)
+    subsets = {"the model": found, "averaged with the mirrored face": scored(both, faces.shares, model.labels)}
+    table = score_table("", {name: {score: one[score] for score in SCORES} for name, one in subsets.items()})
+    raw, fitted, crossed = calibration(logits, shares.argmax(-1), model.net.temperature)
+    confusion = confusion_matrix(faces.probabilities, faces.shares)
+    hard = hard_results(hard_faces(model, rows, faces.shares.argmax(1)))
     times = [1000 * value for value in seconds_per_face(model)]
     low, high = np.quantile(times, (0.05, 0.95))
-    lines += [
-        "",
-        "The images altered, with faces and landmarks found again by YuNet (see benchmarks/robustness.py):",
-        "",
-    ]
-    lines += [markdown(robustness(model, manifest)).rstrip(), ""]
-    lines.append(f"One face on one CPU core: {median(times):.1f} ms ({low:.1f} to {high:.1f}), network only, float32.")
-    accuracy, f1, uar = summary(confusion)
-    return "\n".join(lines) + "\n", {"accuracy": accuracy, "macro F1": f1, "UAR": uar}
+    text = f"""{len(faces.paths):,} images. In brackets: 95 % intervals by bootstrap over the images.
+
+{markdown(table)}
+Calibration: expected calibration error {raw:.3f} without a temperature, {fitted:.3f} with the stored one of \
+{model.net.temperature:.3f}; {crossed:.3f} when each half of the images uses the temperature fitted on the other half. \
+Cross-entropy {found["cross-entropy"]["mean"]:.3f}.
+
+{markdown(class_table(found, confusion, model.labels))}
+Rows: what people voted for. Columns: what the model predicts.
+
+{markdown(confusion_table(confusion, model.labels))}
+The images altered, with faces and landmarks found again by YuNet (`fer-vit evaluate --hard`), and the difference from \
+the same faces as they are; turns are the mean of both directions:
+
+{markdown(score_table("images", hard))}
+One face on one CPU core: {median(times):.1f} ms ({low:.1f} to {high:.1f}), network only, float32.
+"""
+    return text, {score: float(found[score]["mean"] or 0) for score in SCORES}
 
 
 def write_card(path: Path, text: str, figures: dict[str, float]) -> None:

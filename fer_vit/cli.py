@@ -30,6 +30,7 @@ PLAIN_VERBS = {
     "distill": "mix the predictions of trained models into the labels that a smaller model learns from",
     "predict": "find and classify every face in photos, and write one table",
     "visualize": "explain each prediction with pictures and one HTML page",
+    "evaluate": "say how good a model or a table of predictions is, for whom, and where it fails",
     "faithfulness": "measure how far these explanations can be trusted",
     "models": "list the models that are available, with their results",
     "export": "write a model for other programs: safetensors, ONNX or torch.export",
@@ -41,6 +42,7 @@ EXAMPLES = """\
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
   fer-vit predict photos
   fer-vit visualize photos --checkpoint best.ckpt --output report
+  fer-vit evaluate faces.parquet --checkpoint best.ckpt
   fer-vit export model.onnx
 """
 INTERRUPTED = "interrupted"
@@ -143,8 +145,8 @@ def run_plain(verb: str, args: list[str]) -> None:
         name, text = argument.arg_name, argument.description
         if lists.get(name) == list[Path]:
             parser.add_argument(name, nargs="+", type=Path, help=text)
-        elif name in lists:  # an option that may be repeated
-            parser.add_argument(f"--{name}", action="append", help=text)
+        elif name in lists:  # an option with several values, that may be repeated as well
+            parser.add_argument(f"--{name}", nargs="+", action="extend", help=text)
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=set(lists))
     flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
     words = []  # `--max-faces` is accepted as well as `--max_faces`

@@ -1,5 +1,6 @@
-"""Means over faces with their intervals."""
+"""Results over faces with their intervals: the percentile bootstrap of Efron & Tibshirani (1993)."""
 
+from collections.abc import Callable, Mapping
 from typing import TypedDict
 
 import numpy as np
@@ -9,7 +10,7 @@ RESAMPLES = 2000
 
 
 class Interval(TypedDict):
-    """A mean over faces with its 95 % bootstrap interval; null where no face has a value, or a single one."""
+    """A result over faces with its 95 % bootstrap interval; null where no face has a value, or a single one."""
 
     mean: float | None
     low: float | None
@@ -17,26 +18,59 @@ class Interval(TypedDict):
     faces: int
 
 
-def mean_intervals(values: NDArray[np.float64]) -> list[Interval]:
-    """Returns the mean of each of M values over N faces (N, M) and its interval; values that are NaN do not count.
+def resampled_sums(values: NDArray[np.float64], units: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """Sums the values (N, M) of N faces in bootstrap resamples; returns (RESAMPLES, M).
 
-    The percentile bootstrap of Efron & Tibshirani (1993). All M values share the resamples. A resample is stored as how
-    often each face was drawn, so all means are one matrix product, and hundreds of values take no longer than one.
+    A resample is stored as how often each face was drawn, so all sums are one matrix product, and hundreds of values
+    take no longer than one. `units` (N,), counted from 0, are the persons or photos that faces belong to: these are
+    drawn whole, since their faces are alike.
     """
-    present = ~np.isnan(values)
-    filled = np.where(present, values, 0.0)
-    random = np.random.default_rng(0)
-    chunks = []
-    for _ in range(0, RESAMPLES if len(values) > 1 else 0, 100):  # 100 resamples at once, to save memory
-        drawn = random.multinomial(len(values), np.full(len(values), 1 / len(values)), 100).astype(float)  # (100, N)
-        count = drawn @ present
-        chunks.append(np.divide(drawn @ filled, count, out=np.full(count.shape, np.nan), where=count > 0))
-    intervals: list[Interval] = []
-    for column, number in enumerate(present.sum(0).tolist()):
-        mean = float(filled[:, column].sum() / number) if number else None
-        low = high = None
-        if number > 1:
-            means = np.concatenate([chunk[:, column] for chunk in chunks])
-            low, high = np.nanpercentile(means, [2.5, 97.5]).tolist()
-        intervals.append(Interval(mean=mean, low=low, high=high, faces=number))
-    return intervals
+    if units is not None:
+        each, values = values, np.zeros((units.max() + 1, values.shape[1]))
+        np.add.at(values, units, each)
+    random, chance = np.random.default_rng(0), np.full(len(values), 1 / len(values))
+    # 100 resamples at once, to save memory
+    draws = (random.multinomial(len(values), chance, 100).astype(float) for _ in range(0, RESAMPLES, 100))
+    return np.concatenate([drawn @ values for drawn in draws])
+
+
+def score_intervals(
+    values: NDArray[np.float64],
+    score: Callable[[NDArray[np.float64]], Mapping[str, NDArray[np.float64]]],
+    units: NDArray[np.int64] | None = None,
+) -> dict[str, Interval]:
+    """Returns results that are functions of sums over N faces, with their intervals.
+
+    Args:
+        values: What each face adds to the sums (N, M).
+        score: The results (...) by name, NaN where there is none, of sums (..., M).
+        units: See `resampled_sums`.
+    """
+    drawn = score(resampled_sums(values, units)) if _several(values, units) else {}
+    return {name: _interval(value, drawn.get(name), len(values)) for name, value in score(values.sum(0)).items()}
+
+
+def mean_intervals(values: NDArray[np.float64], units: NDArray[np.int64] | None = None) -> list[Interval]:
+    """Returns the mean of each of M values over N faces (N, M) and its interval; values that are NaN do not count."""
+    present, width = ~np.isnan(values), values.shape[1]
+    sums = np.hstack([np.where(present, values, 0.0), present])
+
+    def means(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        total, count = sums[..., :width], sums[..., width:]
+        mean: NDArray[np.float64] = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+        return mean
+
+    drawn = means(resampled_sums(sums, units)).T if _several(values, units) else [None] * width
+    return [_interval(*one) for one in zip(means(sums.sum(0)), drawn, present.sum(0).tolist(), strict=True)]
+
+
+def _several(values: NDArray[np.float64], units: NDArray[np.int64] | None) -> bool:
+    return len(values) > 1 and (units is None or bool(units.max()))
+
+
+def _interval(value: NDArray[np.float64], drawn: NDArray[np.float64] | None, faces: int) -> Interval:
+    known = bool(np.isfinite(value))
+    low = high = None
+    if drawn is not None and known and faces > 1:
+        low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist()
+    return Interval(mean=float(value) if known else None, low=low, high=high, faces=faces)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fer_vit.geometry import Array, Image
 from fer_vit.intervals import Interval
 from fer_vit.report.colours import ACCENT, FAINT, TRACK
+from fer_vit.report.table import markdown
 
 
 def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Path | None = None) -> Image:
@@ -40,6 +41,40 @@ def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Pa
     return rasterize(figure)
 
 
+def calibration_figure(confidence: Array, right: NDArray[np.bool_]) -> Image:
+    """Draws how often predictions (N,) are right by confidence, and how many there are; RGB uint8 (H, W, 3)."""
+    figure = Figure(figsize=(4.2, 4.2), dpi=110, layout="constrained")
+    axes, below = figure.subplots(2, sharex=True, height_ratios=[4, 1])
+    edges = np.linspace(0, 1, 11)
+    faces, _ = np.histogram(confidence, edges)
+    hits, _ = np.histogram(confidence[right], edges)
+    some = faces > 0
+    middle = np.histogram(confidence, edges, weights=confidence)[0][some] / faces[some]
+    axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1)
+    axes.plot(middle, hits[some] / faces[some], "o-", color=ACCENT)
+    axes.set(ylabel="right", title="Calibration: on the line, confidence is honest", ylim=(0, 1))
+    axes.title.set_fontsize(10)
+    below.bar(edges[:-1] + 0.05, faces, 0.09, color=FAINT)
+    below.set(xlabel="confidence", ylabel="faces", xlim=(0, 1))
+    return rasterize(figure)
+
+
+def intervals_figure(found: Mapping[str, Interval], title: str) -> Image:
+    """Draws results that are parts of 1 with their intervals, a line for each; RGB uint8 (H, W, 3)."""
+    figure = Figure(figsize=(6, 1 + 0.3 * len(found)), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    for row, one in enumerate(found.values()):
+        low, mean, high = np.array([one["low"], one["mean"], one["high"]], float)  # nothing is drawn for NaN
+        axes.plot([low, high], [row, row], color=FAINT, linewidth=3)
+        axes.plot(mean, row, "o", color=ACCENT)
+    axes.set_yticks(range(len(found)), found, parse_math=False)
+    axes.set(ylim=(len(found) - 0.5, -0.5))
+    axes.set_title(title, fontsize=10, parse_math=False)
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return rasterize(figure)
+
+
 def faithfulness_table(found: Mapping[str, Mapping[str, Interval]], better: Mapping[str, int]) -> str:
     """Returns a Markdown table: a row for each method, a column for each measure with an arrow for what is better."""
 
@@ -50,10 +85,9 @@ def faithfulness_table(found: Mapping[str, Mapping[str, Interval]], better: Mapp
 
     rows = [
         ["method", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())],
-        ["---", *["---:"] * len(better)],
         *([method, *(cell(measures[name]) for name in better)] for method, measures in found.items()),
     ]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return markdown(rows)
 
 
 def faithfulness_figure(

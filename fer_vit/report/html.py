@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil
 
@@ -149,16 +149,29 @@ def _data_uri(image: Pil.Image) -> str:
 
 
 _ENVIRONMENT = Environment(
+    loader=PackageLoader("fer_vit", "report"),
     autoescape=True,
     finalize=lambda value: printable(value) if type(value) is str else value,  # others are numbers or marked safe
     trim_blocks=True,
     undefined=StrictUndefined,
 )
 _ENVIRONMENT.filters |= {"data_uri": _data_uri, "percent": percent, "printable": printable}
-_STYLE, _SCRIPT, _PAGE = (
-    files("fer_vit.report").joinpath(f"page.{suffix}").read_text("utf-8") for suffix in ("css", "js", "html")
-)
-_TEMPLATE = _ENVIRONMENT.from_string(_PAGE)
+
+
+def render(path: Path, name: str, **values: object) -> None:
+    """Writes the page that the template `NAME.html` and the script `NAME.js` make of values; replaces an existing one.
+
+    Raises:
+        FerVitError: The page cannot be written.
+    """
+    style, script = (files("fer_vit.report").joinpath(file).read_text("utf-8") for file in ("page.css", f"{name}.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = _ENVIRONMENT.get_template(f"{name}.html").generate(style=style, script=script, digest=digest, **values)
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(page)
+    except OSError as error:
+        raise FerVitError(f"Cannot write the page {path}: {error}. Choose a folder that you may write.") from error
 
 
 def write_page(
@@ -180,7 +193,9 @@ def write_page(
     Raises:
         FerVitError: The page cannot be written.
     """
-    page = _TEMPLATE.generate(
+    render(
+        path,
+        "page",
         title=title,
         facts=facts,
         records=records,
@@ -191,12 +206,4 @@ def write_page(
         heads=heads,
         joined=JOINED,
         generator=GENERATOR,
-        style=_STYLE,
-        script=_SCRIPT,
-        digest=base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode(),
     )
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(page)
-    except OSError as error:
-        raise FerVitError(f"Cannot write the page {path}: {error}. Choose a folder that you may write.") from error

@@ -1,17 +1,20 @@
-"""Prediction tables, written row by row: .csv, .parquet or .jsonl."""
+"""Tables with a row for each face: .csv, .parquet or .jsonl; and Markdown."""
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError
 from fer_vit.files import as_text, atomic_write
+from fer_vit.report.draw import printable
 
 SUFFIXES = (".csv", ".parquet", ".jsonl")
 Cell = str | int | float | None
@@ -89,3 +92,54 @@ class TableWriter:
 def csv_cell(cell: Cell) -> Cell:
     """Returns a cell for CSV; text that a spreadsheet would run gets a leading apostrophe (OWASP, CSV injection)."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+def is_table(path: Path) -> bool:
+    """Tells a table from a manifest, which may be a Parquet file as well, and from anything else."""
+    if path.suffix != ".parquet" or not path.is_file():
+        return path.suffix in SUFFIXES[::2]
+    with _readable(path):
+        return b"fer_vit" not in (pq.read_schema(path).metadata or {})
+
+
+def read_table(path: Path) -> dict[str, NDArray[np.object_]]:
+    """Reads the cells of a table by column, None where empty; a CSV has text. Raises FerVitError when it cannot."""
+    with _readable(path):
+        if path.suffix == ".parquet":
+            columns = pq.read_table(path).to_pydict()
+        elif path.suffix == ".jsonl":
+            rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+            columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
+        else:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                names, *lines = [line for line in csv.reader(file) if line] or [[]]
+            if any(len(line) != len(names) for line in lines):
+                raise ValueError("its lines differ in their number of cells")
+            columns = {name: [_plain(line[place]) for line in lines] for place, name in enumerate(names)}
+    return {name: as_objects(cells) for name, cells in columns.items()}
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, AttributeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise FerVitError(f"Expected a table in {path}, but it cannot be read ({reason}).") from error
+
+
+def as_objects(values: Sequence[object]) -> NDArray[np.object_]:
+    """Returns values as an array (N,), whatever they are."""
+    return np.fromiter(values, object, len(values))
+
+
+def _plain(cell: str) -> str | None:
+    """Returns what `csv_cell` was given; None for an empty cell."""
+    return (cell[1:] if csv_cell(cell[1:]) == cell else cell) or None
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Returns a Markdown table, the first row its head, the first column left-aligned."""
+    lines = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
+    lines.insert(1, ["---", *["---:"] * (len(rows[0]) - 1)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

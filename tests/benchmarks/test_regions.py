@@ -2,6 +2,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -29,7 +30,7 @@ def test_the_table_has_mean_and_spread(
             if seed:  # judged before
                 kept = dict.fromkeys((regions.ALL, *regions.HARD), accuracy)
                 (folder.parent / "hard.json").write_text(json.dumps(kept))
-    monkeypatch.setattr(regions, "robustness", lambda *_, only: dict.fromkeys(only, (0.50, 10)))
+    monkeypatch.setattr(regions, "hard_faces", lambda *_, only: dict.fromkeys(only, np.array([0.0, 1.0])))
     lines = regions.table(drawn / "faces.parquet", tmp_path, rounds=1).splitlines()
     assert len(lines) == 3
     cells = lines[2].split(" | ")

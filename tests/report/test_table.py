@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.report.table import TableWriter
+from fer_vit.report.table import SUFFIXES, TableWriter, is_table, markdown, read_table
 
 COLUMNS = {"path": str, "face": int, "score": float}
 ROWS = [
@@ -86,3 +86,54 @@ def test_no_spreadsheet_runs_a_name(name: str, tmp_path: Path) -> None:
         assert list(csv.reader(file)) == [["path", "'=x"], [f"'{name}", "-1.5"], ["a=b-c.jpg", ""]]
     assert json.loads((tmp_path / "t.jsonl").read_text().splitlines()[0])["path"] == name
     assert pq.read_table(tmp_path / "t.parquet")["path"].to_pylist() == [name, "a=b-c.jpg"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_is_written_can_be_read(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"t{suffix}"
+    names = ["a.png", "=1+1.png", "'quoted.png", "-", "two\nlines.png", 'comma, "quote".png', "ünï.png", "007"]
+    with TableWriter(path, {"path": str, "score": float, "face": int}) as writer:
+        writer.write([{"path": name, "score": 0.25, "face": 3} for name in names])
+        writer.write([{"path": "none.png"}])
+    table = read_table(path)
+    assert list(table) == ["path", "score", "face"]
+    assert table["path"].tolist() == [*names, "none.png"]
+    assert [None if cell is None else float(cell) for cell in table["score"]] == [0.25] * len(names) + [None]
+    assert table["face"][-1] is None
+    assert is_table(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("t.csv", b"a,b\n1\n"),
+        ("t.csv", b"a,b\n\xff\xfe,1\n"),
+        ("t.csv", b"a,b\n1,2,3\n"),
+        ("t.jsonl", b'{"a": 1\n'),
+        ("t.jsonl", b"[1]\n"),
+        ("t.parquet", b"PAR1"),
+        ("gone.csv", None),
+    ],
+)
+def test_what_is_no_table_is_said_in_one_line(name: str, data: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(FerVitError, match=r"Expected a table in .*, but it cannot be read \("):
+        read_table(path)
+
+
+def test_a_manifest_is_no_table(drawn: Path, tmp_path: Path) -> None:
+    assert not is_table(drawn / "faces.parquet")
+    assert not is_table(drawn)
+    assert not is_table(Path("best.ckpt"))
+    assert not is_table(tmp_path / "gone.parquet")
+
+
+def test_an_empty_table_has_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n")
+    assert {name: len(cells) for name, cells in read_table(tmp_path / "t.csv").items()} == {"a": 0, "b": 0}
+
+
+def test_markdown_keeps_cells_apart() -> None:
+    assert markdown([["a", "b"], ["x|y", "1\n2"]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 2 |\n"

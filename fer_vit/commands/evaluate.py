@@ -1,0 +1,135 @@
+"""The verb `evaluate`: how good a model or a table of predictions is, for whom, and where it fails."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate.faces import Faces, aligned, predict_manifest, read_predictions, with_columns, with_labels
+from fer_vit.evaluate.groups import overview
+from fer_vit.evaluate.hard import hard_faces, hard_results
+from fer_vit.evaluate.scores import compared, mcnemar, scored
+from fer_vit.evaluate.writer import FILES, write_results
+from fer_vit.files import atomic_write, check_output
+from fer_vit.geometry import Array
+from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.report.table import is_table
+from fer_vit.store.hub import DEFAULT
+
+
+def evaluate(
+    data: Path,
+    *,
+    checkpoint: str | None = None,
+    labels: Path | None = None,
+    split: Split = "val",
+    columns: Path | None = None,
+    by: list[str] | None = None,
+    against: str | None = None,
+    hard: bool = False,
+    output: Path = Path("evaluation"),
+    overwrite: bool = False,
+) -> None:
+    """Says how good predictions are, for whom, and where they fail, with 95 % bootstrap intervals.
+
+    Writes OUTPUT/index.html, results.md and results.json: accuracy, macro F1, UAR (the mean recall), calibration error,
+    cross-entropy; with votes, the agreement with one who voted. The page shows the mistakes, and labels that are likely
+    wrong. Intervals resample persons (a column `person`), else photos. A column `twin` marks faces that were trained
+    on: there are scores without them as well. Without labels: how often a face was found, confidence, expressions.
+
+    Examples:
+        fer-vit evaluate data/ferplus.parquet --checkpoint best.ckpt --against other.ckpt --hard
+
+        fer-vit evaluate data/rafdb.parquet --split test --by gender race age
+
+        fer-vit evaluate faces.csv --labels truth.csv --columns people.csv --by age
+
+    Args:
+        data: A manifest, whose faces the model predicts, or a table of `fer-vit predict`.
+        checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit
+            models` or "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
+        labels: For a table: a manifest, or a table with columns path and label. Of a photo with several faces the
+            surest is taken.
+        split: The split of a manifest.
+        columns: A table with a column path, and others to group by.
+        by: Columns; each makes groups, which are compared. Groups of fewer than 30 are only counted.
+        against: Another model, or a table of its predictions for the same images.
+        hard: Whether to cover, turn, blur and shrink the images of a manifest, and to spoil landmarks, as well.
+        output: The folder to write.
+        overwrite: Whether existing results may be replaced.
+    """
+    for path in [output / name for name in FILES] if output.exists() else [output]:
+        check_output(path, overwrite)
+    faces, model, rows = read(data, checkpoint, labels, split)
+    faces = with_columns(faces, columns) if columns else faces
+    check_options(faces, by or [], against is not None or hard, model is None and hard)
+    facts = {"data": str(data)} | ({"model": checkpoint or DEFAULT, "split": split} if rows else {})
+    results = overview(faces, by or [])
+    theirs = np.full_like(faces.probabilities, np.nan)
+    if against is not None:
+        theirs = aligned(faces, read_other(against, rows, split), against)
+        facts["against"] = against
+        results["comparison"] = comparison(faces, theirs)
+    if hard and model and rows and faces.shares is not None:
+        results["hard"] = hard_results(hard_faces(model, rows, faces.shares.argmax(1)), faces.units)
+    known = faces.predicted
+    with atomic_write(output, FILES) as folder:
+        print(write_results(folder, facts, results, faces.take(known), theirs[known]))
+    print(f"Written to {output}: {', '.join(FILES)}")
+
+
+def read(
+    data: Path, checkpoint: str | None, labels: Path | None, split: Split
+) -> tuple[Faces, Recognizer | None, Manifest | None]:
+    """Reads a table of predictions, or predicts a manifest; the latter comes with its model and its rows."""
+    if is_table(data):
+        if checkpoint is not None:
+            raise FerVitError("`--checkpoint` is for manifests. Leave it out, or predict with it first.")
+        faces = read_predictions(data)
+        return (with_labels(faces, labels, split) if labels else faces), None, None
+    if labels is not None:
+        raise FerVitError(
+            f"`--labels` is for a table of predictions, but {data} is none: a manifest has its own labels."
+        )
+    rows = Manifest.read(data, [split]).split(split)
+    model = load(checkpoint)
+    return predict_manifest(model, rows, split), model, rows
+
+
+def check_options(faces: Faces, by: list[str], truth: bool, images: bool) -> None:
+    """Raises FerVitError when a column is not there, or the truth or images that an option needs."""
+    if not faces.predicted.any():
+        raise FerVitError("No image has a face with a prediction. Name a table with faces.")
+    if missing := [column for column in by if column not in faces.columns]:
+        known = ", ".join(faces.columns)
+        raise FerVitError(f"There is no column `{missing[0]}`, only {known}. Name one, or add a table: `--columns`.")
+    if truth and faces.shares is None:
+        raise FerVitError("`--against` and `--hard` need labels. Add `--labels` to a table, or prepare with labels.")
+    if images:
+        raise FerVitError("`--hard` needs images, and there is only a table. Name a manifest.")
+
+
+def read_other(against: str, rows: Manifest | None, split: Split) -> Faces:
+    """Reads another table of predictions, or predicts the same rows with another model."""
+    if is_table(Path(against)):
+        return read_predictions(Path(against))
+    if rows is None:
+        raise FerVitError(f"{against} is no table, and a model needs images. Name a manifest, or another table.")
+    return predict_manifest(load(against), rows, split)
+
+
+def comparison(faces: Faces, theirs: Array) -> dict[str, Any]:
+    """Returns the scores of another model (N, C), NaN where it found no face, and how ours differ on the same faces."""
+    both = faces.predicted & np.isfinite(theirs[:, 0])
+    faces, theirs = faces.take(both), theirs[both]
+    assert faces.shares is not None
+    truth = (faces.shares, faces.labels, faces.units)
+    return {
+        "faces": int(both.sum()),
+        "other": scored(theirs, *truth),
+        "difference": compared(faces.probabilities, theirs, *truth),
+        "McNemar": mcnemar(faces.right, theirs.argmax(1) == faces.shares.argmax(1)),
+    }

@@ -1,0 +1,258 @@
+"""Faces with what a model says of them and, where it is known, the truth: out of a manifest or a table of `predict`."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from fer_vit.data.dataset import FaceDataset
+from fer_vit.data.manifest import Manifest, no_label
+from fer_vit.data.sample import collate
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError, short
+from fer_vit.face.image import decode_image, read_image
+from fer_vit.geometry import Array, Image
+from fer_vit.labels import canonical
+from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.results import BOX
+from fer_vit.report.table import as_objects, is_table, read_table
+
+Columns = dict[str, NDArray[np.object_]]
+"""What is known of each face by name (N,); None where it is not."""
+MARGIN = 0.15
+"""What a picture shows on each side of a face's box, as a part of the box."""
+
+
+@dataclass(frozen=True, eq=False)
+class Faces:
+    """N faces.
+
+    Attributes:
+        labels: The C expressions in the order of the probabilities.
+        paths: The image of each face (N,).
+        probabilities: What the model says (N, C); NaN for an image without a face.
+        found: Whether the detector found a face (N,).
+        shares: Share of every expression by those who labelled (N, C), rows summing to 1; None without labels.
+        columns: What else is known.
+        rows: Where each face is in its manifest or table (N,).
+        picture: Reads the image of a row; raises FerVitError when it cannot.
+    """
+
+    labels: list[str]
+    paths: NDArray[np.object_]
+    probabilities: Array
+    found: NDArray[np.bool_]
+    shares: Array | None
+    columns: Columns
+    rows: NDArray[np.int64]
+    picture: Callable[[int], Image]
+
+    def take(self, which: NDArray[Any]) -> "Faces":
+        """Returns some of the faces, by a mask or indices."""
+        arrays = {name: getattr(self, name)[which] for name in ("paths", "probabilities", "found", "rows")}
+        shares = None if self.shares is None else self.shares[which]
+        return replace(self, shares=shares, columns={k: v[which] for k, v in self.columns.items()}, **arrays)
+
+    @property
+    def predicted(self) -> NDArray[np.bool_]:
+        """Which faces have probabilities (N,)."""
+        predicted: NDArray[np.bool_] = np.isfinite(self.probabilities[:, 0])
+        return predicted
+
+    @cached_property
+    def units(self) -> NDArray[np.int64]:
+        """The person (column `person`), else the image, of each face as a number from 0 (N,)."""
+        persons = self.columns.get("person", self.paths)
+        pairs = zip(persons, self.paths, strict=True)
+        names = [f"image {path}" if person is None else f"person {person}" for person, path in pairs]
+        return np.unique(names, return_inverse=True)[1]
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Which faces the model names as those who labelled (N,)."""
+        assert self.shares is not None
+        right: NDArray[np.bool_] = self.probabilities.argmax(1) == self.shares.argmax(1)
+        return right
+
+
+def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
+    """Predicts the faces of a manifest that holds one split.
+
+    Raises:
+        FerVitError: There are none, only some have labels, or a label is not the model's.
+    """
+    if not len(rows):
+        raise FerVitError(
+            f"Expected faces in the {split} split of {rows.path}, but it is empty. Name another `--split`."
+        )
+    paths, shares, columns = manifest_truth(rows, model.labels, split)
+    loader = DataLoader(FaceDataset(rows, model.crop_spec), CHUNK, collate_fn=collate)
+    batches = (batch.ready(model.device) for batch in tqdm(loader, unit=" batches", disable=None, leave=False))
+    return Faces(
+        labels=model.labels,
+        paths=paths,
+        probabilities=np.array([row for batch in batches for row in model.probabilities(batch)]),
+        found=~np.isnan(rows.landmarks()[:, 0, 0]),
+        shares=shares,
+        columns=columns,
+        rows=np.arange(len(rows)),
+        picture=lambda row: decode_image(rows.image_bytes(row)),
+    )
+
+
+def manifest_truth(
+    rows: Manifest, labels: Sequence[str], split: Split
+) -> tuple[NDArray[np.object_], Array | None, Columns]:
+    """Returns the images, the shares of a model's labels (None without) and the other columns of a manifest."""
+    targets = rows.targets()
+    if targets is None and rows.table["label"].null_count < len(rows):
+        raise no_label(rows.path, split)
+    shares = np.zeros((len(rows), len(labels)))
+    for name, column in zip(rows.names, () if targets is None else targets.T, strict=False):
+        if column.any():
+            shares[:, position(name, labels, rows.path)] = column
+    hidden = ("image", "split", "votes", "landmarks")
+    columns = {k: as_objects(rows.table[k].to_pylist()) for k in rows.table.column_names if k not in hidden}
+    names = as_objects([rows.name(row) for row in range(len(rows))])
+    return names, None if targets is None else shares, columns
+
+
+def position(label: str, labels: Sequence[str], path: object) -> int:
+    """Returns the index of a label among a model's."""
+    if label not in labels:
+        raise FerVitError(
+            f"{path} has the label `{short(label)}`, but the model knows {short(', '.join(labels))}. Leave these faces "
+            "out, or take another model."
+        )
+    return labels.index(label)
+
+
+def read_predictions(path: Path) -> Faces:
+    """Reads a table that `predict` wrote.
+
+    Raises:
+        FerVitError: It is another table, is damaged, or a row has no proper probabilities.
+    """
+    table = read_table(path)
+    names = list(table)
+    labels = names[names.index("confidence") + 1 :] if "confidence" in names else []
+    if "path" not in table or None in table["path"] or len(labels) < 2:
+        raise FerVitError(
+            "Expected a table of `fer-vit predict` with columns path, confidence and then one for each expression, but "
+            f"{path} has {short(', '.join(names))}."
+        )
+    found = as_objects([cell is not None for cell in table["confidence"]]).astype(bool)
+    return Faces(
+        labels=labels,
+        paths=table["path"],
+        probabilities=_probabilities(table, labels, found, path),
+        found=found,
+        shares=None,
+        columns={name: cells for name, cells in table.items() if name not in labels},
+        rows=np.arange(len(found)),
+        picture=partial(_picture, table),
+    )
+
+
+def _probabilities(table: Columns, labels: Sequence[str], found: NDArray[np.bool_], path: Path) -> Array:
+    """Returns the probabilities of the faces that were found (N, C), NaN for others."""
+    try:
+        cells = np.column_stack([table[label].astype(float) for label in labels])
+    except ValueError as error:
+        raise FerVitError(f"{path}: expected numbers in {short(', '.join(labels))}, but {error}.") from error
+    wrong = found & ~((cells >= 0).all(1) & (abs(cells.sum(1) - 1) < 0.01))
+    if wrong.any():
+        raise FerVitError(
+            f"{path}, row {wrong.argmax()}: expected probabilities of {short(', '.join(labels))} that sum to 1."
+        )
+    return np.where(found[:, None], cells, np.nan)
+
+
+def _picture(table: Columns, row: int) -> Image:
+    """Returns the face in a row of a table, cut out of its photo with some margin."""
+    image, box = read_image(Path(table["path"][row])), [table[name][row] for name in BOX if name in table]
+    if len(box) < len(BOX) or None in box:
+        return image
+    left, top, right, bottom = map(float, box)
+    x, y = (right - left) * MARGIN, (bottom - top) * MARGIN
+    left, top, right, bottom = np.array([left - x, top - y, right + x, bottom + y]).round().astype(int).clip(0)
+    return image[top:bottom, left:right]
+
+
+def with_labels(faces: Faces, labels: Path, split: Split) -> Faces:
+    """Returns the predictions of labelled images, of each its surest face, with the truth.
+
+    Args:
+        faces: Out of a table, the surest face of a photo first.
+        labels: A manifest, of which one split is taken, or a table of path and label.
+        split: The split.
+
+    Raises:
+        FerVitError: A label is not the model's, or an image is not in the table.
+    """
+    if is_table(labels):
+        table = read_table(labels)
+        if not {"path", "label"} <= table.keys() or None in table["label"] or None in table["path"]:
+            raise FerVitError(f"Expected a table with path and label in every row, but {labels} is another one.")
+        paths, columns = table["path"], table
+        names = [canonical(str(label)) for label in table["label"]]
+        shares: Array | None = np.eye(len(faces.labels))[[position(name, faces.labels, labels) for name in names]]
+    else:
+        rows = Manifest.read(labels, [split]).split(split)
+        paths, shares, columns = manifest_truth(rows, faces.labels, split)
+    if shares is None:
+        raise no_label(labels, split)
+    known = faces.take(match(paths, faces.paths, "the table of predictions"))
+    return replace(known, shares=shares, columns=columns | known.columns)
+
+
+def with_columns(faces: Faces, path: Path) -> Faces:
+    """Adds the columns of a table with a column `path` that names the images. Raises FerVitError when none is there."""
+    table = read_table(path)
+    if "path" not in table:
+        raise FerVitError(f"Expected a column `path` in {path}, but got {short(', '.join(table))}.")
+    row = match(faces.paths, table["path"], path, some=True)
+    added = {name: np.where(row >= 0, cells[row], np.array(None)) for name, cells in table.items() if name != "path"}
+    return replace(faces, columns=faces.columns | added)
+
+
+def aligned(faces: Faces, other: Faces, path: object) -> Array:
+    """Returns what another model says of the same faces, in the same order of labels (N, C)."""
+    order = [position(label, other.labels, "The first model") for label in faces.labels]
+    theirs = other.probabilities[match(faces.paths, other.paths, path)][:, order]
+    if not (faces.predicted & np.isfinite(theirs[:, 0])).any():
+        raise FerVitError(f"There is no face that both the first model and {path} have found. Choose another.")
+    return theirs
+
+
+def match(ours: Iterable[str], theirs: Iterable[str], where: object, some: bool = False) -> NDArray[np.int64]:
+    """Returns the first row of `theirs` for each of `ours`: paths that are equal, or one of which ends in the other.
+
+    Raises:
+        FerVitError: A path has no row (with `some`: none has one, and the others get -1), or two have the same.
+    """
+    exact = {path: row for row, path in reversed([*enumerate(map(str, theirs))])}
+    ends: dict[str, int] = {}
+    for path, row in exact.items():
+        ends |= {end: -1 if end in ends else row for end in _ends(path)}
+    found = {path: next((exact[end] for end in _ends(path) if end in exact), ends.get(path, -1)) for path in ours}
+    missing = [path for path, row in found.items() if row < 0]
+    if missing and (not some or len(missing) == len(found)):
+        raise FerVitError(
+            f"Expected all images in {where}, but {len(missing):,} of {len(found):,} are not there, for example "
+            f"{short(missing[0])}. Is it about the same photos?"
+        )
+    if len({*found.values()} - {-1}) < len(found) - len(missing):
+        raise FerVitError(f"Two images match one row of {where}. Name each by enough of its path to tell them apart.")
+    return np.array([found[path] for path in ours])
+
+
+def _ends(path: str) -> list[str]:
+    parts = path.replace("\\", "/").split("/")
+    return ["/".join(parts[start:]) for start in range(len(parts))]

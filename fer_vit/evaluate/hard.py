@@ -1,0 +1,176 @@
+"""How a model bears what real photos do to faces: covered, turned, blurred, small, landmarks wrong or missing.
+
+Every image is changed and then goes the way of `fer-vit predict --face crop`: the detector looks at the changed image,
+and what it finds is what the model gets.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.face.detect import CROP_SCORE, Detector, Face, YuNet
+from fer_vit.face.image import decode_image
+from fer_vit.face.regions import region_boxes
+from fer_vit.geometry import TEMPLATE, Array, Image
+from fer_vit.intervals import mean_intervals
+from fer_vit.predict.photos import PhotoDataset, photo_loader
+from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.processes import cores
+
+EYES, MOUTH = ("right_eye", "left_eye"), ("mouth",)
+AS_THEY_ARE, MOST_TURNED = "as they are", "heads turned most"
+TURNED = 0.1
+"""Part of the faces that count as turned heads."""
+SIDE = 48
+"""Blur and shifts of landmarks are those of images with so many pixels on the longer side, whatever theirs."""
+
+Change = Callable[[Image, Array], Image]
+"""Changes an image, given its landmarks (5, 2)."""
+
+
+class Shifted(NamedTuple):
+    """A detector whose landmarks are all wrong, each by the same distance in a direction of its own.
+
+    `part` is the distance as a part of the image's longer side.
+    """
+
+    detector: Detector
+    part: float
+
+    def __call__(self, image: Image) -> list[Face]:
+        """Returns the faces of an image, the same for the same image."""
+        angle = np.random.default_rng(zlib.crc32(image.tobytes())).uniform(0, 2 * np.pi, 5)
+        step = self.part * max(image.shape[:2]) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        return [face._replace(landmarks=face.landmarks + step) for face in self.detector(image)]
+
+
+def blind(image: Image) -> list[Face]:
+    """A detector that finds nothing."""
+    return []
+
+
+def same(image: Image, landmarks: Array) -> Image:
+    """Returns the image."""
+    return image
+
+
+def cover(image: Image, landmarks: Array, regions: tuple[str, ...]) -> Image:
+    """Fills the smallest rectangle around some regions with the image's mean colour."""
+    boxes = region_boxes(landmarks, regions)
+    size = np.array(image.shape[1::-1])
+    left, top = np.clip(np.floor(boxes[:, :2].min(0)), 0, size).astype(int)
+    right, bottom = np.clip(np.ceil(boxes[:, 2:].max(0)), 0, size).astype(int)
+    image = image.copy()
+    image[top:bottom, left:right] = image.mean((0, 1)).round()
+    return image
+
+
+def turn(image: Image, landmarks: Array, degrees: float) -> Image:
+    """Turns an image about its middle, counter-clockwise; the border is repeated."""
+    height, width = image.shape[:2]
+    matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
+    return np.asarray(cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REPLICATE), np.uint8)
+
+
+def blur(image: Image, landmarks: Array, sigma: float) -> Image:
+    """Blurs an image by a Gaussian of `sigma` pixels of `SIDE`."""
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma * max(image.shape[:2]) / SIDE), np.uint8)
+
+
+def shrink(image: Image, landmarks: Array, side: int) -> Image:
+    """Makes an image's longer side `side` pixels long."""
+    scale = side / max(image.shape[:2])
+    height, width = (max(1, round(length * scale)) for length in image.shape[:2])
+    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def trials(detector: Detector) -> dict[str, tuple[Sequence[Change], Detector]]:
+    """Returns every trial by name: changes, over which the result is averaged, and the detector that looks at them."""
+    return {
+        AS_THEY_ARE: ([same], detector),
+        "eyes covered": ([partial(cover, regions=EYES)], detector),
+        "mouth covered": ([partial(cover, regions=MOUTH)], detector),
+        "turned by 15 degrees": ([partial(turn, degrees=15), partial(turn, degrees=-15)], detector),
+        "turned by 30 degrees": ([partial(turn, degrees=30), partial(turn, degrees=-30)], detector),
+        "blurred (sigma 1.5 px)": ([partial(blur, sigma=1.5)], detector),
+        "24 px": ([partial(shrink, side=24)], detector),
+        "landmarks 2 px off": ([same], Shifted(detector, 2 / SIDE)),
+        "landmarks 4 px off": ([same], Shifted(detector, 4 / SIDE)),
+        "no landmarks": ([same], blind),
+    }
+
+
+@dataclass(eq=False)
+class Changed(Sequence[Image]):
+    """The images of a manifest, changed when they are read. Unknown landmarks are taken to be an average face's."""
+
+    rows: Manifest
+    landmarks: Array
+    change: Change
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        image, points = decode_image(self.rows.image_bytes(row)), self.landmarks[row]
+        usual = np.array(TEMPLATE) * image.shape[1::-1]
+        return self.change(image, points if np.isfinite(points).all() else usual)
+
+
+def yaw(landmarks: Array) -> Array:
+    """Says how far heads are turned aside: the nose's distance from the middle of the eyes along their line, in eye
+    distances; (N, 5, 2) -> (N,).
+    """
+    right, left, nose = landmarks[:, 0], landmarks[:, 1], landmarks[:, 2]
+    line = left - right
+    aside: Array = np.abs(((nose - (right + left) / 2) * line).sum(1)) / (line**2).sum(1)
+    return aside
+
+
+def hard_faces(
+    model: Recognizer, rows: Manifest, truth: NDArray[np.int64], only: Sequence[str] = ()
+) -> dict[str, Array]:
+    """Returns how often the model is right about each face (N,) by trial; NaN for a face that is not part of one.
+
+    Args:
+        model: The model.
+        rows: Images, each the crop of one face. The most turned heads are known where they have landmarks.
+        truth: Index of the true label among the model's (N,).
+        only: Names of trials; all when empty.
+    """
+    landmarks = rows.landmarks()
+    found: dict[str, Array] = {}
+    chosen = {name: trial for name, trial in trials(YuNet(min_score=CROP_SCORE)).items() if name in (only or (name,))}
+    for name, (changes, detector) in tqdm(chosen.items(), desc="hard faces", disable=None, leave=False):
+        guesses = [predicted(model, Changed(rows, landmarks, change), detector) for change in changes]
+        found[name] = (np.array(guesses) == truth).mean(0)
+        if name == AS_THEY_ARE and np.isfinite(aside := yaw(landmarks)).any():
+            most = np.nanquantile(aside, 1 - TURNED)
+            found[MOST_TURNED] = np.where(aside >= most, found[name], np.nan)
+    return found
+
+
+def predicted(model: Recognizer, images: Sequence[Image], detector: Detector) -> NDArray[np.int64]:
+    """Returns the index of the label that each image, a crop of one face, gets."""
+    dataset = PhotoDataset(images, model.crop_spec, "crop", detector)
+    batches = (batch.ready(model.device) for _, batch in photo_loader(dataset, CHUNK, cores() - 1) if batch)
+    return np.array([np.argmax(face) for batch in batches for face in model.probabilities(batch)])
+
+
+def hard_results(hits: dict[str, Array], units: NDArray[np.int64] | None = None) -> dict[str, dict[str, Any]]:
+    """Returns by trial the number of faces, the accuracy, and the difference from the same faces as they are."""
+    values = np.column_stack([*hits.values(), *(hit - hits[AS_THEY_ARE] for hit in hits.values())])
+    means = mean_intervals(values, units)
+    return {
+        name: {"faces": accuracy["faces"], "accuracy": accuracy}
+        | ({} if name in (AS_THEY_ARE, MOST_TURNED) else {"difference": difference})
+        for name, accuracy, difference in zip(hits, means[: len(hits)], means[len(hits) :], strict=True)
+    }

@@ -1,0 +1,209 @@
+"""Writes an evaluation: the results as JSON, as Markdown, and as one page with the faces behind them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pil
+
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate.faces import Faces
+from fer_vit.evaluate.groups import FEW, FOUND
+from fer_vit.evaluate.scores import confusion_matrix, face_losses, suspected
+from fer_vit.geometry import Array
+from fer_vit.intervals import Interval
+from fer_vit.report.charts import calibration_figure, intervals_figure
+from fer_vit.report.draw import printable
+from fer_vit.report.evaluation import Card, Section, write_evaluation
+from fer_vit.report.table import markdown
+
+FILES = ("results.json", "results.md", "index.html")
+"""The page comes last, when all else exists."""
+PICTURES = 500
+"""The page shows no more faces, so that it opens quickly; it says how many it leaves out."""
+SIDE = 96
+"""Longer side of their pictures in pixels."""
+NOTHING = "-"
+
+
+def write_results(folder: Path, facts: dict[str, str], results: dict[str, Any], faces: Faces, theirs: Array) -> str:
+    """Writes `FILES` to a new folder and returns the Markdown.
+
+    Args:
+        folder: The folder.
+        facts: What was evaluated.
+        results: What was found; `all` is about all faces.
+        faces: Faces with predictions.
+        theirs: What a second model says of them (N, C); rows of NaN without one.
+    """
+    folder.mkdir()
+    counts = {"faces": len(faces.paths), "persons" if "person" in faces.columns else "photos": len(set(faces.units))}
+    shown = facts | {name: f"{count:,}" for name, count in counts.items()}
+    parts = sections(results, faces)
+    page = folder / "index.html"
+    if faces.shares is None:
+        write_evaluation(page, shown, parts)
+    else:
+        confusion = confusion_matrix(faces.probabilities, faces.shares)
+        wrong = suspected(faces.probabilities, faces.shares)
+        write_evaluation(page, shown, parts, faces.labels, confusion.tolist(), *cards(faces, theirs, wrong))
+        text = "Rows: the label. Columns: the prediction."
+        parts.append(Section("Confusion", text, confusion_table(confusion, faces.labels)))
+        truth = faces.shares.argmax(1)
+        results["labels"], results["confusion"] = faces.labels, confusion.tolist()
+        results["likely wrong labels"] = [
+            {"path": faces.paths[row], "label": faces.labels[truth[row]], "better": faces.labels[better]}
+            for row, better in wrong.tolist()
+        ]
+    head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in shown.items())
+    tables = "\n".join(f"## {part.title}\n\n{part.text}\n\n{markdown(part.rows)}" for part in parts)
+    text = f"# Evaluation\n\n{head}\n\n{tables}".replace("\n\n\n", "\n")
+    (folder / "results.md").write_text(text, encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps({**facts, **counts, **results}, indent=2) + "\n", encoding="utf-8")
+    return text
+
+
+def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
+    """Returns the tables of an evaluation."""
+    rows = {"all faces": results["all"]}
+    text = "In brackets: 95 % intervals by bootstrap over persons, else photos."
+    if "without twins" in results:
+        rows["without twins"] = results["without twins"]
+    if "comparison" in results:
+        found = results["comparison"]
+        rows |= {"the other model": found["other"], "difference": found["difference"]}
+        text += (
+            f" Difference: the model minus the other, on the same {found['faces']:,} faces. Only the model is right on "
+            f"{found['McNemar']['first']:,}, only the other on {found['McNemar']['second']:,}; McNemar's exact test: "
+            f"p = {found['McNemar']['p']:.2g}."
+        )
+    groups = [group_section(column, one) for column, one in results.get("by", {}).items()]
+    if faces.shares is None:
+        return [Section("Scores", text, score_table("", rows)), *groups]
+    if results["all"]["agreement with a tagger"]["mean"] is not None:
+        text += (
+            " A tagger is drawn by the shares of the votes: where rare votes were dropped, as in FERPlus' rules, people "
+            "agree less."
+        )
+    text += " Calibration errors come out too large where faces are few; their intervals may lie above them."
+    calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.right))
+    classes = class_table(results["all"], confusion_matrix(faces.probabilities, faces.shares), faces.labels)
+    parts = [
+        Section("Scores", text, score_table("", rows), calibration),
+        Section("By expression", "", classes),
+        *groups,
+    ]
+    if "hard" in results:
+        text = (
+            "Every image is changed, and its face and landmarks are found again. Difference: from the same faces as "
+            "they are. Turns are the mean of both directions."
+        )
+        hard = results["hard"]
+        parts.append(Section("Hard faces", text, score_table("images", hard), chart(hard, "accuracy")))
+    return parts
+
+
+def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Returns a row for each set of faces, a column for what one of them has; recalls have a table of their own."""
+    known = dict.fromkeys(name for row in rows.values() for name, one in row.items() if cell(one) != NOTHING)
+    names = [name for name in known if not name.startswith("recall of ")]
+    cells = [
+        [title, *(cell(row.get(name), name == "cross-entropy", "difference" in (name, title)) for name in names)]
+        for title, row in rows.items()
+    ]
+    return [[head, *names], *cells]
+
+
+def cell(one: Interval | float | str | None, loss: bool = False, signed: bool = False) -> str:
+    """Formats a result, a percentage unless it is a loss; a number of faces or a p-value; or text."""
+    if isinstance(one, int | float):
+        return f"{one:,}" if isinstance(one, int) else f"{one:.2g}"
+    if one is None or isinstance(one, str) or one["mean"] is None:
+        return one if isinstance(one, str) else NOTHING
+    form = ("+" if signed else "") + (".3f" if loss else ".1%")
+    spread = "" if one["low"] is None else f" ({one['low']:{form}} to {one['high']:{form}})"
+    return f"{one['mean']:{form}}{spread}"
+
+
+def class_table(scores: Mapping[str, Interval], confusion: NDArray[np.int64], labels: Sequence[str]) -> list[list[str]]:
+    """Returns a row for each expression: its faces, recall and precision."""
+    rows: dict[str, dict[str, Any]] = {}
+    for index, label in enumerate(labels):
+        guesses = confusion[:, index].sum()
+        precision = f"{confusion[index, index] / guesses:.1%}" if guesses else "never predicted"
+        faces, recall = int(confusion[index].sum()), scores[f"recall of {label}"]
+        rows[label] = {"faces": faces, "recall": recall, "precision": precision}
+    return score_table("expression", rows)
+
+
+def confusion_table(confusion: NDArray[np.int64], labels: Sequence[str]) -> list[list[str]]:
+    """Returns the rows of a confusion matrix."""
+    return [["", *labels], *([label, *map(str, row)] for label, row in zip(labels, confusion, strict=True))]
+
+
+def group_section(column: str, found: Mapping[str, Any]) -> Section:
+    """Returns the table of the groups that a column makes."""
+    groups, text = found["groups"], ""
+    if "gap" in found:
+        text = (
+            f"Worst: {found['worst']}, best: {found['best']}, gap in accuracy: {cell(found['gap'])}. Difference: from "
+            "the accuracy of all others; p by Fisher's exact test (where several faces are of one person, by the "
+            "bootstrap over persons), corrected for the number of groups by Holm. "
+        )
+    if found["few"]:
+        few = ", ".join(f"{name} ({size})" for name, size in found["few"].items())
+        text += f"Too few to say, under {FEW}: {few}. "
+    if found["unknown"]:
+        text += f"Without a value: {found['unknown']:,} faces."
+    measure = "accuracy" if any("accuracy" in one for one in groups.values()) else FOUND
+    return Section(f"By {column}", text, score_table(column, groups), chart(groups, measure))
+
+
+def chart(rows: Mapping[str, Mapping[str, Any]], measure: str) -> Pil.Image | None:
+    """Draws one measure of some sets of faces."""
+    found = {printable(name): one[measure] for name, one in rows.items()}
+    return Pil.fromarray(intervals_figure(found, measure)) if found else None
+
+
+def cards(faces: Faces, theirs: Array, wrong: NDArray[np.int64]) -> tuple[list[Card], int]:
+    """Returns the faces to look at, those with the greatest loss first, and how many are left out.
+
+    `theirs` (N, C) is what a second model says, `wrong` (M, 2) what `suspected` returned.
+    """
+    assert faces.shares is not None
+    guess, truth = faces.probabilities.argmax(1), faces.shares.argmax(1)
+    other = np.where(np.isnan(theirs[:, 0]), guess, np.nan_to_num(theirs).argmax(1))
+    better = dict(wrong.tolist())
+    loss = face_losses(faces.probabilities, faces.shares)
+    shown = np.flatnonzero((guess != truth) | (guess != other) | np.isin(np.arange(len(guess)), wrong[:, 0]))
+    shown = shown[np.argsort(-loss[shown], kind="stable")]
+    found = []
+    for row in shown[:PICTURES].tolist():
+        kinds = {"mistake": guess[row] != truth[row], "label": row in better, "differ": guess[row] != other[row]}
+        lines = [f"perhaps {faces.labels[better[row]]}"] if row in better else []
+        lines += [f"the other: {faces.labels[other[row]]}"] if kinds["differ"] else []
+        found.append(
+            Card(
+                thumbnail(faces, row),
+                str(faces.paths[row]),
+                int(truth[row]),
+                int(guess[row]),
+                float(faces.probabilities[row].max()),
+                [kind for kind, its in kinds.items() if its],
+                lines,
+            )
+        )
+    return found, max(0, len(shown) - PICTURES)
+
+
+def thumbnail(faces: Faces, row: int) -> Pil.Image | None:
+    """Returns a small picture of a face; None when its image cannot be read."""
+    try:
+        picture = Pil.fromarray(faces.picture(int(faces.rows[row])))
+    except FerVitError:
+        return None
+    picture.thumbnail((SIDE, SIDE))
+    return picture

@@ -1,0 +1,195 @@
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score
+
+from fer_vit import intervals
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest
+from fer_vit.evaluate import writer
+from fer_vit.face.image import encode_png
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.report.table import read_table
+from fer_vit.sources.drawing import draw_face
+from fer_vit.store.folder import save_network
+from tests.helpers.commands import fails, main
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "RESAMPLES", 100)
+
+
+@pytest.fixture(scope="module")
+def tables(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of predictions for the val photos, the truth beside them, and the ages of these people."""
+    folder = tmp_path_factory.mktemp("tables")
+    words = ["--face=crop", "--detector=none", "--workers=0", f"--checkpoint={checkpoint}"]
+    main(["predict", str(drawn / "faces" / "val"), *words, f"--output={folder / 'p.csv'}"])
+    rows = Manifest.read(drawn / "faces.parquet").split("val")
+    names = [rows.name(row) for row in range(len(rows))]
+    lines = [f"{name},{name.split('/')[1]}" for name in names]
+    (folder / "truth.csv").write_text("\n".join(["path,label", *lines]))
+    ages = [f"{name},{'old' if row % 2 else 'young'}" for row, name in enumerate(names)]
+    (folder / "ages.csv").write_text("\n".join(["path,age", *ages[:-1], f"{names[-1]},baby"]))
+    return folder
+
+
+def evaluated(output: Path, *words: object) -> dict[str, Any]:
+    main(["evaluate", *map(str, words), "--output", str(output)])
+    return json.loads((output / "results.json").read_text())
+
+
+def test_a_model_on_a_manifest(
+    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, words = drawn / "faces.parquet", ["--checkpoint", checkpoint]
+    found = evaluated(tmp_path / "e", data, *words, "--by", "source", "age", "--columns", tables / "ages.csv")
+    assert (found["data"], found["model"], found["split"]) == (str(data), str(checkpoint), "val")
+    count = found["faces"]
+    confusion = np.array(found["confusion"])
+    assert confusion.sum() == count == found["photos"]
+    accuracy = found["all"]["accuracy"]
+    assert accuracy["mean"] == pytest.approx(confusion.trace() / count)
+    assert accuracy["low"] <= accuracy["mean"] <= accuracy["high"]
+    assert found["by"]["source"] == {"groups": {}, "few": {"drawn": 26}, "unknown": 0}
+    assert found["by"]["age"]["few"] == {"baby": 1, "old": 12, "young": 13}
+    page = (tmp_path / "e" / "index.html").read_text("utf-8")
+    assert page.count('<figure class="card"') == page.count("<img src=") - 1  # the chart of calibration
+    assert "Too few to say, under 30: baby (1), old (12), young (13)." in page
+    assert len(re.findall('data-kinds="mistake', page)) == count - confusion.trace()
+    out, text = capsys.readouterr().out, (tmp_path / "e" / "results.md").read_text()
+    assert text in out
+    assert "| all faces | 100.0%" in text
+    # The other split is another result; nothing else lies in the folder.
+    assert evaluated(tmp_path / "t", data, *words, "--split", "test")["split"] == "test"
+    assert {path.name for path in (tmp_path / "t").iterdir()} == set(writer.FILES)
+
+
+def test_a_table_beside_labels(drawn: Path, tables: Path, tmp_path: Path) -> None:
+    found = evaluated(tmp_path / "a", tables / "p.csv", "--labels", tables / "truth.csv")
+    table = read_table(tables / "p.csv")
+    truth = [Path(path).parent.name for path in table["path"]]
+    assert found["all"]["accuracy"]["mean"] == pytest.approx(accuracy_score(truth, table["label"]))
+    again = evaluated(tmp_path / "b", tables / "p.csv", "--labels", drawn / "faces.parquet", "--by", "source")
+    assert again["all"] == found["all"]
+    assert again["confusion"] == found["confusion"]
+    assert sorted(one["path"] for one in found["likely wrong labels"]) == sorted(
+        one["path"] for one in again["likely wrong labels"]
+    )
+
+
+def test_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
+    found = evaluated(tmp_path / "e", tables / "p.csv", "--columns", tables / "ages.csv", "--by", "age", "status")
+    table = read_table(tables / "p.csv")
+    shares = Counter(table["label"].tolist())
+    for label, count in shares.items():
+        assert found["all"][label]["mean"] == pytest.approx(count / len(table["path"]))
+    assert found["all"]["face found"]["mean"] == 1
+    assert found["all"]["confidence"]["mean"] == pytest.approx(table["confidence"].astype(float).mean())
+    assert "accuracy" not in found["all"]
+    assert "confusion" not in found
+    assert "<script" not in (tmp_path / "e" / "index.html").read_text("utf-8")
+
+
+def test_a_model_against_another_and_against_itself(
+    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path
+) -> None:
+    data, words = drawn / "faces.parquet", ["--checkpoint", checkpoint]
+    labels = Manifest.read(data).names
+    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=(), tokens="patch")
+    save_network(RegionViT(config, labels[::-1]).eval(), tmp_path / "other")
+    found = evaluated(tmp_path / "a", data, *words, "--against", tmp_path / "other")
+    second = evaluated(tmp_path / "b", data, "--checkpoint", tmp_path / "other", "--against", checkpoint)
+    assert found["comparison"]["other"]["accuracy"]["mean"] == pytest.approx(second["all"]["accuracy"]["mean"])
+    difference, reverse = (one["comparison"]["difference"]["accuracy"] for one in (found, second))
+    assert difference["mean"] == pytest.approx(found["all"]["accuracy"]["mean"] - second["all"]["accuracy"]["mean"])
+    assert (difference["low"], difference["high"]) == pytest.approx((-reverse["high"], -reverse["low"]))
+    ours, theirs = found["comparison"]["McNemar"], second["comparison"]["McNemar"]
+    assert (ours["first"], ours["second"], ours["p"]) == (theirs["second"], theirs["first"], theirs["p"])
+    assert "where the two differ" in (tmp_path / "a" / "index.html").read_text("utf-8")
+    alone = evaluated(tmp_path / "c", tables / "p.csv", "--labels", data, "--against", tables / "p.csv")["comparison"]
+    assert alone["McNemar"] == {"first": 0, "second": 0, "p": 1}
+    assert {one["mean"] for name, one in alone["difference"].items() if "tagger" not in name} <= {0, None}
+
+
+def test_twins_and_unreadable_pictures(tables: Path, tmp_path: Path) -> None:
+    text = (tables / "p.csv").read_text().replace("/val/", "/gone/val/")
+    (tmp_path / "p.csv").write_text(text)
+    lines = (tables / "truth.csv").read_text().splitlines()
+    twins = ["path,label,twin", *(f"{line},{number < 5}" for number, line in enumerate(lines[1:]))]
+    (tmp_path / "t.csv").write_text("\n".join(twins))
+    found = evaluated(tmp_path / "e", tmp_path / "p.csv", "--labels", tmp_path / "t.csv")
+    assert found["without twins"]["accuracy"]["faces"] == found["faces"] - 5
+    assert '<figure class="card"' in (tmp_path / "e" / "index.html").read_text("utf-8")
+
+
+def test_the_page_shows_no_more_than_its_limit(
+    drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PICTURES", 3)
+    evaluated(tmp_path / "e", drawn / "faces.parquet", "--checkpoint", checkpoint)
+    page = (tmp_path / "e" / "index.html").read_text("utf-8")
+    assert page.count('<figure class="card"') == 3
+    assert re.search(r"\d+ more with a smaller loss are not shown", page)
+
+
+@pytest.mark.slow
+def test_hard_faces(drawn: Path, checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
+    found = evaluated(tmp_path / "e", drawn / "faces.parquet", "--checkpoint", checkpoint, "--hard")
+    assert found["hard"]["eyes covered"]["faces"] == found["faces"]
+    assert found["hard"]["eyes covered"]["difference"]["low"] is not None
+    assert "<h2>Hard faces</h2>" in (tmp_path / "e" / "index.html").read_text("utf-8")
+
+
+def test_what_cannot_be_evaluated_is_said_and_nothing_is_written(
+    drawn: Path, checkpoint: Path, tables: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "results.md").touch()
+    (tmp_path / "short.csv").write_text("\n".join((tables / "p.csv").read_text().splitlines()[:-1]))
+    table, labels = tables / "p.csv", ("--labels", tables / "truth.csv")
+    head = table.read_text().splitlines()[0]
+    (tmp_path / "none.csv").write_text(f"{head}\na.png,no face{',' * (head.count(',') - 1)}\n")
+    data = encode_png(draw_face("anger", 0, 32)[0])
+    write_manifest(tmp_path / "bored.parquet", Reading(("bored",), [Row(data, "a", "val", "bored")]), "drawn")
+    write_manifest(tmp_path / "bare.parquet", Reading(("anger",), [Row(data, "a", "val")]), "drawn")
+    model = ("--checkpoint", checkpoint)
+    for words, reason in (
+        ((table, "--output", tmp_path / "old"), "exists already"),
+        ((table, "--output", table, "--overwrite"), "Cannot write"),
+        ((tmp_path / "gone.parquet",), "No manifest at"),
+        ((tmp_path / "gone.csv",), "cannot be read (No such file"),
+        ((tmp_path / "bored.parquet", *model), "has the label `bored`"),
+        ((tmp_path / "bare.parquet", *model, "--hard"), "need labels"),
+        ((tmp_path / "none.csv",), "No image has a face"),
+        ((tmp_path / "short.csv", *labels), "1 of 26 are not there"),
+        ((table, "--labels", seven), "14 of 14 are not there"),
+        ((table, *labels, "--against", tmp_path / "none.csv"), "Is it about the same photos?"),
+        ((table, *labels, "--against", checkpoint), "a model needs images"),
+        ((table, *labels, "--hard"), "needs images"),
+        ((table, *labels, *model), "`--checkpoint` is for manifests"),
+        ((table, "--by", "age"), "There is no column `age`"),
+        ((table, "--columns", tables / "p.csv", "--by", "age"), "There is no column `age`"),
+        ((drawn / "faces.parquet", *labels, *model), "`--labels` is for a table"),
+    ):
+        output = () if "--output" in words else ("--output", tmp_path / "new")
+        line = fails(capsys, "evaluate", *words, *output)
+        assert reason in line
+    assert not (tmp_path / "new").exists()
+    assert {path.name for path in (tmp_path / "old").iterdir()} == {"results.md"}
+
+
+def test_results_are_replaced_when_asked_and_nothing_else(tables: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    evaluated(tmp_path, tables / "p.csv")
+    evaluated(tmp_path, tables / "p.csv", "--labels", tables / "truth.csv", "--overwrite")
+    assert "confusion" in json.loads((tmp_path / "results.json").read_text())
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", *writer.FILES}

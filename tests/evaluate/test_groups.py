@@ -1,0 +1,130 @@
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy.stats import fisher_exact
+
+from fer_vit import intervals
+from fer_vit.evaluate.faces import Faces
+from fer_vit.evaluate.groups import FEW, by_group, described, group_tests, holm, overview
+from fer_vit.report.table import as_objects
+
+
+def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> Faces:
+    """Faces of two classes that a model is right about or not, all of class 0."""
+    count = len(right)
+    return Faces(
+        labels=["a", "b"],
+        paths=as_objects([f"{row}.png" for row in range(count)]),
+        probabilities=np.where(right[:, None], [0.8, 0.2], [0.3, 0.7]),
+        found=np.ones(count, bool),
+        shares=np.tile([1.0, 0.0], (count, 1)) if labelled else None,
+        columns={name: as_objects(list(values)) for name, values in columns.items()},
+        rows=np.arange(count),
+        picture=lambda row: np.zeros((4, 4, 3), np.uint8),
+    )
+
+
+def test_groups_are_compared_with_all_others() -> None:
+    rng = np.random.default_rng(0)
+    age = np.repeat(["old", "young", "middle"], [100, 200, 150])
+    right = rng.random(450) < np.where(age == "old", 0.6, 0.9)
+    found = by_group(faces(right, age=[*age[:-3], None, "baby", ""]), "age")
+    assert list(found["groups"]) == ["middle", "old", "young"]
+    assert found["few"] == {"baby": 1}
+    assert found["unknown"] == 2
+    old, middle = right[:100], right[300:447]
+    assert found["groups"]["old"]["faces"] == 100
+    assert found["groups"]["old"]["accuracy"]["mean"] == pytest.approx(old.mean())
+    others = np.append(right[100:447], right[448])
+    assert found["groups"]["old"]["difference"]["mean"] == pytest.approx(old.mean() - others.mean())
+    p = []
+    for name in ("middle", "old", "young"):
+        inside = np.append(age[:447] == name, False)
+        part = np.append(right[:447], right[448])
+        cells = [[(part & side).sum(), (~part & side).sum()] for side in (inside, ~inside)]
+        p.append(fisher_exact(cells).pvalue)
+    assert [found["groups"][name]["p"] for name in ("middle", "old", "young")] == pytest.approx(holm(p))
+    assert found["worst"] == "old"
+    means = {name: one["accuracy"]["mean"] for name, one in found["groups"].items()}
+    assert found["best"] == max(means, key=means.__getitem__)
+    assert found["gap"]["mean"] == pytest.approx(max(means.values()) - min(means.values()))
+    best = middle if found["best"] == "middle" else right[100:300]
+    error = np.sqrt(sum(part.mean() * (1 - part.mean()) / len(part) for part in (old, best)))
+    assert found["gap"]["high"] - found["gap"]["low"] == pytest.approx(2 * 1.96 * error, rel=0.15)
+
+
+def test_two_groups_are_one_test() -> None:
+    right = np.random.default_rng(0).random(200) < np.repeat([0.8, 0.7], 100)
+    found = by_group(faces(right, side=["left"] * 100 + ["right"] * 100), "side")
+    cells = [[part.sum(), (~part).sum()] for part in (right[:100], right[100:])]
+    assert found["groups"]["left"]["p"] == found["groups"]["right"]["p"] == pytest.approx(fisher_exact(cells).pvalue)
+
+
+def test_small_and_single_groups() -> None:
+    right = np.ones(FEW + 1, bool)
+    found = by_group(faces(right, who=["a"] * FEW + ["b"]), "who")
+    assert (list(found["groups"]), found["few"]) == (["a"], {"b": 1})
+    assert found["groups"]["a"]["p"] == 1
+    assert found["gap"]["mean"] == 0
+    alone = by_group(faces(right, who=["a"] * (FEW + 1)), "who")
+    assert "gap" not in alone
+    none = by_group(faces(right, who=[None] * (FEW + 1)), "who")
+    assert (none["groups"], none["few"], none["unknown"]) == ({}, {}, FEW + 1)
+    # As many faces, but of a few persons: too few to say.
+    persons = by_group(faces(right, who=["a"] * FEW + ["b"], person=[row % 5 for row in range(FEW + 1)]), "who")
+    assert persons["groups"] == {}
+
+
+def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "RESAMPLES", 200)
+    rng = np.random.default_rng(0)
+    person = np.repeat(np.arange(80), 10)
+    member = np.column_stack([person < 40, person >= 40]).astype(float)
+    ours, exact = [], []
+    for _ in range(60):  # no group is better, but the model is right about most faces of a person or about few
+        right = rng.random(800) < np.repeat(rng.choice([0.4, 0.95], 80), 10)
+        ours.append(group_tests(faces(right, person=person), member)[1][0])
+        exact.append(group_tests(faces(right), member)[1][0])
+    assert np.mean(np.array(exact) < 0.05) > 0.15
+    assert np.mean(np.array(ours) < 0.05) < 0.12
+
+
+def test_holm_against_its_definition() -> None:
+    p = np.random.default_rng(0).random(12) ** 3
+    for level in (0.01, 0.05, 0.2):
+        rejected = np.zeros(12, bool)
+        for step, index in enumerate(np.argsort(p)):
+            if p[index] > level / (12 - step):
+                break
+            rejected[index] = True
+        assert ((np.array(holm(p.tolist())) <= level) == rejected).all()
+    assert holm([0.04]) == [0.04]
+
+
+def test_without_labels_there_are_shares_of_expressions() -> None:
+    right = np.arange(100) < 70
+    some = faces(right, labelled=False, who=["x"] * 50 + ["y"] * 50)
+    some.probabilities[0] = np.nan
+    some.found[0] = False
+    found = by_group(some, "who")["groups"]["x"]
+    assert found["face found"]["mean"] == pytest.approx(0.98)
+    assert (found["a"]["mean"], found["b"]["mean"]) == (1, 0)
+    assert found["confidence"]["mean"] == pytest.approx(0.8)
+    assert found["confidence"]["faces"] == 49
+    assert "p" not in found
+
+
+def test_a_photo_counts_once_however_many_its_faces() -> None:
+    some = faces(np.ones(4, bool), labelled=False)
+    some.paths[:3] = "crowd.png"
+    some.found[3], some.probabilities[3] = False, np.nan
+    assert described(some)["face found"]["mean"] == 0.5
+
+
+@pytest.mark.parametrize("twin", [[True, False, None, False], ["True", "False", None, "false"]])
+def test_faces_without_twins_are_judged_apart(twin: list[object]) -> None:
+    found = overview(faces(np.array([True, True, False, False]), twin=twin))
+    assert found["all"]["accuracy"]["mean"] == 0.5
+    assert found["without twins"]["accuracy"]["mean"] == pytest.approx(1 / 3)
+    assert "without twins" not in overview(faces(np.ones(3, bool)))

@@ -1,0 +1,155 @@
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, log_loss, recall_score
+from sklearn.metrics import confusion_matrix as reference_confusion
+
+from fer_vit.evaluate.scores import compared, confusion_matrix, face_sums, mcnemar, scored, scores, suspected
+from fer_vit.intervals import RESAMPLES
+
+LABELS = ("a", "b", "c", "d")
+
+
+def drawn(faces: int = 200, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, classes, faces)
+    logits = rng.normal(size=(faces, classes)) + 1.5 * np.eye(classes)[truth]
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return probabilities, np.eye(classes)[truth]
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("classes", [(0, 1, 2, 3), (0, 2, 3), (1,)])
+def test_scores_are_scikit_learns(classes: tuple[int, ...]) -> None:
+    probabilities, shares = drawn()
+    keep = np.isin(shares.argmax(1), classes)
+    probabilities, shares = probabilities[keep], shares[keep]
+    truth, guess = shares.argmax(1), probabilities.argmax(1)
+    found = {name: one["mean"] for name, one in scored(probabilities, shares, LABELS).items()}
+    assert found["accuracy"] == pytest.approx(accuracy_score(truth, guess))
+    assert found["macro F1"] == pytest.approx(f1_score(truth, guess, average="macro"))
+    assert found["UAR"] == pytest.approx(balanced_accuracy_score(truth, guess))
+    assert found["cross-entropy"] == pytest.approx(log_loss(truth, probabilities, labels=range(4)))
+    recalls = recall_score(truth, guess, labels=range(4), average=None, zero_division=0)
+    for index, label in enumerate(LABELS):
+        expected = pytest.approx(recalls[index]) if index in classes else None
+        assert found[f"recall of {label}"] == expected
+    assert (confusion_matrix(probabilities, shares) == reference_confusion(truth, guess, labels=range(4))).all()
+
+
+def test_calibration_error_against_its_definition() -> None:
+    probabilities, shares = drawn()
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == shares.argmax(1)
+    error = 0.0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            error += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
+    assert scored(probabilities, shares, LABELS)["calibration error"]["mean"] == pytest.approx(error)
+
+
+def test_votes_are_those_of_a_tagger_drawn_by_their_shares() -> None:
+    probabilities, _ = drawn()
+    shares = np.random.default_rng(1).dirichlet(np.ones(4), 200)
+    found = scored(probabilities, shares, LABELS)
+    rng = np.random.default_rng(2)
+    taggers = np.array([rng.choice(4, 2000, p=share) for share in shares])
+    agree = (taggers == probabilities.argmax(1)[:, None]).mean()
+    among = (taggers[:, ::2] == taggers[:, 1::2]).mean()
+    assert found["agreement with a tagger"]["mean"] == pytest.approx(agree, abs=0.005)
+    assert found["agreement of two taggers"]["mean"] == pytest.approx(among, abs=0.005)
+    entropy = -(shares * np.log(probabilities)).sum(1).mean()
+    assert found["cross-entropy"]["mean"] == pytest.approx(entropy)
+    assert scored(probabilities, np.eye(4)[shares.argmax(1)], LABELS)["agreement with a tagger"]["mean"] is None
+
+
+def test_intervals_are_those_of_a_slow_bootstrap() -> None:
+    probabilities, shares = drawn()
+    truth, guess = shares.argmax(1), probabilities.argmax(1)
+    found = scored(probabilities, shares, LABELS)
+    rng = np.random.default_rng(3)
+    draws = [rng.integers(0, len(truth), len(truth)) for _ in range(RESAMPLES)]
+    for name, slow in (
+        ("accuracy", accuracy_score),
+        ("macro F1", partial(f1_score, average="macro")),
+        ("UAR", balanced_accuracy_score),
+    ):
+        values = [slow(truth[draw], guess[draw]) for draw in draws[:500]]
+        low, high = np.quantile(values, (0.025, 0.975))
+        assert found[name]["low"] == pytest.approx(low, abs=0.02)
+        assert found[name]["high"] == pytest.approx(high, abs=0.02)
+
+
+def test_intervals_have_the_width_of_a_binomial() -> None:
+    rng = np.random.default_rng(1)
+    truth = rng.integers(0, 2, 1000)
+    guess = np.where(rng.random(1000) < 0.8, truth, 1 - truth)
+    one = scored(np.eye(2)[guess] * 0.5 + 0.25, np.eye(2)[truth], "ab")["accuracy"]
+    assert one["low"] < (truth == guess).mean() < one["high"]
+    assert one["high"] - one["low"] == pytest.approx(2 * 1.96 * np.sqrt(0.8 * 0.2 / 1000), rel=0.1)
+
+
+def test_faces_of_one_person_are_drawn_together() -> None:
+    probabilities, shares = drawn(60)
+    many, persons = np.repeat(probabilities, 9, 0), np.repeat(np.arange(60), 9)
+    whole, apart = scored(probabilities, shares, LABELS), scored(many, np.repeat(shares, 9, 0), LABELS, persons)
+    for name in ("accuracy", "UAR", "calibration error"):  # nine copies of a face say no more than one
+        assert apart[name]["mean"] == pytest.approx(whole[name]["mean"])
+        assert (apart[name]["low"], apart[name]["high"]) == pytest.approx((whole[name]["low"], whole[name]["high"]))
+    assert scored(many[:9], np.repeat(shares, 9, 0)[:9], LABELS, persons[:9])["accuracy"]["low"] is None
+
+
+def test_the_difference_of_two_models_is_paired() -> None:
+    ours, shares = drawn(400)
+    theirs = np.where(np.arange(400)[:, None] < 40, np.roll(ours, 1, 1), ours)  # they differ in a tenth of the faces
+    found = compared(ours, theirs, shares, LABELS)
+    right, also = ours.argmax(1) == shares.argmax(1), theirs.argmax(1) == shares.argmax(1)
+    gain = right.astype(float) - also
+    assert found["accuracy"]["mean"] == pytest.approx(gain.mean())
+    rng = np.random.default_rng(0)
+    means = [gain[rng.integers(0, 400, 400)].mean() for _ in range(2000)]
+    low, high = np.quantile(means, (0.025, 0.975))
+    assert (found["accuracy"]["low"], found["accuracy"]["high"]) == pytest.approx((low, high), abs=0.004)
+    assert compared(ours, ours, shares, LABELS)["UAR"] == {"mean": 0, "low": 0, "high": 0, "faces": 400}
+    alone = (
+        scores(face_sums(ours, shares).sum(0), LABELS)["UAR"] - scores(face_sums(theirs, shares).sum(0), LABELS)["UAR"]
+    )
+    assert found["UAR"]["mean"] == pytest.approx(alone)
+
+
+def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
+    rng = np.random.default_rng(0)
+    right, also = rng.random(300) < 0.8, rng.random(300) < 0.7
+    first, second = (right & ~also).sum(), (also & ~right).sum()
+    assert mcnemar(right, also) == {"first": first, "second": second, "p": binomtest(first, first + second).pvalue}
+    assert mcnemar(right, right)["p"] == 1
+
+
+def test_wrong_labels_are_suspected_and_few_others() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 4, 2000)
+    logits = rng.normal(size=(2000, 4)) + 4 * np.eye(4)[truth]
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    label = truth.copy()
+    wrong = rng.choice(2000, 100, replace=False)
+    label[wrong] = (truth[wrong] + rng.integers(1, 4, 100)) % 4
+    found = suspected(probabilities, np.eye(4)[label])
+    assert np.isin(found[:, 0], wrong).mean() > 0.9
+    assert np.isin(wrong, found[:, 0]).mean() > 0.7
+    assert (found[:, 1] == truth[found[:, 0]]).mean() > 0.9
+    assert np.isin(found[:20, 0], wrong).all()  # the likeliest come first
+
+
+def test_suspected_is_the_confident_joint_of_the_paper() -> None:
+    probabilities, shares = drawn(120)
+    label = shares.argmax(1)
+    threshold = [probabilities[label == k, k].mean() for k in range(4)]
+    expected = set()
+    for face in range(120):
+        likely = [k for k in range(4) if probabilities[face, k] >= threshold[k]]
+        if likely and (best := max(likely, key=lambda k: probabilities[face, k])) != label[face]:
+            expected.add((face, best))
+    assert set(map(tuple, suspected(probabilities, shares).tolist())) == expected
+    assert len(suspected(np.array([[1.0, 0.0]]), np.array([[1.0, 0.0]]))) == 0

@@ -1,0 +1,101 @@
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Page, expect, sync_playwright
+
+from fer_vit.errors import FerVitError
+from fer_vit.report.evaluation import Card, Section, write_evaluation
+
+HOSTILE = """</script><img src=x onerror="document.title='owned'">"""
+LABELS = ("happiness", "anger", HOSTILE)
+CONFUSION = [[5, 2, 0], [1, 7, 0], [0, 1, 0]]
+PICTURE = Image.new("RGB", (48, 48), (200, 90, 40))
+CARDS = [
+    Card(PICTURE, f"val/{HOSTILE}.png", 2, 1, 0.97, ["mistake", "label"], ["perhaps anger"]),
+    Card(PICTURE, "val/Two.png", 0, 1, 0.8, ["mistake"], []),
+    Card(None, "val/three.png", 0, 1, 0.7, ["mistake", "differ"], ["the other: happiness"]),
+    Card(PICTURE, "val/four.png", 1, 0, 0.6, ["mistake"], []),
+    Card(PICTURE, "val/five.png", 1, 1, 0.9, ["differ"], [f"the other: {HOSTILE}"]),
+]
+SECTIONS = [
+    Section("Scores", "In brackets.", [["", "accuracy"], ["all faces", "88.5% (87.3% to 89.5%)"]], PICTURE),
+    Section(f"By {HOSTILE}", HOSTILE, [[HOSTILE, "faces"], [HOSTILE, "30"]]),
+]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "index.html"
+    write_evaluation(path, {"model": HOSTILE}, SECTIONS, LABELS, CONFUSION, CARDS, left_out=1234)
+    return path
+
+
+@pytest.fixture
+def browser(file: Path) -> Iterator[tuple[Page, list[str]]]:
+    """The page in a real browser, and what goes wrong in it."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no browser is here: install chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        opened, wrong = chromium.new_page(), []
+        opened.on("console", lambda message: wrong.append(message.text))
+        opened.on("pageerror", lambda error: wrong.append(str(error)))
+        opened.goto(file.as_uri())
+        yield opened, wrong
+        chromium.close()
+
+
+def test_the_matrix_and_the_gallery_in_a_browser(browser: tuple[Page, list[str]]) -> None:
+    page, wrong = browser
+    names, output = page.locator(".card:visible bdi"), page.locator("output")
+    assert [name.removeprefix("val/") for name in names.all_text_contents()][1:] == ["Two.png", "three.png", "four.png"]
+    assert output.text_content() == "4 of 5 faces"
+    page.get_by_text("likely wrong labels 1").click()
+    assert names.count() == 1
+    assert "perhaps anger" in (page.locator(".card:visible").text_content() or "")
+    page.get_by_text("where the two differ 2").click()
+    assert names.all_text_contents() == ["val/three.png", "val/five.png"]
+    page.get_by_text("mistakes 4").click()
+    # By mouse, then by keyboard: on, another, off.
+    cells = page.locator("button[data-cell]")
+    assert cells.all_text_contents() == ["2", "1", "1"]  # neither zeros nor the diagonal
+    cells.nth(0).click()
+    assert names.all_text_contents() == ["val/Two.png", "val/three.png"]
+    expect(cells.nth(0)).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert names.all_text_contents() == ["val/four.png"]
+    expect(cells.nth(0)).to_have_attribute("aria-pressed", "false")
+    page.keyboard.press("Space")
+    assert names.count() == 4
+    page.get_by_placeholder("contains …").fill("TWO")
+    assert names.all_text_contents() == ["val/Two.png"]
+    assert page.title() == "How good the predictions are"  # no name has run
+    loaded = "images => images.every(image => image.complete && image.naturalWidth > 0)"
+    assert page.locator(".card:visible img").evaluate_all(loaded)
+    boxes = page.locator(".card:visible img").evaluate_all("images => images.map(i => [i.width, i.height])")
+    assert all(width == height > 50 for width, height in boxes)
+    assert wrong == []
+
+
+def test_names_are_text_and_what_is_left_out_is_said(file: Path) -> None:
+    page = file.read_text("utf-8")
+    assert "<img src=x" not in page
+    assert page.count("</script>") == 1
+    assert "1,234 more with a smaller loss are not shown" in page
+    assert re.findall(r'src="(?!data:image/jpeg)', page) == []
+    assert "<td>88.5%<br><small>(87.3% to 89.5%)</small></td>" in page
+
+
+def test_without_labels_there_are_only_tables(tmp_path: Path) -> None:
+    write_evaluation(tmp_path / "index.html", {}, SECTIONS[:1])
+    page = (tmp_path / "index.html").read_text("utf-8")
+    assert "<script" not in page
+    assert "Confusion" not in page
+    with pytest.raises(FerVitError, match="Cannot write the page"):
+        write_evaluation(tmp_path / "gone" / "index.html", {}, SECTIONS[:1])
