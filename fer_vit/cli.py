@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -140,13 +141,16 @@ def run_plain(verb: str, args: list[str]) -> None:
         formatter_class=HelpFormatter,
         exit_on_error=False,
     )
-    lists = {name: kind for name, kind in function.__annotations__.items() if kind in (list[Path], list[str] | None)}
+    several = (list[Path], Sequence[str], list[str] | None)
+    lists = {name: kind for name, kind in function.__annotations__.items() if kind in several}
     for argument in docstring_parser.parse(function.__doc__).params:
         name, text = argument.arg_name, argument.description
         if lists.get(name) == list[Path]:
             parser.add_argument(name, nargs="+", type=Path, help=text)
-        elif name in lists:  # an option with several values, that may be repeated as well
-            parser.add_argument(f"--{name}", nargs="+", action="extend", help=text)
+        elif lists.get(name) == Sequence[str]:
+            parser.add_argument(f"--{name}", nargs="+", default=[], help=text)
+        elif name in lists:  # an option that may be repeated
+            parser.add_argument(f"--{name}", action="append", help=text)
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=set(lists))
     flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
     words = []  # `--max-faces` is accepted as well as `--max_faces`

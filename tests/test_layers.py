@@ -29,6 +29,7 @@ HOMES = {
     },
     "cv2": {
         *(f"face/{name}.py" for name in ("crop", "detect", "image")),
+        "evaluate/hard.py",
         "predict/photos.py",
         "processes.py",
         "sources/drawing.py",

@@ -1,5 +1,6 @@
 """The verb `evaluate`: how good a model or a table of predictions is, for whom, and where it fails."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def evaluate(
     labels: Path | None = None,
     split: Split = "val",
     columns: Path | None = None,
-    by: list[str] | None = None,
+    by: Sequence[str] = (),
     against: str | None = None,
     hard: bool = False,
     output: Path = Path("evaluation"),
@@ -65,9 +66,9 @@ def evaluate(
         check_output(path, overwrite)
     faces, model, rows = read(data, checkpoint, labels, split)
     faces = with_columns(faces, columns) if columns else faces
-    check_options(faces, by or [], against is not None or hard, model is None and hard)
+    check_options(faces, by, against is not None or hard, model is None and hard)
     facts = {"data": str(data)} | ({"model": checkpoint or DEFAULT, "split": split} if rows else {})
-    results = overview(faces, by or [])
+    results = overview(faces, by)
     theirs = np.full_like(faces.probabilities, np.nan)
     if against is not None:
         theirs = aligned(faces, read_other(against, rows, split), against)
@@ -99,7 +100,7 @@ def read(
     return predict_manifest(model, rows, split), model, rows
 
 
-def check_options(faces: Faces, by: list[str], truth: bool, images: bool) -> None:
+def check_options(faces: Faces, by: Sequence[str], truth: bool, images: bool) -> None:
     """Raises FerVitError when a column is not there, or the truth or images that an option needs."""
     if not faces.predicted.any():
         raise FerVitError("No image has a face with a prediction. Name a table with faces.")

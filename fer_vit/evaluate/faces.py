@@ -8,18 +8,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
-from tqdm import tqdm
 
-from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.manifest import Manifest, no_label
-from fer_vit.data.sample import collate
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, short
+from fer_vit.evaluate.labelled import face_batches
 from fer_vit.face.image import decode_image, read_image
 from fer_vit.geometry import Array, Image
 from fer_vit.labels import canonical
-from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import BOX
 from fer_vit.report.table import as_objects, is_table, read_table
 
@@ -92,8 +89,7 @@ def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
             f"Expected faces in the {split} split of {rows.path}, but it is empty. Name another `--split`."
         )
     paths, shares, columns = manifest_truth(rows, model.labels, split)
-    loader = DataLoader(FaceDataset(rows, model.crop_spec), CHUNK, collate_fn=collate)
-    batches = (batch.ready(model.device) for batch in tqdm(loader, unit=" batches", disable=None, leave=False))
+    batches = face_batches(model, rows, range(len(rows)))
     return Faces(
         labels=model.labels,
         paths=paths,

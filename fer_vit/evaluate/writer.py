@@ -85,8 +85,8 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
         return [Section("Scores", text, score_table("", rows)), *groups]
     if results["all"]["agreement with a tagger"]["mean"] is not None:
         text += (
-            " A tagger is drawn by the shares of the votes: where rare votes were dropped, as in FERPlus' rules, people "
-            "agree less."
+            " A tagger is drawn by the shares of the votes; where rare votes were dropped, as in FERPlus, people agree "
+            "less."
         )
     text += " Calibration errors come out too large where faces are few; their intervals may lie above them."
     calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.right))

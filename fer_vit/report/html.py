@@ -11,7 +11,6 @@ import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -148,8 +147,9 @@ def _data_uri(image: Pil.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
+_LOADER = PackageLoader("fer_vit", "report")
 _ENVIRONMENT = Environment(
-    loader=PackageLoader("fer_vit", "report"),
+    loader=_LOADER,
     autoescape=True,
     finalize=lambda value: printable(value) if type(value) is str else value,  # others are numbers or marked safe
     trim_blocks=True,
@@ -164,7 +164,7 @@ def render(path: Path, name: str, **values: object) -> None:
     Raises:
         FerVitError: The page cannot be written.
     """
-    style, script = (files("fer_vit.report").joinpath(file).read_text("utf-8") for file in ("page.css", f"{name}.js"))
+    style, script = (_LOADER.get_source(_ENVIRONMENT, file)[0] for file in ("page.css", f"{name}.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = _ENVIRONMENT.get_template(f"{name}.html").generate(style=style, script=script, digest=digest, **values)
     try:
