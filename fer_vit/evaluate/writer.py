@@ -177,7 +177,8 @@ def cards(faces: Faces, theirs: Array, wrong: NDArray[np.int64]) -> tuple[list[C
     guess, truth = faces.probabilities.argmax(1), faces.shares.argmax(1)
     other = np.where(np.isnan(theirs[:, 0]), guess, np.nan_to_num(theirs).argmax(1))
     better = dict(wrong.tolist())
-    loss = face_losses(faces.probabilities, faces.shares)
+    loss, others = face_losses(faces.probabilities, faces.shares), face_losses(theirs, faces.shares)
+    loss = np.where(guess == truth, np.fmax(loss, others), loss)  # mistakes of the other model are worth a look as well
     shown = np.flatnonzero((guess != truth) | (guess != other) | np.isin(np.arange(len(guess)), wrong[:, 0]))
     shown = shown[np.argsort(-loss[shown], kind="stable")]
     found = []
