@@ -1,0 +1,120 @@
+"""Whether a face keeps its label when the same picture is duller, smaller, compressed, lit otherwise or mirrored.
+
+python -m benchmarks.agreement fairface/train ferplus-small
+
+No labels are needed. Each changed picture goes the way of `fer-vit predict --face crop`, through the detector as well.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pil
+from PIL import ImageEnhance
+from scipy.stats import binomtest
+
+from benchmarks.machine import machine
+from fer_vit.face.image import decode_image, read_image
+from fer_vit.geometry import Image
+from fer_vit.predict.inputs import find_images
+from fer_vit.predict.recognizer import Recognizer, load
+
+WARM = (1.15, 1.0, 0.8)
+"""Factors of red, green and blue under a light bulb."""
+
+
+class Kept(NamedTuple):
+    """How many of some faces keep their label, and the mean of each face's largest change of a probability."""
+
+    kept: int
+    faces: int
+    change: float
+
+
+def enhance(image: Image, kind: Callable[[Pil.Image], Any], factor: float) -> Image:
+    """Scales a property by one of Pillow's enhancers."""
+    return np.asarray(kind(Pil.fromarray(image)).enhance(factor), np.uint8)
+
+
+def shrink(image: Image, side: int) -> Image:
+    """Makes a picture `side` pixels wide and high."""
+    return np.asarray(cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def compress(image: Image, quality: int) -> Image:
+    """Writes a JPEG and reads it again."""
+    return decode_image(cv2.imencode(".jpg", image[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, quality))[1].tobytes())
+
+
+def gamma(image: Image, power: float) -> Image:
+    """Raises brightness in [0, 1] to a power; below 1 the picture becomes brighter."""
+    return (255 * (image / 255) ** power).round().astype(np.uint8)
+
+
+def light(image: Image, colour: Sequence[float]) -> Image:
+    """Multiplies red, green and blue."""
+    return (image * np.array(colour)).clip(0, 255).round().astype(np.uint8)
+
+
+def flip(image: Image) -> Image:
+    """Mirrors a picture."""
+    return np.ascontiguousarray(image[:, ::-1])
+
+
+CHANGES: dict[str, Callable[[Image], Image]] = {
+    "half the contrast": partial(enhance, kind=ImageEnhance.Contrast, factor=0.5),
+    "40 px": partial(shrink, side=40),
+    "JPEG, quality 30": partial(compress, quality=30),
+    "gamma 0.7": partial(gamma, power=0.7),
+    "gamma 1.5": partial(gamma, power=1.5),
+    "warm light": partial(light, colour=WARM),
+    "mirrored": flip,
+    "grey": partial(enhance, kind=ImageEnhance.Color, factor=0.0),
+    "saturation x 1.5": partial(enhance, kind=ImageEnhance.Color, factor=1.5),
+}
+
+
+def agreement(model: Recognizer, images: Sequence[Image]) -> dict[str, Kept]:
+    """Compares what a model says of face crops before and after each change."""
+    before = probabilities(model, images)
+    found: dict[str, Kept] = {}
+    for name, change in CHANGES.items():
+        after = probabilities(model, [change(image) for image in images])
+        same = int((before.argmax(1) == after.argmax(1)).sum())
+        found[name] = Kept(same, len(images), float(np.abs(before - after).max(1).mean()))
+    return found
+
+
+def probabilities(model: Recognizer, images: Sequence[Image]) -> NDArray[np.float64]:
+    """Returns each crop's probabilities (N, C)."""
+    return np.array([list(face.probabilities.values()) for face in model.predict(images, face="crop")])
+
+
+def markdown(found: dict[str, Kept]) -> str:
+    """The table of a model card, with 95 % intervals by Wilson (1927)."""
+    lines = ["| the same face, changed | label kept | mean largest change of a probability |", "| --- | ---: | ---: |"]
+    for name, (kept, faces, change) in found.items():
+        low, high = binomtest(kept, faces).proportion_ci(method="wilson")
+        lines.append(f"| {name} | {kept / faces:.1%} ({low:.1%} to {high:.1%}) | {change:.3f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", help="a folder of face crops, for example those of FairFace")
+    parser.add_argument("model", help="a folder, a checkpoint or a name out of `fer-vit models`")
+    parser.add_argument("--faces", type=int, default=300, help="how many of the images, drawn at random")
+    args = parser.parse_args()
+    paths = find_images([args.images])
+    drawn = np.random.default_rng(0).permutation(len(paths))[: args.faces]
+    found = agreement(load(args.model, "cpu"), [read_image(paths[place]) for place in drawn])
+    print(f"{machine()}\n\n{markdown(found)}")
+
+
+if __name__ == "__main__":
+    main()
