@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
-from fer_vit.face.detect import MAX_SIDE, Detector, Face, detect_in_crop
-from fer_vit.face.image import ImageError, decode_image, read_bytes, reduction_to
+from fer_vit.face.detect import MAX_SIDE, Detector, Face, detect_in_crop, look_closer
+from fer_vit.face.image import ImageError, decode_image, read_bytes, read_image, reduction_to
 from fer_vit.geometry import Image, crop_matrix
 from fer_vit.predict.inputs import Source
 from fer_vit.processes import one_thread, start_worker
@@ -104,27 +104,23 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
 
     def _read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
         """Returns an image, its reduction, and its faces in pixels of the image at full size."""
+        if self.face == "crop" or self.detector is None:
+            image = read_image(source) if isinstance(source, Path) else source
+            return image, 1, [detect_in_crop(self.detector, image) if self.detector else None]
         if not isinstance(source, Path):
-            return source, 1, self._faces(source, 1)
+            return source, 1, [*look_closer(self.detector, source, self.detector(source))]
         data = read_bytes(source)
-        # A phone's photo has many more pixels than the detector reads.
-        reduction = reduction_to(data, MAX_SIDE) if self.face == "detect" else 1
+        reduction = reduction_to(data, MAX_SIDE)  # a phone's photo has many more pixels than the detector reads
         image = decode_image(data, reduction)
-        faces = self._faces(image, reduction)
-        if any(face and self._needs_full_size(face, reduction) for face in faces):
-            return decode_image(data), 1, faces
-        return image, reduction, faces
+        faces = self.detector(image)
+        if reduction > 1 and any(self._needs_more(face) for face in faces):
+            image, reduction, faces = decode_image(data), 1, [face.moved(reduction) for face in faces]
+        return image, reduction, [face.moved(reduction) for face in look_closer(self.detector, image, faces)]
 
-    def _faces(self, image: Image, reduction: int) -> list[Face | None]:
-        if self.face == "detect":
-            found = self.detector(image) if self.detector else []
-            return [Face(face.box * reduction, face.landmarks * reduction, face.score) for face in found]
-        return [detect_in_crop(self.detector, image) if self.detector else None]
-
-    def _needs_full_size(self, face: Face, reduction: int) -> bool:
-        """Tells whether a face's crop has more pixels than the face in a reduced image."""
+    def _needs_more(self, face: Face) -> bool:
+        """Tells whether a face's crop has more pixels than the face in its image."""
         to_crop = crop_matrix(face.landmarks, self.spec.size, self.spec.template, self.spec.align)
-        return reduction > 1 and float(np.linalg.det(to_crop[:, :2])) * reduction**2 > 1
+        return float(np.linalg.det(to_crop[:, :2])) > 1
 
     def _sample(self, image: Image, reduction: int, face: Face | None, number: int, path: str) -> Sample:
         landmarks = None if face is None else face.landmarks / reduction

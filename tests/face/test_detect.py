@@ -16,8 +16,8 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.face import detect
-from fer_vit.face.detect import MIN_SIDE, YUNET_SHA256, Detector, Face, YuNet, detect_in_crop, yunet_path
-from fer_vit.geometry import MIRRORED, Array, Image
+from fer_vit.face.detect import MIN_SIDE, YUNET_SHA256, Detector, Face, YuNet, detect_in_crop, look_closer, yunet_path
+from fer_vit.geometry import MIRRORED, Array, Image, crop_matrix
 
 ASTRONAUT = np.array([[203.0, 101.5], [247.0, 103.5], [223.0, 126.5], [202.0, 140.0], [244.0, 140.0]])
 """The landmarks of scikit-image's astronaut, read off the photo by eye."""
@@ -158,7 +158,7 @@ def test_the_face_in_front_is_chosen_before_a_surer_small_one() -> None:
 
 @pytest.mark.parametrize("first", [[], [(0.4, 0.4, 0.6, 0.6, 0.7)]])
 def test_a_photo_is_looked_at_again_in_full(first: list[Any]) -> None:
-    detector = Told(first, [(0.41, 0.4, 0.6, 0.6, 0.9)])
+    detector = Told(first, [(0.41, 0.4, 0.6, 0.6, 0.9)], [])
     face = detect_in_crop(detector, np.zeros((600, 1000, 3), np.uint8))
     assert detector.shapes[1] == (600, 1000, 3)
     assert face is not None
@@ -167,7 +167,85 @@ def test_a_photo_is_looked_at_again_in_full(first: list[Any]) -> None:
 
 def test_a_crop_without_a_face() -> None:
     assert detect_in_crop(Told([], []), np.zeros((600, 600, 3), np.uint8)) is None
-    assert detect_in_crop(Told([]), np.zeros((48, 48, 3), np.uint8)) is None
+    assert detect_in_crop(Told([], []), np.zeros((48, 48, 3), np.uint8)) is None
+
+
+def test_colour_moves_no_landmark_of_a_crop(yunet: Path, astronaut: Image) -> None:
+    crop = astronaut[50:180, 160:290]
+    grey = np.repeat(cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
+    found, again = detect_in_crop(YuNet(yunet), crop), detect_in_crop(YuNet(yunet), grey)
+    assert found is not None
+    assert again is not None
+    np.testing.assert_array_equal(found.landmarks, again.landmarks)
+
+
+# The second look at a photo's faces
+
+PHOTO = np.zeros((400, 600, 3), np.uint8)
+
+
+def face_at(*box: float) -> Face:
+    return Face(np.array(box), np.tile(np.array(box[:2]), (5, 1)), 0.8)
+
+
+class Finds:
+    """Finds a face of the photo again, whichever face it is shown; the cuts' frames follow from the boxes."""
+
+    def __init__(self, found: Face, shown: list[Face]) -> None:
+        self.found, self.shown = found, list(shown)
+
+    def __call__(self, cut: Image) -> list[Face]:
+        assert cut.shape == (MIN_SIDE, MIN_SIDE, 3)
+        box = self.shown.pop(0).box
+        side = (box[2:] - box[:2]).max() / detect.FILL
+        corner = (box[:2] + box[2:]) / 2 - side / 2
+        return [self.found.moved(MIN_SIDE / side, -corner * MIN_SIDE / side)._replace(score=0.95)]
+
+
+def test_landmarks_come_from_the_second_look_and_all_else_from_the_first() -> None:
+    first, second = face_at(100, 50, 180, 150), face_at(104, 53, 176, 149)
+    (face,) = look_closer(Finds(second, [first]), PHOTO, [first])
+    np.testing.assert_array_equal(face.box, first.box)
+    assert face.score == first.score
+    np.testing.assert_allclose(face.landmarks, second.landmarks)
+
+
+def test_a_face_that_is_not_found_again_stays() -> None:
+    first = face_at(100, 50, 180, 150)
+    for detector in (Told([]), Finds(face_at(160, 50, 240, 150), [first])):
+        assert look_closer(detector, PHOTO, [first]) == [first]
+
+
+def test_two_looks_at_one_face_do_not_make_it_two() -> None:
+    left, right = face_at(100, 100, 200, 200), face_at(150, 130, 250, 230)
+    between = face_at(120, 115, 220, 215)  # overlaps both, the left one more
+    faces = look_closer(Finds(between, [left, right]), PHOTO, [left, right])
+    np.testing.assert_allclose(faces[0].landmarks, between.landmarks)
+    assert faces[1] is right
+
+
+def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) -> None:
+    def scales(look: bool) -> list[float]:
+        found = []
+        for scale in (1.0, 0.7, 0.5, 0.3, 0.2):
+            image = resized(astronaut, scale)
+            faces = YuNet(yunet)(image)
+            (face,) = look_closer(YuNet(yunet), image, faces) if look else faces
+            found.append(scale * float(np.linalg.det(crop_matrix(face.landmarks, 48)[:, :2])) ** 0.5)
+        return found
+
+    assert max(scales(True)) < 1.06 * min(scales(True))
+    assert max(scales(False)) > 1.1 * min(scales(False))
+
+
+def test_thirty_faces_stay_apart(yunet: Path, astronaut: Image) -> None:
+    head = resized(astronaut[20:200, 140:310], 0.5)
+    photo = np.tile(head, (5, 6, 1))
+    faces = look_closer(YuNet(yunet), photo, YuNet(yunet)(photo))
+    noses = np.array([face.landmarks[2] for face in faces])
+    apart = np.linalg.norm(noses[:, None] - noses, axis=-1) + 1e3 * np.eye(len(noses))
+    assert len(faces) == 30
+    assert apart.min() > 75
 
 
 # The model file

@@ -119,7 +119,7 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
         return [Face(face.box * part, face.landmarks * part, face.score)]
 
     photo, (sample,) = PhotoDataset([tmp_path / "photo.jpg"], spec, "detect", detector)[0]
-    assert seen == [(992, 1322, 3)]  # half, rounded up
+    assert seen == [(992, 1322, 3), (224, 224, 3)]  # half, rounded up, and a look at the face
     (found,) = photo.faces
     assert found is not None
     assert np.allclose(found.box, face.box, rtol=1e-3)
