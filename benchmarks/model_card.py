@@ -73,6 +73,9 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     both = model.net.probabilities(torch.stack([logits, mirrored])).mean(0).double().numpy()
     found = scored(faces.probabilities, faces.shares, model.labels)
     subsets = {"the model": found, "averaged with the mirrored face": scored(both, faces.shares, model.labels)}
+    if (twins := rows.twins("val")).any():
+        name = f"the model, without {twins.sum():,} images that had a twin in train"
+        subsets[name] = scored(faces.probabilities[~twins], faces.shares[~twins], model.labels)
     table = score_table("", {name: {score: one[score] for score in SCORES} for name, one in subsets.items()})
     raw, fitted, crossed = calibration(logits, shares.argmax(-1), model.net.temperature)
     confusion = confusion_matrix(faces.probabilities, faces.shares)

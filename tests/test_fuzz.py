@@ -67,6 +67,7 @@ def read_all(path: Path) -> None:
         manifest = Manifest.read(path)
         for split in SPLITS:
             dataset = FaceDataset(manifest.split(split), CropSpec(32))
+            assert len(manifest.twins(split)) == len(dataset)
             for row in range(len(dataset)):
                 try:
                     assert dataset[row].image.shape == (32, 32, 3)
@@ -103,6 +104,7 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
     "score": NUMBERS | st.none(),
     "face": st.integers(-(2**31), 2**31 - 1) | st.none(),
     "source": WORDS | st.none(),
+    "twin": st.booleans() | st.none(),
 }
 USUAL = {
     "image": {"bytes": PNG, "path": "a.png"},
@@ -113,6 +115,7 @@ USUAL = {
     "score": None,
     "face": 0,
     "source": "drawn",
+    "twin": None,
 }
 JSON = st.recursive(st.none() | st.integers() | WORDS, lambda more: st.lists(more) | st.dictionaries(WORDS, more))
 OTHER_TYPES = (pa.int64(), pa.string(), pa.binary(), pa.list_(pa.string()), pa.large_string(), pa.float16())

@@ -34,6 +34,7 @@ HOMES = {
         "processes.py",
         "sources/drawing.py",
         "sources/landmarks.py",
+        "sources/twins.py",
     },
     "jinja2": {"report/html.py"},
     "matplotlib": {"report/charts.py", "report/colours.py"},

@@ -50,6 +50,7 @@ def test_manifests(name: str) -> None:
     manifest = Manifest.read(OLD / name)
     assert manifest.names == EXPRESSIONS
     assert np.isfinite(manifest.landmarks()).all()
+    assert not manifest.twins("val").any()
     pictures = {path.name: path.read_bytes() for path in (OLD / "pictures").rglob("*.png")}
     assert {Path(manifest.name(row)).name: manifest.image_bytes(row) for row in range(len(manifest))} == pictures
     labels = [path.parent.name for path in (OLD / "pictures").rglob("*.png")]

@@ -14,23 +14,25 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.detect import CROP_SCORE, YuNet
 from fer_vit.files import check_output
 from fer_vit.labels import check_labels
-from fer_vit.sources import affectnet, drawn, fer2013, ferplus, folder, rafdb
+from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder, rafdb
 from fer_vit.sources.archive import is_zip, unpacked
 from fer_vit.sources.landmarks import add_landmarks
 from fer_vit.sources.summary import summary
+from fer_vit.sources.twins import drop_twins
 
 SOURCES = {
     "ferplus": ferplus,
     "fer2013": fer2013,
     "rafdb": rafdb,
     "affectnet": affectnet,
+    "fairface": fairface,
     "folder": folder,
     "drawn": drawn,
 }
 
 
 def prepare(
-    source: Literal["ferplus", "fer2013", "rafdb", "affectnet", "folder", "drawn"],
+    source: Literal["ferplus", "fer2013", "rafdb", "affectnet", "fairface", "folder", "drawn"],
     root: Path,
     out: Path,
     *,
@@ -47,6 +49,8 @@ def prepare(
     overwrite: bool = False,
 ) -> None:
     """Makes a manifest (one Parquet table) from a data set as its owners distribute it, with landmarks for every face.
+
+    Training images that show the same picture as one of val or test are left out.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
@@ -83,7 +87,7 @@ def prepare(
         reading = read(base)
         check_labels(reading.names, root)  # before every image is read
         check_shards(reading, shards) if shards else check_images(reading, out.parent, embed)
-        reading = _with_landmarks(reading, root, detector, workers)
+        reading = drop_twins(_with_landmarks(reading, root, detector, workers))
         write = partial(write_shards, shards=shards) if shards else partial(write_manifest, embed=embed)
         write(out, reading, source)
     print(summary(reading, out).replace(str(base), str(root)))

@@ -36,14 +36,23 @@ class Manifest:
             FerVitError: The message names the file and, where there is one, the row (counted from 0) and the column.
         """
         found = find_shards(path)
-        names = read_labels(found[0].location, found[0].read([]))
+        head = found[0].read([])
+        names = read_labels(found[0].location, head)
         tables = [cls.read_shard(shard, names).table for shard in found if shard.split in (None, *splits)]
-        return cls(path, tables[0] if len(tables) == 1 else pa.concat_tables([SCHEMA.empty_table(), *tables]), names)
+        if len(tables) == 1:
+            return cls(path, tables[0], names)
+        empty = SCHEMA.with_metadata(head.schema.metadata).empty_table()
+        try:
+            return cls(path, pa.concat_tables([empty, *tables], promote_options="default"), names)
+        except pa.ArrowException as error:
+            raise FerVitError(f"{path}: the shards have different columns. Run `fer-vit prepare` again.") from error
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
         """Reads and checks one file; it must have these labels."""
         table = shard.read()
+        if "twin" not in table.column_names:  # written by an earlier version
+            table = table.append_column(SCHEMA.field("twin"), pa.nulls(len(table), pa.bool_()))
         if (theirs := check_table(shard, table)) != names:
             raise FerVitError(
                 f"{shard.location}: expected the labels {', '.join(names)}, as in the first shard, "
@@ -93,6 +102,21 @@ class Manifest:
         votes = read_votes(self.table, self.names)
         targets[self.table["votes"].is_valid().to_numpy()] = votes / votes.sum(1, keepdims=True)
         return targets
+
+    def twins(self, split: Split) -> NDArray[np.bool_]:
+        """Tells which images of a split (M,) had a twin in train; none where `prepare` did not look for twins."""
+        marks = self.table["twin"].filter(pc.equal(self.table["split"], split))
+        return np.asarray(pc.fill_null(marks, False))
+
+    def column(self, name: str) -> list[Any]:
+        """Returns the values of a column (M), for example of one that only this data set has: None where it is empty.
+
+        Raises:
+            FerVitError: There is no such column.
+        """
+        if name not in (names := self.table.column_names):
+            raise FerVitError(f"{self.path} has no column `{name}`. Choose one of {', '.join(names)}.")
+        return list(self.table[name].to_pylist())
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
         """Returns the manifest with other votes (M, C) for the M rows of a split."""

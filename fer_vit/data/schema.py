@@ -10,6 +10,10 @@
 | score | float or null | detection score of the landmarks |
 | face | int | index of the face in its photo |
 | source | string | the data set |
+| twin | bool or null | whether an image of val or test had a twin in train (see `sources.twins`); null in train |
+
+A data set may have columns of its own after these, strings or null: age, gender and race of FairFace, for example.
+Earlier versions wrote no column `twin`.
 
 `image` is laid out as Hugging Face `datasets` reads an Image. The metadata names the labels in order, the landmark
 scheme and the version that wrote the table.
@@ -41,6 +45,7 @@ SCHEMA = pa.schema(
         ("score", pa.float32()),
         ("face", pa.int32()),
         ("source", pa.string()),
+        ("twin", pa.bool_()),
     ]
 )
 
@@ -56,6 +61,9 @@ class Row:
     votes: tuple[float, ...] | None = None  # weight of every label in the reading's order, not negative
     landmarks: Array | None = None  # (5, 2) in image pixels
     score: float | None = None  # of the landmarks' detection
+    thumbnail: bytes = b""  # of the decoded image, see `sources.twins`
+    twin: bool | None = None  # whether an image of val or test had a twin in train
+    extra: dict[str, str] = field(default_factory=dict)  # values of the reading's extra columns
 
 
 @dataclass
@@ -66,3 +74,4 @@ class Reading:
     rows: list[Row]  # in a fixed order
     dropped: Counter[str] = field(default_factory=Counter)  # number of images left out, by reason
     notes: list[str] = field(default_factory=list)  # what else the user should know, for example a missing split
+    extra: tuple[str, ...] = ()  # the names of columns that only this data set has

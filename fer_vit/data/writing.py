@@ -42,7 +42,8 @@ def write_manifest(
     meta: dict[str, object] = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
     if together:
         meta["together"] = together
-    schema = SCHEMA.with_metadata({"fer_vit": json.dumps(meta)})
+    fields = [*SCHEMA, *(pa.field(name, pa.string()) for name in reading.extra)]
+    schema = pa.schema(fields, {"fer_vit": json.dumps(meta)})
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), ROW_GROUP):
             rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + ROW_GROUP]]
@@ -65,7 +66,7 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read.
     """
-    check_shards(reading, shards)  # again: unreadable images have been dropped
+    check_shards(reading, shards)  # again: images may have been dropped
     order = np.random.default_rng(0).permutation(len(reading.rows))
     rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
     counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
@@ -125,4 +126,6 @@ def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]
         "score": row.score,
         "face": 0,
         "source": source,
+        "twin": row.twin,
+        **row.extra,
     }

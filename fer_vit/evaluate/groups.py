@@ -34,8 +34,8 @@ def described(faces: Faces) -> dict[str, Interval]:
 def overview(faces: Faces, by: Sequence[str] = ()) -> dict[str, Any]:
     """Describes all faces, those without a twin among the trained ones (column `twin`), and groups by some columns."""
     found: dict[str, Any] = {"all": described(faces)}
-    if "twin" in faces.columns:
-        twin = np.array([str(value).lower() in ("true", "1") for value in faces.columns["twin"]])
+    twin = np.array([str(value).lower() in ("true", "1") for value in faces.columns.get("twin", [])])
+    if twin.any():
         found["without twins"] = described(faces.take(~twin))
     return found | ({"by": {column: by_group(faces, column) for column in by}} if by else {})
 

@@ -1,8 +1,9 @@
-"""Landmarks for the images of a data set, in worker processes."""
+"""Landmarks and thumbnails for the images of a data set, in worker processes."""
 
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import cv2
 from tqdm import tqdm
@@ -11,6 +12,7 @@ from fer_vit.data.schema import Reading, Row
 from fer_vit.face.detect import Detector, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.processes import cores, worker_pool
+from fer_vit.sources.twins import thumbnail
 
 CHUNK = 100
 """Images that a worker gets at once."""
@@ -19,7 +21,8 @@ CHUNK = 100
 def add_landmarks(reading: Reading, detector: Detector | None, workers: int | None = None) -> Reading:
     """Reads every image once: the unreadable ones are dropped, and landmarks are found where a row has none.
 
-    Without a detector, or a face, landmarks stay None. Rows keep their order; `reading` is not changed.
+    Without a detector, or a face, landmarks stay None. Every row gets its thumbnail, for `drop_twins`. Rows keep their
+    order; `reading` is not changed.
     """
     chunks = [reading.rows[start : start + CHUNK] for start in range(0, len(reading.rows), CHUNK)]
     processes = min(workers or cores(), len(chunks))
@@ -37,17 +40,19 @@ def add_landmarks(reading: Reading, detector: Detector | None, workers: int | No
 
 
 def _detect(detector: Detector | None, rows: list[Row]) -> list[Row | str]:
-    """Returns each row with its landmarks, or the reason why its image cannot be read."""
+    """Returns each row with its landmarks and thumbnail, or the reason why its image cannot be read."""
     results: list[Row | str] = []
     for row in rows:
         try:
             image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
-            face = detect_in_crop(detector, image) if detector and row.landmarks is None else None
+            added: dict[str, Any] = {"thumbnail": thumbnail(image)}
+            if detector and row.landmarks is None and (face := detect_in_crop(detector, image)):
+                added |= {"landmarks": face.landmarks, "score": face.score}
         except ImageError as error:
             results.append(str(error).partition(":")[0])  # without details, so that equal reasons are counted together
             continue
         except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
             results.append("the image cannot be processed")
             continue
-        results.append(replace(row, landmarks=face.landmarks, score=face.score) if face else row)
+        results.append(replace(row, **added))
     return results

@@ -4,6 +4,7 @@ As distributed:
 
     EmoLabel/list_patition_label.txt        lines `train_00001.jpg 5` (the data set's own spelling)
     Image/aligned/train_00001_aligned.jpg
+    Annotation/manual/train_00001_manu_attri.txt    five landmarks, then gender, race and age; may be absent
 """
 
 import os
@@ -15,20 +16,29 @@ from fer_vit.sources.common import bad_line, hold_out, not_found
 NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
 """The labels 1 to 7."""
 
+ATTRIBUTES = {
+    "gender": ("male", "female", "unsure"),
+    "race": ("Caucasian", "African-American", "Asian"),
+    "age": ("0-3", "4-19", "20-39", "40-69", "70+"),
+}
+"""What the last three lines of an annotation say, as numbers from 0."""
+
 SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
 
 
 def read(root: Path) -> Reading:
     """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or one that holds it as `basic`.
 
-    RAF-DB has no validation split: a fixed tenth of train is held out as val.
+    RAF-DB has no validation split: a fixed tenth of train is held out as val. Gender, race and age become columns of
+    their own where the annotations are there.
 
     Raises:
-        FerVitError: The table or all images are missing, or a line cannot be understood.
+        FerVitError: The table or all images are missing, or a line or an annotation cannot be understood.
     """
     base = root / "basic" if (root / "basic").is_dir() else root
     table, images = base / "EmoLabel" / "list_patition_label.txt", base / "Image" / "aligned"
-    reading = Reading(NAMES, [])
+    manual = base / "Annotation" / "manual"
+    reading = Reading(NAMES, [], extra=tuple(ATTRIBUTES) if manual.is_dir() else ())
     if table.is_file() and images.is_dir():
         existing = set(os.listdir(images))
         for line, text in enumerate(table.read_text("utf-8-sig", errors="replace").splitlines(), 1):
@@ -37,7 +47,8 @@ def read(root: Path) -> Reading:
             stem, split, label = _parse(table, line, text)
             name = f"{stem}_aligned.jpg"
             if name in existing:
-                reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label))
+                extra = _attributes(manual / f"{stem}_manu_attri.txt")
+                reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label, extra=extra))
             else:
                 reading.dropped["image missing"] += 1
     if not reading.rows:
@@ -53,3 +64,17 @@ def _parse(table: Path, line: int, text: str) -> tuple[str, Split, str]:
     if split is None or label not in map(str, range(1, len(NAMES) + 1)):
         raise bad_line(table, line, "`train_00001.jpg 5` or `test_...`, with a label from 1 to 7", text)
     return name.removesuffix(".jpg"), split, NAMES[int(label) - 1]
+
+
+def _attributes(file: Path) -> dict[str, str]:
+    """Returns what an annotation says, nothing when there is none."""
+    if not file.is_file():
+        return {}
+    numbers = file.read_text("utf-8", errors="replace").split()[-len(ATTRIBUTES) :]
+    try:
+        return {
+            name: dict(enumerate(values))[int(number)]
+            for (name, values), number in zip(ATTRIBUTES.items(), numbers, strict=True)
+        }
+    except (ValueError, KeyError) as error:
+        raise bad_line(file, 6, f"the numbers of {', '.join(ATTRIBUTES)}", " ".join(numbers)) from error

@@ -103,6 +103,8 @@ class FERTask(L.LightningModule):
         self.labels = labels
         self.metrics: Any = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
         self.losses: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
+        self.without_twins: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
+        self.twins: Tensor | None = None  # (M,) of the split that is evaluated, if any of its images has one in train
         self.class_weight: Tensor | None = None
         self.adjustment: Tensor | float = 0.0  # of the logits in training
         self.teachers: Teachers | None = None
@@ -161,6 +163,14 @@ class FERTask(L.LightningModule):
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
+    def on_validation_start(self) -> None:
+        """Looks up which images of the val split had a twin in train."""
+        self._find_twins("val")
+
+    def on_test_start(self) -> None:
+        """Looks up which images of the test split had a twin in train."""
+        self._find_twins("test")
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the metrics of the val split."""
         self._evaluate(batch, "val")
@@ -177,6 +187,10 @@ class FERTask(L.LightningModule):
         """Logs the metrics of the test split."""
         self._log_metrics("test")
 
+    def _find_twins(self, stage: Literal["val", "test"]) -> None:
+        twins = self.trainer.datamodule.manifest.twins(stage)  # type: ignore[attr-defined]
+        self.twins = torch.from_numpy(twins).to(self.device) if twins.any() else None
+
     def _evaluate(self, batch: Batch, stage: Literal["val", "test"]) -> None:
         assert batch.target is not None  # the data module checks it
         logits = self.net(batch.image, batch.boxes, batch.valid).float()
@@ -185,6 +199,9 @@ class FERTask(L.LightningModule):
             logits, target = logits[once], batch.target[once]
             self.metrics[stage].update(logits.softmax(-1), target.argmax(-1))
             self.losses[stage].update(expression_loss(logits, target), weight=len(target))
+            if self.twins is not None:
+                hit = logits.argmax(-1) == target.argmax(-1)
+                self.without_twins[stage].update(hit[~self.twins[batch.row[once]]].float())
 
     def _log_metrics(self, stage: Literal["val", "test"]) -> None:
         metrics, loss = self.metrics[stage], self.losses[stage]
@@ -196,6 +213,9 @@ class FERTask(L.LightningModule):
             )
         self.confusion: Tensor = results.pop(f"{stage}/confusion")
         results[f"{stage}/uar"] = class_recall(self.confusion).nanmean()
+        if self.twins is not None:
+            results[f"{stage}/accuracy_without_twins"] = self.without_twins[stage].compute()
+            self.without_twins[stage].reset()
         self.log(f"{stage}/accuracy", results.pop(f"{stage}/accuracy"), prog_bar=True)
         self.log_dict(results)
         metrics.reset()

@@ -1,6 +1,7 @@
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -8,6 +9,7 @@ from huggingface_hub import ModelCard
 from benchmarks import model_card
 from benchmarks.model_card import calibration, main
 from fer_vit import intervals
+from fer_vit.data.manifest import Manifest
 from tests.helpers.commands import main as fer_vit
 
 
@@ -30,10 +32,15 @@ def test_the_card_is_written_and_rewritten(
     card = folder / "README.md"
     card.write_text(card.read_text() + f"\nWhat it is.\n\n{model_card.BEGIN}\nstale\n{model_card.END}\n\nThe end.\n")
     monkeypatch.setattr(intervals, "RESAMPLES", 100)
-    monkeypatch.setattr("sys.argv", ["model_card", str(drawn / "faces.parquet"), str(folder), "--write"])
+    faces = Manifest.read(drawn / "faces.parquet")
+    place, marks = faces.table.schema.get_field_index("twin"), [split == "val" for split in faces.column("split")]
+    table = faces.table.set_column(place, "twin", pa.array([mark and row % 2 == 0 for row, mark in enumerate(marks)]))
+    Manifest(faces.path, table, faces.names).write(tmp_path / "faces.parquet")
+    monkeypatch.setattr("sys.argv", ["model_card", str(tmp_path / "faces.parquet"), str(folder), "--write"])
     main()
     text, data = card.read_text(), ModelCard.load(card).data
     assert "stale" not in text
+    assert f"| the model, without {sum(marks[::2])} images that had a twin in train | " in text
     assert text.index("What it is.") < text.index("| expression | faces | recall |") < text.index("The end.")
     assert data.model_name == "tiny"
     assert {result.metric_name for result in data.eval_results} == {"accuracy", "macro F1", "UAR"}

@@ -17,6 +17,7 @@ from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources import folder, landmarks
+from fer_vit.sources.drawing import draw_face
 from fer_vit.sources.landmarks import add_landmarks
 
 POINTS = np.asarray(TEMPLATE)
@@ -278,7 +279,22 @@ def test_worker_processes_keep_the_order_and_count_what_they_drop(monkeypatch: p
 def test_landmarks_that_are_there_stay() -> None:
     known = Row(picture(200), "a.png", "train", "fear", landmarks=POINTS)
     (row,) = add_landmarks(Reading(("fear",), [known]), BrightFaces()).rows
-    assert row is known
+    assert row.landmarks is POINTS
+    assert row.score is None
+
+
+def test_twins_of_val_are_no_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, seed in (("train/happy/1", 1), ("train/happy/2", 2), ("val/happy/3", 2), ("val/sad/4", 4)):
+        path = tmp_path / "faces" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_png(draw_face("happiness", seed, 64)[0]))
+    for out, shards in (("whole.parquet", None), ("shards", 1)):
+        prepare("folder", tmp_path / "faces", tmp_path / out, detector="none", shards=shards)
+        manifest = Manifest.read(tmp_path / out)
+        names = [Path(manifest.name(row)).stem for row in range(len(manifest))]
+        assert dict(zip(names, manifest.column("twin"), strict=True)) == {"1": None, "3": True, "4": False}
+        assert sorted(manifest.twins("val")) == [False, True]
+        assert "left out: 1 (twin of a val or test image)" in capsys.readouterr().out
 
 
 def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import SCHEMA, Reading, Row
+from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
 from fer_vit.data.writing import EMBED_BELOW, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, encode_png
@@ -77,6 +78,20 @@ def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> 
     assert [both.name(row) for row in range(6)] == ["a", "b", "c", "d", "b", "d"]
     assert both.table["label"].to_pylist() == ["neutral", "anger", "anger", None, "anger", "anger"]
     assert both.table["age"].to_pylist() == [None, None, None, None, "2", "4"]
+
+
+def test_columns_of_the_data_sets_own_and_twins(tmp_path: Path) -> None:
+    given = [replace(row, extra={"age": "3-9"} if row.name == "c" else {"race": "Indian"}) for row in rows()]
+    given[2].twin = True
+    write_manifest(tmp_path / "m.parquet", Reading(NAMES, given, extra=("age", "race")), "made")
+    Manifest.read(tmp_path / "m.parquet").with_votes("val", np.array([[1, 1]])).write(tmp_path / "n.parquet")
+    for name in ("m", "n"):
+        manifest = Manifest.read(tmp_path / f"{name}.parquet")
+        assert manifest.column("age") == [None, None, "3-9", None]
+        assert manifest.split("train").column("race") == ["Indian", "Indian"]
+        assert [manifest.twins(split).tolist() for split in SPLITS] == [[False, False], [True], [False]]
+    with pytest.raises(FerVitError, match=r"no column `gender`\. Choose one of image, .*, twin, age, race"):
+        manifest.column("gender")
 
 
 def test_a_manifest_of_files_stays_in_its_folder(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.data.manifest import Manifest, class_counts
@@ -36,6 +39,26 @@ def test_splits_are_read_by_name(folder: Path) -> None:
     assert [val.name(row) for row in range(len(val))] == ["d"]
     assert val.image_bytes(0) == PNG
     assert len(Manifest.read(folder, ["test"])) == 0
+
+
+def test_columns_of_the_data_sets_own_are_kept_and_a_copy_is_whole(tmp_path: Path) -> None:
+    rows = [replace(row, extra={"age": row.name * 2}) for row in READING.rows]
+    write_shards(tmp_path / "shards", replace(READING, rows=rows, extra=("age",)), "made", 2)
+    manifest = Manifest.read(tmp_path / "shards")
+    assert sorted(manifest.column("age")) == ["aa", "bb", "cc", "dd"]
+    manifest.write(tmp_path / "copy.parquet")
+    copy = Manifest.read(tmp_path / "copy.parquet")
+    assert copy.names == ("x", "y")
+    assert copy.table.equals(manifest.table)
+
+
+def test_shards_with_columns_of_different_types(folder: Path) -> None:
+    for number, values in enumerate(([1], ["a"])):
+        path = next(folder.glob(f"train-0000{number}-*"))
+        table = pq.read_table(path)
+        pq.write_table(table.append_column("age", pa.array(values * len(table))), path)
+    with pytest.raises(FerVitError, match="shards: the shards have different columns"):
+        Manifest.read(folder)
 
 
 def test_votes_count_by_their_share(folder: Path) -> None:

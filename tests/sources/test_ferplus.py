@@ -5,6 +5,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from fer_vit.data.schema import Reading
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
+from fer_vit.sources.archive import unpacked
 from fer_vit.sources.ferplus import majority, soft
+from fer_vit.sources.landmarks import add_landmarks
+from fer_vit.sources.twins import drop_twins
 
 # The columns: neutral happiness surprise sadness anger disgust fear contempt | unknown NF
 
@@ -193,6 +197,24 @@ def real(ferplus_zip: Path) -> Iterator[Path]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
         yield Path(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("labels", "before", "dropped", "marked"), [("majority", 25_045, 435, 315), ("soft", 27_947, 463, 329)]
+)
+def test_real_twins(
+    ferplus_zip: Path, labels: Literal["majority", "soft"], before: int, dropped: int, marked: int, tmp_path: Path
+) -> None:
+    with unpacked(ferplus_zip, tmp_path / "m.parquet") as base:
+        given = add_landmarks(ferplus.read(base, labels), None, 1)
+    found = drop_twins(given)
+    assert Counter(row.split for row in given.rows) == {"train": before, "val": 3_191}
+    assert Counter(row.split for row in found.rows) == {"train": before - dropped, "val": 3_191}
+    assert found.dropped["twin of a val or test image"] == dropped
+    assert sum(row.twin is True for row in found.rows) == marked
+    pixels = {split: [row.thumbnail for row in found.rows if row.split == split] for split in ("train", "val")}
+    assert not set(pixels["train"]) & set(pixels["val"])
 
 
 @pytest.mark.parametrize(("labels", "train"), [("majority", 25_045), ("soft", 27_947)])

@@ -42,6 +42,30 @@ def test_basic_folder_gives_the_same_split(tmp_path: Path) -> None:
     assert [(row.name, row.split) for row in one.rows] == [(row.name, row.split) for row in two.rows]
 
 
+def test_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:
+    draw(tmp_path, *SEVEN)
+    assert fields(tmp_path) == ((), [{}] * 7)
+    manual = tmp_path / "Annotation" / "manual"
+    manual.mkdir(parents=True)
+    points = "10.5\t20.25\n" * 5
+    (manual / "test_0001_manu_attri.txt").write_text(f"{points}1\n2\n4\n")
+    (manual / "test_0007_manu_attri.txt").write_text(f"{points}2\n0\n0")
+    columns, found = fields(tmp_path)
+    assert columns == ("gender", "race", "age")
+    assert found[0] == {"gender": "female", "race": "Asian", "age": "70+"}
+    assert found[1:6] == [{}] * 5
+    assert found[6] == {"gender": "unsure", "race": "Caucasian", "age": "0-3"}
+    for text in (f"{points}1\n3\n4\n", points, "1\n2\n"):
+        (manual / "test_0007_manu_attri.txt").write_text(text)
+        with pytest.raises(FerVitError, match=r"test_0007_manu_attri\.txt, line 6: expected the numbers of gender"):
+            rafdb.read(tmp_path)
+
+
+def fields(base: Path) -> tuple[tuple[str, ...], list[dict[str, str]]]:
+    found = rafdb.read(base)
+    return found.extra, [row.extra for row in found.rows]
+
+
 def test_missing_image_is_counted(tmp_path: Path) -> None:
     draw(tmp_path, *SEVEN, "")
     (tmp_path / "Image" / "aligned" / "test_0003_aligned.jpg").unlink()

@@ -378,6 +378,33 @@ def test_metrics_of_a_stage(stage: str) -> None:
     assert logged[f"{stage}/loss"][0] == pytest.approx(smoothed_loss(logits[1], small.target, 0, None), rel=1e-5)
 
 
+@pytest.mark.parametrize("stage", ["val", "test"])
+def test_accuracy_without_twins_stands_beside(stage: str) -> None:
+    marks = np.array([True, False, False, True, False, False, True, True])
+    manifest = SimpleNamespace(twins=lambda split: marks if split == stage else marks[:0])
+    task = with_trainer(build().eval(), datamodule=SimpleNamespace(manifest=manifest))
+    logged = log_into(task)
+    verbs = {"val": "validation", "test": "test"}
+    start, step, end = (
+        getattr(task, name.format(verbs[stage])) for name in ("on_{}_start", "{}_step", "on_{}_epoch_end")
+    )
+    data = batch(8)
+    for rows in (list(range(8)), [3, 5, 4, 6, -1, 2, 1, 0]):  # in any order, and with a repeat
+        start()
+        for some in data._replace(row=torch.tensor(rows)).split(3):
+            step(some, 0)
+        end()
+        hit = (task.net(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)).numpy()
+        single = [place for place, row in enumerate(rows) if row >= 0 and not marks[row]]
+        assert logged[f"{stage}/accuracy_without_twins"][0] == pytest.approx(hit[single].mean())
+    logged.clear()
+    marks[:] = False
+    start()
+    step(data, 0)
+    end()
+    assert logged.keys() == {f"{stage}/{name}" for name in ("accuracy", "f1", "ece", "loss", "uar")}
+
+
 def test_another_architecture_or_other_classes_are_said(checkpoint: Path) -> None:
     saved = load_checkpoint(checkpoint)
     task = FERTask(**saved["hyper_parameters"])

@@ -1,0 +1,61 @@
+"""FairFace: faces in the wild with age group, gender and race, but no expressions (Karkkainen and Joo, WACV 2021).
+
+As distributed:
+
+    fairface_label_train.csv    file,age,gender,race,service_test
+    fairface_label_val.csv      the same
+    train/1.jpg
+    val/1.jpg
+
+or, a part of it, with one table `labels.csv` that begins with path,age,gender,race.
+"""
+
+from pathlib import Path
+
+from fer_vit.data.schema import Reading, Row, Split
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources.common import bad_line, not_found, read_csv
+
+ATTRIBUTES = ("age", "gender", "race")
+"""As the annotators saw them: a group of ages, female or male, one of seven races."""
+TABLES = ("labels.csv", "fairface_label_train.csv", "fairface_label_val.csv")
+FOLDERS: dict[str, Split] = {"train": "train", "val": "val"}
+
+
+def read(root: Path) -> Reading:
+    """Reads FairFace, in the tables' order, with age, gender and race as columns of their own.
+
+    No face has a label; the reading names the eight expressions that labels or votes can be added for.
+
+    Args:
+        root: The folder that holds the tables and the folders train and val, or one that holds it as `fairface`.
+
+    Raises:
+        FerVitError: There is no table, no image, or a line of a table cannot be understood.
+    """
+    base = root / "fairface" if (root / "fairface").is_dir() else root
+    reading = Reading(EXPRESSIONS, [], extra=ATTRIBUTES)
+    existing = {path.relative_to(base).as_posix() for folder in FOLDERS for path in (base / folder).glob("*")}
+    for name in TABLES:
+        if (base / name).is_file():
+            _read_table(base / name, existing, reading)
+    if not reading.rows:
+        raise not_found(root, "labels.csv or fairface_label_train.csv, and the images in train,")
+    return reading
+
+
+def _read_table(table: Path, existing: set[str], reading: Reading) -> None:
+    """Adds a table's images to a reading."""
+    lines = read_csv(table)
+    header = next(lines, (1, [""]))[1]
+    if header[0] not in ("path", "file") or not set(ATTRIBUTES) <= set(header):
+        raise bad_line(table, 1, f"the columns file, {', '.join(ATTRIBUTES)}", ",".join(header))
+    for line, cells in lines:
+        if len(cells) != len(header):
+            raise bad_line(table, line, f"{len(header)} columns", ",".join(cells))
+        name, values = cells[0], dict(zip(header, cells, strict=True))
+        if name in existing:
+            extra = {attribute: values[attribute] for attribute in ATTRIBUTES}
+            reading.rows.append(Row(table.parent / name, name, FOLDERS[name.partition("/")[0]], extra=extra))
+        else:
+            reading.dropped["image missing"] += 1

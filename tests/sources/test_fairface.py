@@ -1,0 +1,70 @@
+"""FairFace in both layouts, made."""
+
+from pathlib import Path
+
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources import fairface
+
+OFFICIAL = "file,age,gender,race,service_test"
+
+
+def draw(base: Path, tables: dict[str, list[str]], *images: str) -> Path:
+    """Writes tables and touches images."""
+    for name in images:
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        (base / name).touch()
+    for name, lines in tables.items():
+        (base / name).write_text("\n".join(lines) + "\n")
+    return base
+
+
+def test_one_table(tmp_path: Path) -> None:
+    lines = ["path,age,gender,race", "train/1.jpg,50-59,male,East Asian", "train/3.jpg,3-9,female,Black"]
+    draw(tmp_path / "fairface", {"labels.csv": [*lines, "train/2.jpg,0-2,male,White"]}, "train/1.jpg", "train/3.jpg")
+    found = fairface.read(tmp_path)
+    assert found.names == EXPRESSIONS
+    assert found.extra == ("age", "gender", "race")
+    assert [(row.name, row.split, row.label, row.votes) for row in found.rows] == [
+        ("train/1.jpg", "train", None, None),
+        ("train/3.jpg", "train", None, None),
+    ]
+    assert found.rows[1].image == tmp_path / "fairface" / "train" / "3.jpg"
+    assert found.rows[1].extra == {"age": "3-9", "gender": "female", "race": "Black"}
+    assert found.dropped == {"image missing": 1}
+
+
+def test_the_official_tables(tmp_path: Path) -> None:
+    tables = {
+        "fairface_label_train.csv": [OFFICIAL, "train/1.jpg,more than 70,Male,White,True"],
+        "fairface_label_val.csv": [OFFICIAL, "val/1.jpg,20-29,Female,Indian,False"],
+    }
+    found = fairface.read(draw(tmp_path, tables, "train/1.jpg", "val/1.jpg"))
+    assert [(row.name, row.split) for row in found.rows] == [("train/1.jpg", "train"), ("val/1.jpg", "val")]
+    assert found.rows[0].extra == {"age": "more than 70", "gender": "Male", "race": "White"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["train/1.jpg,50-59,male,White"],
+            "line 1: expected the columns file, age, gender, race, but got `train/1.jpg",
+        ),
+        ([], "line 1: expected the columns file"),
+        (["path,age,gender,race", "train/1.jpg,50-59"], "line 2: expected 4 columns, but got `train/1.jpg,50-59`"),
+    ],
+)
+def test_malformed_table(tmp_path: Path, lines: list[str], message: str) -> None:
+    with pytest.raises(FerVitError, match=rf"labels\.csv, {message}"):
+        fairface.read(draw(tmp_path, {"labels.csv": lines}, "train/1.jpg"))
+
+
+def test_nothing_found_and_nothing_from_outside(tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=r"labels\.csv or fairface_label_train\.csv.* but got a file"):
+        fairface.read(draw(tmp_path, {}, "train/1.jpg") / "train" / "1.jpg")
+    draw(tmp_path, {"labels.csv": ["path,age,gender,race", "../x.jpg,0-2,male,White"]}, "../x.jpg")
+    with pytest.raises(FerVitError, match="and the images in train"):
+        fairface.read(tmp_path)
