@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all card shipped-model ablation help
+.PHONY: demo test test-all dist card shipped-model ablation help
 help:
-	@echo "make demo   draw faces, train, test, predict and visualize (a few minutes on two cores)"
+	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (a few minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (two to three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (six minutes in all)"
+	@echo "make dist   build and check the source archive and the wheel in dist"
 	@echo "make card FERPLUS=ferplus.zip  measure the model that is shipped (some minutes on two cores)"
 	@echo "make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip  train it (days on two cores; goes on where it stopped)"
 	@echo "make ablation  train the rows of docs/ablation.md on data/ferplus.parquet (hours on two cores)"
@@ -31,23 +32,35 @@ test: .venv/installed
 test-all: test
 	$(PYTEST) -m slow
 
+dist: .venv/installed
+	@rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m check_wheel_contents dist/*.whl
+
 demo: .venv/installed
-	@echo "[1/5] Drawing 2,000 faces of eight expressions into demo/faces, and their manifest"
-	@rm -rf demo && mkdir demo
+	@echo "[1/6] The model that comes with fer-vit on a photo in the public domain (NASA)"
+	@rm -rf demo && mkdir -p demo/photo
+	@$(BIN)/python -c 'from skimage import data, io; io.imsave("demo/photo/astronaut.png", data.astronaut())'
+	@$(BIN)/fer-vit predict demo/photo --output demo/photo.csv \
+		&& $(BIN)/fer-vit visualize demo/photo --output demo/photo_report \
+		|| echo "Going on without the photo: faces that are drawn need no detector"
+	@echo "[2/6] Drawing 2,000 faces of eight expressions into demo/faces, and their manifest"
 	@$(BIN)/fer-vit prepare drawn demo/faces demo/faces.parquet --count 2000
-	@echo "[2/5] Training a small RegionViT on them (configs/drawn.yaml)"
-	@$(BIN)/fer-vit fit --config configs/drawn.yaml --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo
-	@echo "[3/5] Testing the best checkpoint on faces it has not seen"
-	@$(BIN)/fer-vit test --config configs/drawn.yaml --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo \
+	@echo "[3/6] Training a small RegionViT on them (configs/drawn.yaml)"
+	@$(BIN)/fer-vit fit --config drawn --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo
+	@echo "[4/6] Testing the best checkpoint on faces it has not seen"
+	@$(BIN)/fer-vit test --config drawn --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo \
 		--ckpt_path demo/drawn/version_0/checkpoints/best.ckpt
-	@echo "[4/5] Predicting the folder demo/faces/test: without landmarks, so regions lie where an average face has them"
+	@echo "[5/6] Predicting the folder demo/faces/test: without landmarks, so regions lie where an average face has them"
 	@$(BIN)/fer-vit predict demo/faces/test --face crop --detector none --output demo/predictions.csv \
 		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
-	@echo "[5/5] Drawing what speaks for each prediction"
+	@echo "[6/6] Drawing what speaks for each prediction"
 	@$(BIN)/fer-vit visualize demo/faces/test --face crop --detector none --output demo/report \
 		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
 	@echo
 	@echo "Open these:"
+	@test ! -d demo/photo_report || echo "  demo/photo_report/index.html             the photo and what speaks for its expression"
 	@echo "  demo/report/index.html                   every test face and what speaks for its expression"
 	@echo "  demo/predictions.csv                     one row per face"
 	@echo "  demo/drawn/version_1/test.md             the test results"

@@ -12,6 +12,7 @@ from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from fer_vit.errors import FerVitError
+from fer_vit.hints import next_command
 from fer_vit.version import __version__
 
 LIGHTNING_VERBS = {
@@ -33,13 +35,14 @@ PLAIN_VERBS = {
     "visualize": "explain each prediction with pictures and one HTML page",
     "evaluate": "say how good a model or a table of predictions is, for whom, and where it fails",
     "faithfulness": "measure how far these explanations can be trusted",
+    "configs": "list the configs that come with fer-vit, with their results",
     "models": "list the models that are available, with their results",
     "export": "write a model for other programs: safetensors, ONNX or torch.export",
 }
 EXAMPLES = """\
   fer-vit prepare drawn faces faces.parquet
-  fer-vit fit --config configs/drawn.yaml --data.manifest faces.parquet
-  fer-vit fit --config configs/drawn.yaml --data.manifest s3://bucket/shards
+  fer-vit fit --config drawn --data.manifest faces.parquet
+  fer-vit fit --config drawn --data.manifest s3://bucket/shards
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
   fer-vit predict photos
   fer-vit visualize photos --checkpoint best.ckpt --output report
@@ -98,12 +101,22 @@ def run(args: list[str]) -> None:
     elif verb == "--version":
         print(f"fer-vit {__version__}")
     elif verb in PLAIN_VERBS:
-        run_plain(verb, args[1:])
+        print_next(verb, run_plain(verb, args[1:]))
     elif verb in LIGHTNING_VERBS:
-        import_verb("fer_vit.train.cli").train(args)
+        print_next(verb, import_verb("fer_vit.train.cli").train(args))
+    elif verb == "completion":
+        print_completion("".join(args[1:]))
     else:
         verbs = ", ".join([*PLAIN_VERBS, *LIGHTNING_VERBS])
         raise FerVitError(f"Expected a verb, one of {verbs}, but got `{verb}`. `fer-vit --help` explains them.")
+
+
+def print_next(verb: str, given: dict[str, Any]) -> None:
+    """Prints the command that usually follows, for a person: not into a pipe or a file, and only in process 0."""
+    first = all(os.environ.get(rank, "0") == "0" for rank in ("RANK", "LOCAL_RANK"))
+    trial = given.get("checkpoint") == ""  # with `--trainer.fast_dev_run`
+    if first and not trial and sys.stdout.isatty():
+        print(f"\nNext: {next_command(verb, given)}")
 
 
 def help_text() -> str:
@@ -112,6 +125,7 @@ def help_text() -> str:
     return (
         f"fer-vit {__version__}: vision transformers for facial expression recognition\n\n"
         f"usage: fer-vit VERB ...   (`fer-vit VERB --help` lists its options)\n\nverbs:\n{verbs}\n\n"
+        f"`fer-vit completion bash` (or zsh) prints a script that lets the shell complete verbs and options.\n"
         f"`--debug` with any verb shows the traceback of an error; `fer-vit --version` prints the version.\n\n"
         f"examples:\n{EXAMPLES}"
     )
@@ -132,9 +146,35 @@ def import_verb(module: str) -> Any:
         gc.enable()
 
 
-def run_plain(verb: str, args: list[str]) -> None:
-    """Runs a verb that is a typed function, `commands.<verb>.<verb>`: its signature and docstring are the options."""
-    function = getattr(import_verb(f"fer_vit.commands.{verb}"), verb)
+def run_plain(verb: str, args: list[str]) -> dict[str, Any]:
+    """Runs a verb that is a typed function, `commands.<verb>.<verb>`; returns the values of its arguments."""
+    function = verb_function(verb)
+    flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
+    words = []  # `--max-faces` is accepted as well as `--max_faces`
+    for word, following in zip(args, [*args, ""][1:], strict=True):
+        name, equals, value = word.partition("=")
+        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
+        name = RENAMED.get(name, name)
+        alone = name in flags and not equals and following.lower() not in ("true", "false")
+        words.append(f"{name}=true" if alone else name + equals + value)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that half-written files are removed
+    try:
+        values: dict[str, Any] = verb_parser(verb).parse_args(words).as_dict()
+    except ArgumentError as error:
+        line = " ".join(str(error).split())
+        raise FerVitError(f"{line} (`fer-vit {verb} --help` lists the options)") from error
+    function(**values)
+    return values
+
+
+def verb_function(verb: str) -> Any:
+    """Returns the function that is a plain verb."""
+    return getattr(import_verb(f"fer_vit.commands.{verb}"), verb)
+
+
+def verb_parser(verb: str) -> ArgumentParser:
+    """Returns the parser of a plain verb: its function's signature and docstring are the options."""
+    function = verb_function(verb)
     parser = ArgumentParser(
         prog=f"fer-vit {verb}",
         description=inspect.cleandoc(function.__doc__).partition("\n\nArgs:")[0],
@@ -152,18 +192,28 @@ def run_plain(verb: str, args: list[str]) -> None:
         elif name in lists:  # an option that may be repeated
             parser.add_argument(f"--{name}", action="append", help=text)
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=set(lists))
-    flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
-    words = []  # `--max-faces` is accepted as well as `--max_faces`
-    for word, following in zip(args, [*args, ""][1:], strict=True):
-        name, equals, value = word.partition("=")
-        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
-        name = RENAMED.get(name, name)
-        alone = name in flags and not equals and following.lower() not in ("true", "false")
-        words.append(f"{name}=true" if alone else name + equals + value)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that half-written files are removed
-    try:
-        values = parser.parse_args(words)
-    except ArgumentError as error:
-        line = " ".join(str(error).split())
-        raise FerVitError(f"{line} (`fer-vit {verb} --help` lists the options)") from error
-    function(**values.as_dict())
+    return parser
+
+
+def print_completion(shell: str) -> None:
+    """Prints the script with which a shell, bash or zsh, completes the verbs and the options of each."""
+    if shell not in ("bash", "zsh"):
+        raise FerVitError(f"Expected `fer-vit completion bash` or `fer-vit completion zsh`, but got `{shell}`.")
+    if not find_spec("shtab"):
+        raise FerVitError('Completion needs one more package: pip install "fer-vit[completion]".')
+    import shtab
+
+    program = ArgumentParser(prog="fer-vit")
+    verbs = program.add_subcommands()
+    for verb, text in PLAIN_VERBS.items():
+        verbs.add_subcommand(verb, parser := verb_parser(verb), help=text)
+        for action in parser._actions:
+            if action.dest == "checkpoint":  # a name or a file
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    for verb, text in LIGHTNING_VERBS.items():  # without the Trainer's: with them the script has 60 MB
+        parser = ArgumentParser()
+        for option in ("--config", "--ckpt_path", "--data.manifest"):
+            parser.add_argument(option, type=Path)
+        parser.add_argument("--print_config", action="store_true")
+        verbs.add_subcommand(verb, parser, help=text)
+    print(program.get_completion_script(f"shtab-{shell}"))

@@ -1,4 +1,5 @@
 import gc
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fer_vit
+from fer_vit import cli
 from fer_vit.cli import import_verb
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
@@ -92,6 +94,67 @@ def test_a_wrong_config(
 
 def test_a_config_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gone.yaml" in fails(capsys, "fit", "--config", "gone.yaml")
+
+
+def test_a_config_by_name(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drawn").mkdir()  # a folder is no config
+    words = [*TINY, "--model.network.depth=1", f"--data.manifest={drawn / 'faces.parquet'}"]
+    main(["fit", "--config", "drawn", *words])
+    assert "align: crop" in (tmp_path / "runs/drawn/version_0/config.yaml").read_text()
+
+
+def test_the_next_command_is_for_people(
+    checkpoint: Path, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["configs"])
+    assert "Next:" not in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    main(["configs"])
+    assert capsys.readouterr().out.endswith("\n\nNext: fer-vit fit --config drawn --data.manifest faces.parquet\n")
+    manifest, logs = f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"
+    main(["fit", *TINY, manifest, logs])
+    (best,) = tmp_path.rglob("best.ckpt")
+    line = f"\nNext: fer-vit validate --ckpt_path {best} --data.manifest {drawn / 'faces.parquet'}\n"
+    assert capsys.readouterr().out.endswith(line)
+    main(["fit", *TINY, manifest, logs, "--trainer.fast_dev_run=true"])  # writes no checkpoint
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    main(["configs"])
+    assert "Next:" not in capsys.readouterr().out
+
+
+COMPLETE = """
+COMP_WORDS=(fer-vit "$@"); COMP_CWORD=$#
+_shtab_fer_vit
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def test_shells_complete_verbs_options_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["completion", "bash"])
+    script = capsys.readouterr().out + COMPLETE
+    (tmp_path / "best.ckpt").touch()
+
+    def completed(*words: str) -> list[str]:
+        command = ["bash", "-c", script, "bash", *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True).stdout.split()
+
+    assert completed("pre") == ["prepare", "predict"]
+    assert completed("visualize", "--met") == ["--method"]
+    assert completed("predict", "photos", "--detector", "") == ["yunet", "none"]
+    assert completed("predict", "photos", "--checkpoint", "b") == ["best.ckpt"]
+    assert completed("validate", "--ckpt_path", "b") == ["best.ckpt"]
+    main(["completion", "zsh"])
+    script = capsys.readouterr().out
+    assert script.startswith("#compdef fer-vit\n")
+    if shutil.which("zsh"):
+        subprocess.run(["zsh", "-n"], input=script, text=True, check=True)
+
+
+def test_completion_says_what_it_needs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "fer-vit completion zsh" in fails(capsys, "completion", "fish")
+    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    assert 'pip install "fer-vit[completion]"' in fails(capsys, "completion", "bash")
 
 
 def test_debug_shows_the_error_itself() -> None:

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fer_vit.store.configs import shipped_configs
+from fer_vit.version import __version__
+
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -67,6 +70,10 @@ def test_files_that_the_prose_names_exist() -> None:
             titles = re.findall(r"^#+ (.*)$", ((page.parent / link) if link else page).read_text(), re.M)
             assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, page
         for config in re.findall(r"--config ([\w/.]+)", text):
-            assert (root / config).is_file(), config
+            assert (root / config).is_file() or config in shipped_configs(), config
         for module in re.findall(r"python -m (benchmarks\.\w+)", text):
             assert (root / f"{module.replace('.', '/')}.py").is_file(), module
+
+
+def test_the_citation_is_of_this_version() -> None:
+    assert yaml.safe_load((DOCS.parent / "CITATION.cff").read_text())["version"] == __version__

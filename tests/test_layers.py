@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
-    {"errors", "geometry", "intervals", "version"},
+    {"errors", "geometry", "hints", "intervals", "version"},
     {"labels", "files", "processes"},
     {"model"},
     {"explain", "report", "store", "face"},

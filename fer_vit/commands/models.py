@@ -7,6 +7,7 @@ from huggingface_hub import ModelCard, ModelCardData, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 from yaml import YAMLError
 
+from fer_vit.report.columns import align_columns
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_models
 
 
@@ -22,9 +23,7 @@ def models() -> None:
     for name, where, folder in found_models():
         size = f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
         rows.append((name + " *" * (name == DEFAULT), where, size, *card_results(folder)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(align_columns(rows))
     print(f"\n* is taken when `--checkpoint` is left out. Model cards: {shipped_models()[DEFAULT].parent}")
 
 

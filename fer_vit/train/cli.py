@@ -18,6 +18,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.configs import find_config
 from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint, check_teachers, checkpoint_settings
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.results import ResultWriter
@@ -83,13 +84,15 @@ class TrainCLI(LightningCLI):
             strategy.checkpoint_io = AtomicCheckpointIO()
 
 
-def train(args: list[str]) -> None:
+def train(args: list[str]) -> dict[str, Any]:
     """Runs fit, validate or test with its options; wrong ones raise FerVitError.
 
+    Returns the manifest, and the checkpoint: that which was evaluated, or the best one of a fit ("": none was written).
     With `--ckpt_path` the settings of the checkpoint are the defaults; options override them.
     """
     hide_noise()
     verb, *words = args
+    words = with_paths(words)
     try:
         given = first_options(words)
         checkpoint = load_checkpoint(given.ckpt_path) if given.ckpt_path else None
@@ -108,6 +111,8 @@ def train(args: list[str]) -> None:
         del checkpoint
         options = {name: cli.config_init[name] for name in cli.run_options}
         run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **options)
+        best: Any = cli.trainer.checkpoint_callback
+        return {"manifest": cli.config.data.manifest, "checkpoint": best.best_model_path if verb == "fit" else path}
     except (ArgumentError, MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
         # An error from a worker has a traceback as its text; the last line is the message.
         lines = str(error).strip().splitlines()[-1:] if "Traceback (most recent" in str(error) else [str(error)]
@@ -121,6 +126,14 @@ def first_options(words: list[str]) -> Words:
     parser.add_argument("-c", "--config", action="append", default=[])
     parser.add_argument("-h", "--help", "--print_config", dest="asks", nargs="?", const=True)
     return parser.parse_known_args(words)[0]
+
+
+def with_paths(words: list[str]) -> list[str]:
+    """Replaces the names of configs among the words of a command by their paths."""
+    pairs = zip(["", *words], words, strict=False)
+    words = [find_config(word) if before in ("-c", "--config") else word for before, word in pairs]
+    prefix = "--config="
+    return [prefix + find_config(word.removeprefix(prefix)) if word.startswith(prefix) else word for word in words]
 
 
 def hide_noise() -> None:

@@ -93,16 +93,17 @@ def test_overlay_for_several_processes(drawn: Path) -> None:
 
 
 PAPER = [CONFIGS / "drawn.yaml", CONFIGS / "model" / "attention_is_all_you_need.yaml"]
+PATCHES = ["--model.network.stem=patch", "--model.network.region_source=image"]
 
 
 def test_the_paper_overlay() -> None:
-    settings = parse_fit(*(f"--config={path}" for path in PAPER), "--model.network.stem=patch")
+    settings = parse_fit(*(f"--config={path}" for path in PAPER), *PATCHES)
     assert_papers(RegionViT(RegionViTConfig(**settings.model.network.as_dict()), "ab"))
 
 
 @pytest.mark.slow
 def test_the_paper_overlay_trains(drawn: Path, tmp_path: Path) -> None:
-    assert_papers(load_network(run(PAPER, drawn / "faces.parquet", tmp_path, "--model.network.stem=patch")))
+    assert_papers(load_network(run(PAPER, drawn / "faces.parquet", tmp_path, *PATCHES)))
 
 
 def assert_papers(net: RegionViT) -> None:

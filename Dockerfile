@@ -1,0 +1,22 @@
+# fer-vit with its model and face detector: nothing is downloaded when it runs.
+#   docker build -t fer-vit .
+#   docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/work" fer-vit predict photos
+# torch as pip installs it contains CUDA: add `--gpus all` to run on a GPU. For a smaller image without CUDA, build with
+# `--build-arg PIP_EXTRA_INDEX_URL=...`, the address that PyTorch's installation page gives for CPU builds. BASE can be
+# any image with Python 3.11 or newer, for example one that has another CUDA.
+ARG BASE=python:3.13-slim
+FROM ${BASE}
+ARG PIP_EXTRA_INDEX_URL
+
+RUN --mount=type=bind,target=/source,rw \
+    pip install --no-cache-dir -c /source/constraints.txt /source
+
+ENV FER_VIT_CACHE=/opt/fer-vit
+RUN python -c "from fer_vit.face.detect import yunet_path; yunet_path()"
+
+# With `--user` there may be no home, and some libraries write to one.
+ENV HOME=/tmp
+USER 1000:1000
+WORKDIR /work
+ENTRYPOINT ["fer-vit"]
+CMD ["--help"]

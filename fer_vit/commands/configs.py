@@ -1,0 +1,29 @@
+"""The verb `configs`: lists the configs that come with fer-vit."""
+
+import re
+from pathlib import Path
+
+from fer_vit.report.columns import align_columns
+from fer_vit.store.configs import CONFIGS, shipped_configs
+
+MEASURED = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
+
+
+def configs() -> None:
+    """Lists the configs that come with fer-vit, with the accuracy that was measured.
+
+    `--config` of fit, validate and test takes their names; a file of that name is taken first. Copy one from the folder
+    that is printed to make your own.
+
+    Examples:
+        fer-vit configs
+    """
+    rows = [("name", "accuracy", "what it is"), *((name, *facts(path)) for name, path in shipped_configs().items())]
+    print(f"{align_columns(rows)}\n\nThey are in {CONFIGS}.")
+
+
+def facts(path: Path) -> tuple[str, str]:
+    """Returns from a config's header the accuracy that was measured, with its split ("-": none), and the first line."""
+    lines = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    measured = MEASURED.search(" ".join(lines))
+    return " ".join(measured.groups()) if measured else "-", lines[0]
