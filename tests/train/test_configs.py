@@ -20,7 +20,8 @@ from tests.helpers.commands import TINY, main, parse_fit
 from tests.helpers.marks import slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-SCRATCH = ("drawn", "ferplus_small", "ferplus_teacher", "ferplus_gpu", "ablation")
+FERPLUS = [f"ferplus_{name}" for name in ("small", "teacher", "gpu", "fairface_small", "fairface_teacher")]
+SCRATCH = ("drawn", *FERPLUS, "ablation")
 PRETRAINED = ("rafdb", "affectnet")
 QUICK = [
     "--data.num_workers=0",
