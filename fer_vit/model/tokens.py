@@ -29,6 +29,22 @@ class Tokens(NamedTuple):
     centres: Tensor
 
 
+class Cover(NamedTuple):
+    """Patch and region tokens whose content is hidden, but not their positions: for masked pretraining.
+
+    Attributes:
+        hidden: True for hidden tokens (B, N + R k^2).
+        token: What stands in for them (D,).
+    """
+
+    hidden: Tensor
+    token: Tensor
+
+    def over(self, x: Tensor, first: int) -> Tensor:
+        """Covers embeddings (B, M, D), the first of which is token `first`."""
+        return torch.where(self.hidden[:, first : first + x.shape[1], None], self.token.to(x.dtype), x)
+
+
 @dataclass(frozen=True)
 class TokenLayout:
     """Which token is which: prefix tokens first, then patches row by row, then regions with k x k tokens each.
@@ -249,7 +265,7 @@ class RegionEmbed(nn.Module):
         for parameter in self.name_embed.values():  # sorted by name
             nn.init.trunc_normal_(parameter, std=0.02)
 
-    def forward(self, source: Tensor, boxes: Tensor, centres: Tensor) -> Tensor:
+    def forward(self, source: Tensor, boxes: Tensor, centres: Tensor, cover: Cover | None = None) -> Tensor:
         """Embeds finite boxes (B, R, 4), whose tokens have the centres (B, R k^2, 2): tokens (B, R k^2, D).
 
         The source is the normalised image, or features of it (B, C, S / stride, S / stride).
@@ -261,9 +277,9 @@ class RegionEmbed(nn.Module):
             # Backwards, a small map's product is five times faster than torchvision's scattered additions on a CPU.
             cut = crop_features if self.stride > 1 else crop_image
             crops = cut(source.float(), cells, self.side)
-        x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1)  # (B, R, k^2, D)
-        x = x + torch.stack([self.name_embed[name] for name in self.names])
-        x = x.flatten(1, 2)
+        x: Tensor = self.patch_embed(crops).view(batch, regions * self.region_grid**2, -1)  # (B, R k^2, D)
+        x = x if cover is None else cover.over(x, cover.hidden.shape[1] - x.shape[1])
+        x = x + torch.cat([self.name_embed[name] for name in self.names])
         return x if self.position is None else x + self.position(centres)
 
 
