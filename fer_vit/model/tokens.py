@@ -277,7 +277,7 @@ class RegionEmbed(nn.Module):
             # Backwards, a small map's product is five times faster than torchvision's scattered additions on a CPU.
             cut = crop_features if self.stride > 1 else crop_image
             crops = cut(source.float(), cells, self.side)
-        x: Tensor = self.patch_embed(crops).view(batch, regions * self.region_grid**2, -1)  # (B, R k^2, D)
+        x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1).flatten(1, 2)  # (B, R k^2, D)
         x = x if cover is None else cover.over(x, cover.hidden.shape[1] - x.shape[1])
         x = x + torch.cat([self.name_embed[name] for name in self.names])
         return x if self.position is None else x + self.position(centres)

@@ -176,13 +176,13 @@ def test_a_perfect_prediction_brings_the_face_back(name: str) -> None:
 def test_regions_are_pasted_where_they_are() -> None:
     layout = TokenLayout(1, (0, 0), 2, 2)
     ramp = torch.arange(32.0).expand(1, 1, 32, 32) + 100 * torch.arange(32.0)[:, None]  # bilinear resampling is exact
-    boxes = torch.tensor([[[4.0, 6.0, 20.0, 22.0], [16.5, 12.0, 28.5, 24.0]]])
+    boxes = torch.tensor([[[4.0, 6.0, 20.0, 22.0], [17.0, 12.0, 29.0, 24.0]]])
     whole = paste_regions(cut_tokens(ramp, boxes, layout, 8), boxes, layout, 32, 8)
     inside = torch.zeros(32, 32, dtype=torch.bool)
-    inside[6:22, 4:20] = inside[12:24, 17:28] = True
+    inside[6:22, 4:20] = inside[12:24, 17:29] = True
     assert whole[0, 0][~inside].isnan().all()
     inner = torch.zeros(32, 32, dtype=torch.bool)
-    inner[7:21, 5:16] = inner[13:23, 18:27] = True
+    inner[7:21, 5:16] = inner[13:23, 18:28] = True
     assert torch.allclose(whole[0, 0][inner], ramp[0, 0][inner], atol=1e-2)
 
 
