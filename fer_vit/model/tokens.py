@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
+from fer_vit.model.cover import Cover
 from fer_vit.model.positions import Position
 
 
@@ -27,22 +28,6 @@ class Tokens(NamedTuple):
     x: Tensor
     valid: Tensor | None
     centres: Tensor
-
-
-class Cover(NamedTuple):
-    """Patch and region tokens whose content is hidden, but not their positions: for masked pretraining.
-
-    Attributes:
-        hidden: True for hidden tokens (B, N + R k^2).
-        token: What stands in for them (D,).
-    """
-
-    hidden: Tensor
-    token: Tensor
-
-    def over(self, x: Tensor, first: int) -> Tensor:
-        """Covers embeddings (B, M, D), the first of which is token `first`."""
-        return torch.where(self.hidden[:, first : first + x.shape[1], None], self.token.to(x.dtype), x)
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ def train(args: list[str]) -> dict[str, Any]:
             raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` evaluates a checkpoint, but got none.")
         settings = checkpoint_settings(checkpoint, given.ckpt_path) if checkpoint else None
         task = chosen_task(given, checkpoint)
+        words.append(f"--task={task}")
         if checkpoint:  # its weights are in it
             words += ["--model.network.pretrained=false", *["--model.init=null"] * (task == "classification")]
         name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")

@@ -15,6 +15,7 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.folder import load_network
+from fer_vit.train.cli import chosen_task, first_options
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import TINY, fails, main
@@ -127,6 +128,19 @@ def test_a_pretrained_encoder_is_no_classifier(
     line = fails(capsys, "fit", *TINY, f"--data.manifest={unlabelled / 'faces.parquet'}")
     assert "rows without a label" in line
     assert "task" in fails(capsys, "fit", "--task=dreaming", manifest)
+
+
+def test_the_option_wins_over_the_last_config(tmp_path: Path) -> None:
+    for name, content in (("a", "task: pretraining"), ("b", "task: classification"), ("c", "trainer: {}")):
+        (tmp_path / f"{name}.yaml").write_text(content)
+
+    def chosen(*words: str) -> str:
+        return chosen_task(first_options([word.replace("AT", str(tmp_path)) for word in words]), None)
+
+    assert chosen() == "classification"
+    assert chosen("--config=AT/a.yaml", "-c", "AT/c.yaml") == "pretraining"
+    assert chosen("--config=AT/a.yaml", "--config=AT/b.yaml") == "classification"
+    assert chosen("--task=pretraining", "--config=AT/b.yaml", "--config=AT/gone.yaml") == "pretraining"
 
 
 def test_a_classifier_starts_from_it(
