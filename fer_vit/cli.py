@@ -43,6 +43,7 @@ EXAMPLES = """\
   fer-vit prepare drawn faces faces.parquet
   fer-vit fit --config drawn --data.manifest faces.parquet
   fer-vit fit --config drawn --data.manifest s3://bucket/shards
+  fer-vit fit --config finetune --model.init ferplus-small --data.manifest mine.parquet
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
   fer-vit predict photos
   fer-vit visualize photos --checkpoint best.ckpt --output report

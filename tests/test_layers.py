@@ -21,7 +21,12 @@ LAYERS = [
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "albumentations": {"data/transforms.py"},
-    "lightning": {f"train/{name}.py" for name in ("cli", "checkpoints", "datamodule", "ema", "results", "run", "task")},
+    "lightning": {
+        *(
+            f"train/{name}.py"
+            for name in ("cli", "checkpoints", "datamodule", "ema", "module", "results", "run", "task")
+        )
+    },
     "pyarrow": {
         *(f"data/{name}.py" for name in ("checks", "manifest", "schema", "shards", "writing")),
         "predict/plan.py",

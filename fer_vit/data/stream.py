@@ -27,8 +27,16 @@ class ShardDataset(Dataset[Sample]):
         FerVitError: There are none, one cannot be read, or they are from different runs of `prepare`.
     """
 
-    def __init__(self, path: str | Path, names: tuple[str, ...], spec: CropSpec, augment: Cropping | None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        names: tuple[str, ...],
+        spec: CropSpec,
+        augment: Cropping | None,
+        unlabelled: bool = False,
+    ) -> None:
         self.names = names
+        self.unlabelled = unlabelled
         self.spec = spec
         self.augment = augment
         self.shards = [shard for shard in find_shards(path) if shard.split == "train"]
@@ -48,12 +56,12 @@ class ShardDataset(Dataset[Sample]):
         return make_sample(draw.face, draw, self.spec, self.augment)
 
     def read(self, index: int) -> FaceDataset:
-        """Reads a shard; raises FerVitError when it is invalid or has changed, or a row has no label."""
+        """Reads a shard; raises FerVitError when it is invalid or has changed, or a row lacks the label it needs."""
         shard = self.shards[index]
         faces = FaceDataset(Manifest.read_shard(shard, self.names), self.spec)
         if len(faces) != self.sizes[index]:
             raise FerVitError(f"{shard.location} has changed. Resume when nothing writes to the shards.")
-        if faces.targets is None:
+        if faces.targets is None and not self.unlabelled:
             raise no_label(shard.location, "train")
         return faces
 

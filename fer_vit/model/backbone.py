@@ -1,5 +1,6 @@
 """timm's vision transformer as configured; the only file that uses private names of timm."""
 
+import warnings
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -7,7 +8,13 @@ from pickle import UnpicklingError
 import timm
 import torch
 from timm.layers import Attention
-from timm.models.vision_transformer import Block, VisionTransformer, init_weights_vit_timm
+from timm.models import load_state_dict
+from timm.models.vision_transformer import (
+    Block,
+    VisionTransformer,
+    checkpoint_filter_fn,
+    init_weights_vit_timm,
+)
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
@@ -38,7 +45,9 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
         reason = " ".join(str(error).split()) or type(error).__name__
         raise FerVitError(f"Cannot build the backbone {config.backbone}: {reason}") from error
     _check_backbone(vit, config)
-    if config.head == "query":
+    if isinstance(config.pretrained, str):
+        _check_loaded(vit, config.pretrained, config.backbone)
+    if config.head == "query" and num_classes:
         vit.head = ExpressionLinear(vit.embed_dim, num_classes)
         init_weights_vit_timm(vit.head)
     return vit
@@ -92,6 +101,23 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
         raise FerVitError(f"network.keep_rate ranks patches by the class token, but {config.backbone} has none.")
     if config.tokens == "region" and not vit.num_prefix_tokens:  # a face without landmarks would have no token
         raise FerVitError(f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1.")
+
+
+def _check_loaded(vit: VisionTransformer, file: str, name: str) -> None:
+    """Raises FerVitError when a file lacks a tenth of a backbone's tensors or more; warns when it lacks any.
+
+    timm loads what it finds by name and logs the rest.
+    """
+    given = checkpoint_filter_fn(load_state_dict(file), vit)
+    tensors = [key for key in vit.state_dict() if not key.startswith("head.")]
+    missing = [key for key in tensors if key not in given]
+    if len(missing) > len(tensors) / 10:
+        raise FerVitError(
+            f"Expected the weights of {name} in {file} (network.pretrained), but it has only "
+            f"{len(tensors) - len(missing)} of {len(tensors)} tensors. `--model.init` starts from a model of fer-vit."
+        )
+    if missing:
+        warnings.warn(f"Not in {file}, so they start at random: {', '.join(missing)}", stacklevel=2)
 
 
 def _check_replaceable(name: str) -> None:

@@ -134,7 +134,8 @@ RULES: tuple[tuple[Callable[[RegionViTConfig], object], str], ...] = (
     ),
     (
         lambda c: c.stem == "conv" and c.pretrained,
-        "Pretrained weights have no convolutional stem: use stem: patch or pretrained: false.",
+        "Pretrained weights have no convolutional stem: use stem: patch or pretrained: false. To start from a model of "
+        "fer-vit, use `--model.init`.",
     ),
     (
         lambda c: c.stem == "conv" and c.patch_size not in [2**step for step in range(1, 12)],

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fer_vit.model import build
 from fer_vit.model.backbone import ATTENTION, create_backbone, prepend_prefix
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.cover import Cover
 from fer_vit.model.positions import patch_centres, token_centres
 from fer_vit.model.tokens import Normalize, TokenLayout, Tokens, keep_patches
 
@@ -26,7 +27,7 @@ class RegionViT(nn.Module):
 
     Args:
         config: What to build.
-        labels: The C expressions in the order of the logits.
+        labels: The C expressions in the order of the logits. None: an encoder without a head, for pretraining.
         align: How faces are cropped for it: "landmarks" or "crop" (see `face.crop`).
         template: Where the five landmarks belong in a crop, as fractions of its side. Empty: unknown.
         temperature: Divides the logits before the softmax, so that confidence matches accuracy.
@@ -75,7 +76,7 @@ class RegionViT(nn.Module):
         self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans, config.standardize)
         self.vit = vit
         self.region_embed = region_embed
-        self.pool: Any = build.create_pool(vit, config, len(self.labels))
+        self.pool: Any = build.create_pool(vit, config, len(self.labels)) if labels else nn.Identity()
         self.relation = ATTENTION[config.attention].relation
         rates = config.keep_rate or (1.0,) * len(vit.blocks)
         self.num_kept = tuple(accumulate(rates, build.kept_patches, initial=self.layout.num_patches))
@@ -97,10 +98,13 @@ class RegionViT(nn.Module):
         tokens = self.forward_features(tokens)  # T, or fewer with a keep rate
         return self.forward_head(tokens)  # (B, C)
 
-    def tokenize(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tokens:
-        """Turns images into tokens with their positions; arguments as for `forward`."""
+    def tokenize(
+        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None, cover: Cover | None = None
+    ) -> Tokens:
+        """Turns images into tokens with their positions; arguments as for `forward`, and which tokens to cover."""
         image = self.normalize(image)  # (B, in_chans, S, S)
         patches, source = self.embed_patches(image)  # (B, N, D), and what regions are cut from
+        patches = patches if cover is None else cover.over(patches, 0)
         x = prepend_prefix(self.vit, patches)  # (B, prefix + N, D)
         centres = self.centres.expand(x.shape[0], -1, -1)  # (B, prefix + N, 2)
         if self.region_embed is None:
@@ -108,7 +112,7 @@ class RegionViT(nn.Module):
         boxes, valid = self.all_regions(image, boxes, valid)  # (B, R, 4), (B, R)
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
         there = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
-        regions = self.region_embed(source, boxes, where)  # (B, R k^2, D)
+        regions = self.region_embed(source, boxes, where, cover)  # (B, R k^2, D)
         regions = self.vit.pos_drop(regions.masked_fill(~there[..., None], 0.0))
         always = there.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
         return Tokens(

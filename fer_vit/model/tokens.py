@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
+from fer_vit.model.cover import Cover
 from fer_vit.model.positions import Position
 
 
@@ -249,7 +250,7 @@ class RegionEmbed(nn.Module):
         for parameter in self.name_embed.values():  # sorted by name
             nn.init.trunc_normal_(parameter, std=0.02)
 
-    def forward(self, source: Tensor, boxes: Tensor, centres: Tensor) -> Tensor:
+    def forward(self, source: Tensor, boxes: Tensor, centres: Tensor, cover: Cover | None = None) -> Tensor:
         """Embeds finite boxes (B, R, 4), whose tokens have the centres (B, R k^2, 2): tokens (B, R k^2, D).
 
         The source is the normalised image, or features of it (B, C, S / stride, S / stride).
@@ -261,9 +262,9 @@ class RegionEmbed(nn.Module):
             # Backwards, a small map's product is five times faster than torchvision's scattered additions on a CPU.
             cut = crop_features if self.stride > 1 else crop_image
             crops = cut(source.float(), cells, self.side)
-        x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1)  # (B, R, k^2, D)
-        x = x + torch.stack([self.name_embed[name] for name in self.names])
-        x = x.flatten(1, 2)
+        x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1).flatten(1, 2)  # (B, R k^2, D)
+        x = x if cover is None else cover.over(x, cover.hidden.shape[1] - x.shape[1])
+        x = x + torch.cat([self.name_embed[name] for name in self.names])
         return x if self.position is None else x + self.position(centres)
 
 

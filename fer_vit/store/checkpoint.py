@@ -27,7 +27,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
         ) from error
     hyper, state = as_dict(checkpoint.get("hyper_parameters")), as_dict(checkpoint.get("state_dict"))
-    if not {"network", "labels"} <= hyper.keys() or not state:
+    if not ({"network", "labels"} <= hyper.keys() or is_pretraining(hyper)) or not state:
         raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
     if not all_are([*state.values()], Tensor) or sum(value.nbytes for value in state.values()) > size:
         raise FerVitError(f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote.")
@@ -35,6 +35,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if isinstance(hyper["network"], dict):
         hyper["network"] = drop_retired(hyper["network"])
     return checkpoint
+
+
+def is_pretraining(hyper: dict[str, Any]) -> bool:
+    """Tells by its settings a checkpoint of masked pretraining, which knows no expressions."""
+    return {"network", "mask_ratio"} <= hyper.keys() and "labels" not in hyper
 
 
 def as_dict(value: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig, drop_retired
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.store.checkpoint import all_are, load_checkpoint
+from fer_vit.store.checkpoint import all_are, is_pretraining, load_checkpoint
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
 
 MAX_CONFIG = 1_000_000
@@ -117,11 +117,14 @@ def save_network(net: RegionViT, folder: Path) -> None:
         (new / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
 
-def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_model(
+    name: str | Path | None = None, *, pretraining: bool = False, **hub: Any
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Reads the arguments of `RegionViT`, and its state dict.
 
     Args:
         name: A model that fer-vit ships, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
+        pretraining: Whether it may be a checkpoint of masked pretraining, without labels and head.
         **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
 
     Raises:
@@ -129,7 +132,13 @@ def read_model(name: str | Path | None = None, **hub: Any) -> tuple[dict[str, An
     """
     name = DEFAULT if name is None else name
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
-        return unpack_checkpoint(load_checkpoint(Path(name)), name)
+        settings, state = unpack_checkpoint(load_checkpoint(Path(name)), name)
+        if not (settings["labels"] or pretraining):
+            raise FerVitError(
+                f"{name} is of masked pretraining and knows no expressions. Train a classifier that starts from it: "
+                f"`fer-vit fit --model.init {name}`."
+            )
+        return settings, state
     folder = find_folder(name, **hub)
     check_folder(folder, name)
     try:
@@ -147,10 +156,13 @@ def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> tuple[dic
     hyper = checkpoint["hyper_parameters"]
     settings = {"config": hyper["network"], **{key: hyper[key] for key in EXTRA_KEYS if key in hyper}}
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
-    return check_settings(settings, name), state
+    if not is_pretraining(hyper):
+        return check_settings(settings, name), state
+    state = {key: value for key, value in state.items() if key.partition(".")[0] not in ("mask_token", "decoder")}
+    return check_settings({**settings, "labels": []}, name, pretraining=True), state
 
 
-def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
+def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -> dict[str, Any]:
     """Returns the settings of a file as arguments of `RegionViT`; raises FerVitError when some are wrong."""
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
@@ -160,7 +172,8 @@ def check_settings(settings: Any, name: str | Path) -> dict[str, Any]:
         raise FerVitError(
             f"{name} does not fit this version of fer-vit (`{min(map(str, unknown))}` is unknown). Upgrade fer-vit."
         )
-    check_labels(settings["labels"], name)
+    if not pretraining:
+        check_labels(settings["labels"], name)
     extra = {key: settings[key] for key in EXTRA_KEYS if key in settings}
     for key, (fits, expected) in EXTRA_RULES.items():
         if key in extra and not fits(extra[key]):

@@ -21,7 +21,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fer_vit.errors import FerVitError, short
 from fer_vit.files import atomic_write, remove_stale
+from fer_vit.store.checkpoint import is_pretraining
 from fer_vit.store.folder import build_network, unpack_checkpoint
+from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 
 
@@ -52,16 +54,16 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 
 
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
-    """Returns the settings in a checkpoint as options of the command line, without teachers: it must name no files.
+    """Returns the settings in a checkpoint as options of the command line, without those that name files.
 
     Raises FerVitError when they do not fit the weights or are not fer-vit's, as in a stranger's file.
     """
     settings, state = unpack_checkpoint(checkpoint, path)
     build_network(settings, state, path)
-    hyper = {
-        name: value for name, value in checkpoint["hyper_parameters"].items() if name not in ("labels", "teachers")
-    }
-    if unknown := hyper.keys() - inspect.signature(FERTask).parameters.keys():
+    task = MaskedPretraining if is_pretraining(checkpoint["hyper_parameters"]) else FERTask
+    left_out = ("labels", "teachers", "init")
+    hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name not in left_out}
+    if unknown := hyper.keys() - inspect.signature(task).parameters.keys():
         raise FerVitError(f"{path} is of another version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit.")
     network = Namespace(**asdict(settings["config"]))  # type: ignore[no-untyped-call]
     return Namespace(model=Namespace(**{**hyper, "network": network}))  # type: ignore[no-untyped-call]

@@ -1,14 +1,17 @@
-"""The verbs fit, validate and test: LightningCLI over FERTask and FaceDataModule."""
+"""The verbs fit, validate and test: LightningCLI over a task (FERTask, MaskedPretraining) and FaceDataModule."""
 
 import logging
 import os
 import warnings
 from argparse import ArgumentError, ArgumentParser
 from argparse import Namespace as Words
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import lightning as L
+import yaml
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
@@ -17,13 +20,18 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
-from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
 from fer_vit.store.configs import find_config
+from fer_vit.store.folder import read_model
 from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint, check_teachers, checkpoint_settings
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.results import ResultWriter
+from fer_vit.train.pretraining import MaskedPretraining
+from fer_vit.train.results import ReconstructionWriter, ResultWriter
 from fer_vit.train.run import has_bf16, print_once, run
+from fer_vit.train.starting import model_settings
 from fer_vit.train.task import FERTask
+
+Task = Literal["classification", "pretraining"]
 
 
 class TrainCLI(LightningCLI):
@@ -32,11 +40,15 @@ class TrainCLI(LightningCLI):
     It logs to runs/`name`. Options override that, and the `settings` of a checkpoint.
     """
 
-    def __init__(self, verb: str, args: list[str], name: str, settings: Namespace | None) -> None:
-        self.verb, self.settings = verb, settings
+    def __init__(
+        self, verb: str, args: list[str], name: str, settings: Namespace | None, task: Task = "classification"
+    ) -> None:
+        self.verb, self.settings, self.task = verb, settings, task
+        classify = task == "classification"
+        pictures = ResultWriter() if classify else ReconstructionWriter()
         logger = "lightning.pytorch.loggers.TensorBoardLogger"
         super().__init__(
-            FERTask,
+            FERTask if classify else MaskedPretraining,
             FaceDataModule,
             args=args,
             run=False,
@@ -44,7 +56,7 @@ class TrainCLI(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             trainer_defaults={
-                "callbacks": [ResultWriter(), LearningRateMonitor("step"), LastCheckpoint()],
+                "callbacks": [pictures, LearningRateMonitor("step"), LastCheckpoint()],
                 "logger": {"class_path": logger, "init_args": {"save_dir": "runs", "name": name}},
             },
             parser_kwargs={"exit_on_error": False, "prog": f"fer-vit {verb}"},
@@ -53,17 +65,28 @@ class TrainCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links what model and data share, and adds options for checkpoints and for the Trainer's method."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
-        best = {"filename": "best", "monitor": "val/accuracy", "mode": "max"}
-        parser.set_defaults({f"checkpoint.{name}": value for name, value in best.items()})
+        best = {"monitor": "val/accuracy", "mode": "max"}
+        if self.task == "pretraining":
+            best = {"monitor": "val/loss", "mode": "min"}
+        parser.set_defaults({f"checkpoint.{name}": value for name, value in {"filename": "best", **best}.items()})
+        words = "What is trained: a classifier, or by masked pretraining an encoder from which one can start."
+        parser.add_argument("--task", type=Task, default=self.task, help=words)
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
         parser.link_arguments(crop, "data.spec", compute_fn=CropSpec)
-        parser.link_arguments("data.labels", "model.labels", apply_on="instantiate")
+        parser.link_arguments("task", "data.unlabelled", compute_fn=lambda task: task == "pretraining")
+        if self.task == "classification":
+            parser.link_arguments("data.labels", "model.labels", apply_on="instantiate")
         filled_in = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "weights_only"}
         self.run_options = parser.add_method_arguments(L.Trainer, self.verb, skip=filled_in)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses the options on top of the checkpoint's settings."""
+        """Parses the options on top of the settings of the checkpoint, or of the model to start from."""
         self.config = parser.parse_args(args, self.settings)
+        if name := self.config.model.get("init"):
+            taken = model_settings(read_model(name, pretraining=True)[0])
+            taken["network"] = Namespace(**asdict(taken["network"]))  # type: ignore[no-untyped-call]
+            settings = Namespace(model=Namespace(**taken))  # type: ignore[no-untyped-call]
+            self.config = parser.parse_args(args, settings)
 
     def before_instantiate_classes(self) -> None:
         """Computes in float32 where bfloat16 would be emulated, which is many times slower."""
@@ -99,9 +122,12 @@ def train(args: list[str]) -> dict[str, Any]:
         if verb != "fit" and not given.asks and not checkpoint:
             raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` evaluates a checkpoint, but got none.")
         settings = checkpoint_settings(checkpoint, given.ckpt_path) if checkpoint else None
-        words += ["--model.network.pretrained=false"] if checkpoint else []  # its weights are in the checkpoint
+        task = chosen_task(given, checkpoint)
+        words.append(f"--task={task}")
+        if checkpoint:  # its weights are in it
+            words += ["--model.network.pretrained=false", *["--model.init=null"] * (task == "classification")]
         name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
-        cli = TrainCLI(verb, words, name, settings)
+        cli = TrainCLI(verb, words, name, settings, task)
         if path := cli.config.ckpt_path:  # perhaps from a config; checked before the run has a folder
             if not checkpoint or Path(path) != given.ckpt_path:
                 checkpoint = load_checkpoint(Path(path))
@@ -120,10 +146,11 @@ def train(args: list[str]) -> dict[str, Any]:
 
 
 def first_options(words: list[str]) -> Words:
-    """Reads the options that are needed first: `ckpt_path`, `config`, and whether only help is requested."""
+    """Reads the options that are needed first: `ckpt_path`, `config`, `task`, and whether only help is requested."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--ckpt_path", type=Path)
     parser.add_argument("-c", "--config", action="append", default=[])
+    parser.add_argument("--task", choices=get_args(Task))
     parser.add_argument("-h", "--help", "--print_config", dest="asks", nargs="?", const=True)
     return parser.parse_known_args(words)[0]
 
@@ -136,6 +163,28 @@ def with_paths(words: list[str]) -> list[str]:
     return [prefix + find_config(word.removeprefix(prefix)) if word.startswith(prefix) else word for word in words]
 
 
+def chosen_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
+    """Returns what is to be trained: as the option says, else the last config that does, else the checkpoint.
+
+    Raises:
+        FerVitError: The checkpoint is of the other task.
+    """
+    chosen = given.task
+    for config in reversed(given.config):
+        with suppress(OSError, ValueError, yaml.YAMLError):  # LightningCLI reports them
+            content = yaml.safe_load(Path(config).read_text())
+            chosen = chosen or (content.get("task") if isinstance(content, dict) else None)
+    if not checkpoint:
+        return chosen or "classification"
+    task: Task = "pretraining" if is_pretraining(checkpoint["hyper_parameters"]) else "classification"
+    if chosen not in (None, task):
+        raise FerVitError(
+            f"The checkpoint {given.ckpt_path} is of {task}, but {chosen} is to go on. A classifier starts from any "
+            "model by `--model.init`."
+        )
+    return task
+
+
 def hide_noise() -> None:
     """Hides advertisements, and warnings about what is intended here or reported elsewhere."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
@@ -145,5 +194,7 @@ def hide_noise() -> None:
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*accumulate the metric across devices")
     # FaceDataModule restores the position
     warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
+    # `model.freeze` wants that
+    warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
     # Lightning's own use of torch
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")

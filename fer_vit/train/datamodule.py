@@ -37,6 +37,7 @@ class FaceDataModule(L.LightningDataModule):
         fold: Leave a fold of the training faces out, for example 0/3, the first of three: the model can then judge
             them in `fer-vit distill`. A checkpoint records it.
         spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
+        unlabelled: Allow rows without a label (the command line does so for `task: pretraining`).
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class FaceDataModule(L.LightningDataModule):
         balanced: bool = False,
         fold: str | None = None,
         spec: CropSpec | None = None,
+        unlabelled: bool = False,
     ) -> None:
         super().__init__()
         check_number("data.batch_size", batch_size, 1)
@@ -58,6 +60,7 @@ class FaceDataModule(L.LightningDataModule):
         self.balanced = balanced
         self.fold = fold
         self.spec = spec or CropSpec(224)
+        self.unlabelled = unlabelled
         self.streamed = is_sharded(manifest)
         if self.streamed and balanced:
             raise FerVitError(
@@ -95,13 +98,13 @@ class FaceDataModule(L.LightningDataModule):
         return {"seed_everything": run_seed(), **mine}
 
     def dataset(self, split: Split) -> FaceDataset:
-        """Returns a split, augmented if it is `train`; FerVitError when it is empty or a row has no label."""
+        """Returns a split, augmented if it is `train`; FerVitError when it is empty, or rows lack labels."""
         manifest = self.manifest.split(split)
         path = self.manifest.path
         if not len(manifest):
             raise FerVitError(f"{path} has no rows with split {split}. Prepare the data set with that split.")
         dataset = FaceDataset(manifest, self.spec, Augment(self.augment) if split == "train" else None)
-        if dataset.targets is None:
+        if dataset.targets is None and (self.balanced or not self.unlabelled):
             raise no_label(path, split)
         return dataset
 
@@ -141,7 +144,7 @@ class FaceDataModule(L.LightningDataModule):
 
     def _shards(self) -> ShardDataset:
         path = self.manifest.path
-        dataset = ShardDataset(path, self.manifest.names, self.spec, Augment(self.augment))
+        dataset = ShardDataset(path, self.manifest.names, self.spec, Augment(self.augment), self.unlabelled)
         if len(dataset) < self.batch_size * _processes():
             raise FerVitError(
                 f"{path} has fewer training rows than one batch of {self.batch_size} for every process: choose a "

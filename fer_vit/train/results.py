@@ -8,6 +8,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
+from torchvision.utils import make_grid
 
 from fer_vit.evaluate.metrics import class_recall, metrics_table
 from fer_vit.files import atomic_write
@@ -37,6 +38,16 @@ class ResultWriter(Callback):
         if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero:
             picture = draw_confusion(pl_module.confusion.cpu().numpy(), pl_module.labels)
             trainer.logger.experiment.add_image(f"{stage}/confusion", picture, trainer.global_step, dataformats="HWC")
+
+
+class ReconstructionWriter(Callback):
+    """Logs a picture of masked pretraining after each validation: a face, what is seen of it, its reconstruction."""
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Logs the picture."""
+        if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero and not trainer.sanity_checking:
+            grid = make_grid(pl_module.pictures.transpose(0, 1).flatten(0, 1), nrow=len(pl_module.pictures))
+            trainer.logger.experiment.add_image("val/reconstruction", grid, trainer.global_step)
 
 
 def write_results(trainer: L.Trainer, pl_module: Any, stage: str) -> None:

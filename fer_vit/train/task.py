@@ -1,4 +1,4 @@
-"""Training and evaluation of a RegionViT: steps, loss, metrics and optimiser.
+"""Training and evaluation of a RegionViT as a classifier: steps, loss and metrics.
 
 B images, R regions, C classes.
 """
@@ -7,13 +7,9 @@ import math
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
-import lightning as L
 import torch
-from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-from timm.optim import param_groups_layer_decay
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
 
 from fer_vit.data.sample import Batch
@@ -21,24 +17,26 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.metrics import class_recall, expression_metrics
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.geometry import TEMPLATE, Align
-from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig, drop_retired
 from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.processes import derived_seed, run_seed
+from fer_vit.store.folder import read_model
 from fer_vit.train.losses import balanced_weights, expression_loss, log_prior
+from fer_vit.train.module import RegionViTModule, check_loss, not_finite
+from fer_vit.train.starting import Freeze, is_frozen, model_settings, take_weights
 from fer_vit.train.teachers import Teachers
 
 NOT_NEGATIVE = ("lr", "weight_decay", "mixup", "logit_adjust")
 SHARES = ("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout", "cutmix", "teacher_weight")
 """Settings from 0 to 1."""
+NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)
 
 
-class FERTask(L.LightningModule):
+class FERTask(RegionViTModule):
     """Facial expression recognition with a RegionViT.
 
     Args:
-        network: The model.
+        network: The model. None given: that of `init`, whose `align` and `template` are then taken as well.
         labels: Expressions in the order of the model's outputs (the command line takes them from the manifest).
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
         template: Where the five landmarks belong in the crop, as fractions of its side.
@@ -59,6 +57,10 @@ class FERTask(L.LightningModule):
             for this model, is mixed with the target, whether or not they have learned these faces.
         teacher_weight: Their weight in the target.
         compile: Compile the encoder with `torch.compile`.
+        init: A model to start from: its weights where they fit, and its network, `align` and `template` where no option
+            or config says otherwise. The name of a shipped model, a folder, "user/name" on the hub, or a checkpoint,
+            also of masked pretraining.
+        freeze: What does not learn: "stem", which embeds patches and regions, or the whole "encoder" before the head.
 
     Attributes:
         net: The model.
@@ -67,7 +69,7 @@ class FERTask(L.LightningModule):
 
     def __init__(
         self,
-        network: RegionViTConfig = RegionViTConfig(regions=DEFAULT_REGIONS),  # noqa: B008 - frozen
+        network: RegionViTConfig = NETWORK,
         labels: list[str] | None = None,
         align: Align = "landmarks",
         template: tuple[tuple[float, float], ...] = TEMPLATE,
@@ -85,21 +87,31 @@ class FERTask(L.LightningModule):
         teachers: tuple[str, ...] = (),
         teacher_weight: float = 0.5,
         compile: bool = False,
+        init: str | None = None,
+        freeze: Freeze = "none",
     ) -> None:
         super().__init__()
+        source = read_model(init, pretraining=True) if init else None
+        if source and network is NETWORK:
+            network, align, template = model_settings(source[0]).values()
         if isinstance(network, dict):  # as a checkpoint has it
             network = RegionViTConfig(**drop_retired(network))
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
         check_regions(network.regions)
-        # Plain values only, so that a checkpoint loads without unpickling; it has its own weights, not pretrained.
+        # Plain values only, so that a checkpoint loads without unpickling; it has its own weights, and needs no others.
         self.save_hyperparameters()
-        self.save_hyperparameters({"network": asdict(replace(network, pretrained=False))})
+        self.save_hyperparameters({"network": asdict(replace(network, pretrained=False)), "init": None})
         for name in (*NOT_NEGATIVE, *SHARES):
             check_number(f"model.{name}", self.hparams[name], 0, 1 if name in SHARES else math.inf)
         if cutmix and network.tokens == "region":
             raise FerVitError("CutMix cuts out a rectangle of patches: use tokens: patch or both, or cutmix: 0.")
         self.net = RegionViT(network, labels, align, template)
+        if init and source:
+            rank_zero_only(print)(take_weights(self.net, *source, init))
+        for name, parameter in self.net.named_parameters():
+            parameter.requires_grad &= not is_frozen(name, freeze)
+        self.train()
         self.labels = labels
         self.metrics: Any = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
         self.losses: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
@@ -109,12 +121,12 @@ class FERTask(L.LightningModule):
         self.adjustment: Tensor | float = 0.0  # of the logits in training
         self.teachers: Teachers | None = None
 
-    def setup(self, stage: str) -> None:
-        """Chooses the attention kernel for the device; compiles the encoder if asked to."""
-        device, in_bf16 = self.trainer.strategy.root_device, str(self.trainer.precision).startswith("bf16")
-        use_fused_attention(self.net, fused_is_faster(device, self.net.layout.num_tokens, stage == "fit" and in_bf16))
-        if self.hparams["compile"] and stage == "fit":
-            self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
+    def train(self, mode: bool = True) -> "FERTask":
+        """Sets the mode, but frozen parts always evaluate: their batch norms keep their statistics."""
+        super().train(mode)
+        for name, module in self.net.named_modules():
+            module.training &= not is_frozen(name, self.hparams["freeze"])
+        return self
 
     def on_fit_start(self) -> None:
         """Loads the teachers, and computes what the loss needs to know of the training split."""
@@ -126,22 +138,6 @@ class FERTask(L.LightningModule):
             self.adjustment = h["logit_adjust"] * log_prior(counts).to(self.device)
             if h["class_weight"] == "balanced":
                 self.class_weight = balanced_weights(counts).to(self.device)
-
-    def on_train_start(self) -> None:
-        """Makes the user's learning rate and weight decay override those of the checkpoint that is resumed."""
-        wanted = self.configure_optimizers()["optimizer"].param_groups
-        schedule: Any = self.lr_schedulers()
-        for group, new, factor in zip(schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True):
-            group["weight_decay"], group["initial_lr"] = new["weight_decay"], new["initial_lr"]
-            group["lr"] = new["initial_lr"] * factor(schedule.last_epoch)
-        schedule.base_lrs = [new["initial_lr"] for new in wanted]
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Seeds each step of each process on its own, so that a resumed run draws the same numbers."""
-        seed = derived_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank)
-        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes milliseconds
-        if self.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch: ask the teachers, embed, drop regions, mix, encode, compare with the target."""
@@ -206,11 +202,7 @@ class FERTask(L.LightningModule):
     def _log_metrics(self, stage: Literal["val", "test"]) -> None:
         metrics, loss = self.metrics[stage], self.losses[stage]
         results = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
-        if not results[f"{stage}/loss"].isfinite():  # before a checkpoint is saved
-            raise FerVitError(
-                f"The loss on the {stage} split is {results[f'{stage}/loss'].item()}: the weights are ruined. Lower "
-                "model.lr or set trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
-            )
+        check_loss(results[f"{stage}/loss"], stage)  # before a checkpoint is saved
         self.confusion: Tensor = results.pop(f"{stage}/confusion")
         results[f"{stage}/uar"] = class_recall(self.confusion).nanmean()
         if self.twins is not None:
@@ -221,20 +213,6 @@ class FERTask(L.LightningModule):
         metrics.reset()
         loss.reset()
 
-    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW with a warm-up and a cosine over all steps."""
-        h = self.hparams
-        groups = param_groups_layer_decay(
-            self.net, h["weight_decay"], tuple(self.net.no_weight_decay()), layer_decay=h["layer_decay"]
-        )
-        for group in groups:  # timm only stores the factor; torch's optimisers ignore it
-            group["lr"] = h["lr"] * group["lr_scale"]
-        steps = self.trainer.estimated_stepping_batches
-        if math.isinf(steps):
-            raise FerVitError("The learning rate falls over all steps: set trainer.max_epochs or max_steps.")
-        schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"])
-        return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has other labels or another architecture."""
         labels = checkpoint.get("hyper_parameters", {}).get("labels")
@@ -243,34 +221,4 @@ class FERTask(L.LightningModule):
                 f"The checkpoint's classes are {', '.join(labels)}, but the manifest's are {', '.join(self.labels)}. "
                 "Use the manifest it was trained on, or one with the same classes in the same order."
             )
-        mine = self.state_dict()
-        theirs = checkpoint["state_dict"]
-        for name in sorted(mine.keys() | theirs.keys()):
-            here, there = (tuple(state[name].shape) if name in state else "missing" for state in (mine, theirs))
-            if here != there:
-                raise FerVitError(
-                    f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
-                    "Leave out the config that changes the network, or choose another checkpoint."
-                )
-
-
-def not_finite(loss: Tensor, logits: Tensor, paths: list[str], when: str) -> FerVitError:
-    """Returns the error for a loss that is not finite; `when` names the epoch and step."""
-    bad = [path for path, finite in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not finite]
-    advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
-    return FerVitError(
-        f"The loss is {loss.item()} ({when}). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` resumes from "
-        f"a checkpoint. Images: {', '.join(bad or paths)}"
-    )
-
-
-def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
-    """Learning rate by step: linear to its peak, then half a cosine to `floor` of it (Loshchilov & Hutter 2017)."""
-
-    def factor(step: int) -> float:
-        if step < warmup_steps:
-            return (step + 1) / (warmup_steps + 1)
-        progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
-        return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
-
-    return LambdaLR(optimizer, factor)
+        super().on_load_checkpoint(checkpoint)

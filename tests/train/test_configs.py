@@ -15,6 +15,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.cost import describe
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
+from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, main, parse_fit
 from tests.helpers.marks import slow
@@ -23,6 +24,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 FERPLUS = [f"ferplus_{name}" for name in ("small", "teacher", "gpu", "fairface_small", "fairface_teacher")]
 SCRATCH = ("drawn", *FERPLUS, "ablation")
 PRETRAINED = ("rafdb", "affectnet")
+STARTS = ("pretrain", "finetune")
 QUICK = [
     "--data.num_workers=0",
     "--data.batch_size=8",
@@ -54,11 +56,12 @@ def weights(name: str, path: Path) -> torch.nn.Module:
     return own
 
 
-@pytest.mark.parametrize("name", [*SCRATCH[1:], *PRETRAINED[1:]])  # the first of each are trained below
+@pytest.mark.parametrize("name", [*SCRATCH[1:], *PRETRAINED[1:], *STARTS])  # the first of each are trained below
 def test_every_config_takes_a_step(name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = []
-    step = FERTask.training_step
-    monkeypatch.setattr(FERTask, "training_step", lambda *args: losses.append(loss := step(*args)) or loss)
+    task = MaskedPretraining if name == "pretrain" else FERTask
+    step = task.training_step
+    monkeypatch.setattr(task, "training_step", lambda *args: losses.append(loss := step(*args)) or loss)
     more = []
     if name in PRETRAINED:
         weights(name, tmp_path / "weights.pth")
@@ -195,7 +198,7 @@ def test_options_in_the_documentation_exist(page: str) -> None:
 
 
 def test_every_config_is_run_here() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*SCRATCH, *PRETRAINED, "ddp"}
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*SCRATCH, *PRETRAINED, *STARTS, "ddp"}
     assert [path.stem for path in CONFIGS.glob("*/*.yaml")] == ["attention_is_all_you_need"]
 
 

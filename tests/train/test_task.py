@@ -20,7 +20,8 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.processes import derived_seed
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.task import FERTask, not_finite, warmup_cosine
+from fer_vit.train.module import not_finite, warmup_cosine
+from fer_vit.train.task import FERTask
 from tests.helpers.marks import slow
 
 NETWORK = RegionViTConfig(
@@ -259,8 +260,8 @@ def test_kernel_and_compilation(
     stage: str, precision: str, compiled: bool, in_bf16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, chosen = [], []
-    monkeypatch.setattr("fer_vit.train.task.fused_is_faster", lambda *args: asked.append(args) or "choice")
-    monkeypatch.setattr("fer_vit.train.task.use_fused_attention", lambda *args: chosen.append(args))
+    monkeypatch.setattr("fer_vit.train.module.fused_is_faster", lambda *args: asked.append(args) or "choice")
+    monkeypatch.setattr("fer_vit.train.module.use_fused_attention", lambda *args: chosen.append(args))
     monkeypatch.setattr(torch, "compile", lambda function: ("compiled", function))
     device = torch.device("cpu")
     task = build(compile=compiled)
@@ -487,6 +488,8 @@ def test_the_standard_recipe() -> None:
         "teachers": (),
         "teacher_weight": 0.5,
         "compile": False,
+        "init": None,
+        "freeze": "none",
     }
 
 

@@ -1,0 +1,110 @@
+"""What every training of a RegionViT shares: seeds, optimiser, schedule, and what a checkpoint must fit."""
+
+import math
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from timm.optim import param_groups_layer_decay
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from fer_vit.data.sample import Batch
+from fer_vit.errors import FerVitError
+from fer_vit.model.attention import fused_is_faster, use_fused_attention
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.processes import derived_seed, run_seed
+
+
+class RegionViTModule(L.LightningModule):
+    """A RegionViT, `net`, in training.
+
+    What it learns is up to the subclass, whose settings include lr, weight_decay, warmup, min_lr and compile.
+    """
+
+    net: RegionViT
+
+    def setup(self, stage: str) -> None:
+        """Chooses the attention kernel for the device; compiles the encoder if asked to."""
+        device, in_bf16 = self.trainer.strategy.root_device, str(self.trainer.precision).startswith("bf16")
+        use_fused_attention(self.net, fused_is_faster(device, self.net.layout.num_tokens, stage == "fit" and in_bf16))
+        if self.hparams["compile"] and stage == "fit":
+            self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
+
+    def on_train_start(self) -> None:
+        """Makes the user's learning rate and weight decay override those of the checkpoint that is resumed."""
+        wanted = self.configure_optimizers()["optimizer"].param_groups
+        schedule: Any = self.lr_schedulers()
+        for group, new, factor in zip(schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True):
+            group["weight_decay"], group["initial_lr"] = new["weight_decay"], new["initial_lr"]
+            group["lr"] = new["initial_lr"] * factor(schedule.last_epoch)
+        schedule.base_lrs = [new["initial_lr"] for new in wanted]
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Seeds each step of each process on its own, so that a resumed run draws the same numbers."""
+        seed = derived_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes milliseconds
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW with a warm-up and a cosine over all steps."""
+        h = self.hparams
+        groups = param_groups_layer_decay(
+            self.net, h["weight_decay"], tuple(self.net.no_weight_decay()), layer_decay=h.get("layer_decay", 1.0)
+        )
+        named = self.named_parameters()
+        if others := [value for name, value in named if value.requires_grad and not name.startswith("net.")]:
+            groups.append({"params": others, "weight_decay": 0.0, "lr_scale": 1.0})
+        for group in groups:  # timm only stores the factor; torch's optimisers ignore it
+            group["lr"] = h["lr"] * group["lr_scale"]
+        steps = self.trainer.estimated_stepping_batches
+        if math.isinf(steps):
+            raise FerVitError("The learning rate falls over all steps: set trainer.max_epochs or max_steps.")
+        schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"])
+        return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raises FerVitError when a checkpoint, not yet loaded, has another architecture."""
+        mine = self.state_dict()
+        theirs = checkpoint["state_dict"]
+        for name in sorted(mine.keys() | theirs.keys()):
+            here, there = (tuple(state[name].shape) if name in state else "missing" for state in (mine, theirs))
+            if here != there:
+                raise FerVitError(
+                    f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
+                    "Leave out the config that changes the network, or choose another checkpoint."
+                )
+
+
+def not_finite(loss: Tensor, logits: Tensor, paths: list[str], when: str) -> FerVitError:
+    """Returns the error for a loss that is not finite; `when` names the epoch and step."""
+    bad = [path for path, finite in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not finite]
+    advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
+    return FerVitError(
+        f"The loss is {loss.item()} ({when}). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` resumes from "
+        f"a checkpoint. Images: {', '.join(bad or paths)}"
+    )
+
+
+def check_loss(loss: Tensor, split: str) -> None:
+    """Raises FerVitError when the loss on a split is not finite."""
+    if not loss.isfinite():
+        raise FerVitError(
+            f"The loss on the {split} split is {loss.item()}: the weights are ruined. Lower model.lr or set "
+            "trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
+        )
+
+
+def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
+    """Learning rate by step: linear to its peak, then half a cosine to `floor` of it (Loshchilov & Hutter 2017)."""
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
+        return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
+
+    return LambdaLR(optimizer, factor)

@@ -1,0 +1,199 @@
+"""Masked pretraining: it learns, resumes, and a classifier starts from it."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from fer_vit.data.sample import Batch
+from fer_vit.data.writing import write_manifest, write_shards
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec
+from fer_vit.sources.drawn import read
+from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.folder import load_network
+from fer_vit.train.cli import chosen_task, first_options
+from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.pretraining import MaskedPretraining
+from tests.helpers.commands import TINY, fails, main
+from tests.helpers.marks import slow
+from tests.model.test_masking import CONFIG, MODELS
+from tests.train.test_resume import differences, keep, newest
+
+PRETRAIN = ["--task=pretraining", "--model.network.stem=conv", "--trainer.limit_val_batches=1"]
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a manifest of 77 training faces and some to validate on, a third without a label; and shards."""
+    folder = tmp_path_factory.mktemp("unlabelled")
+    reading = read(folder / "faces", count=110, size=32)
+    for row in reading.rows[::3]:
+        row.label = None
+    write_manifest(folder / "faces.parquet", reading, "drawn")
+    write_shards(folder / "shards", reading, "drawn", 3)
+    return folder
+
+
+def fit(manifest: Path, folder: Path, *more: str) -> Path:
+    """Pretrains; returns the newest checkpoint."""
+    main(
+        ["fit", *TINY, *PRETRAIN, f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}", *more]
+    )
+    return newest(folder)
+
+
+@pytest.fixture(scope="module")
+def pretrained(unlabelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fit(unlabelled / "faces.parquet", tmp_path_factory.mktemp("pretrained"))
+
+
+def faces(drawn: Path) -> Batch:
+    data = FaceDataModule(drawn / "faces.parquet", 16, 0, spec=CropSpec(32, CONFIG.regions))
+    return next(iter(data.val_dataloader())).ready(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["conv, regions of the stem", *slow(*(set(MODELS) - {"conv, regions of the stem"}))])
+def test_it_learns_a_batch(name: str, drawn: Path) -> None:
+    torch.manual_seed(0)
+    task, data = MaskedPretraining(replace(CONFIG, **MODELS[name])).train(), faces(drawn)
+    optimiser = torch.optim.AdamW(task.parameters(), 3e-3)
+    losses = []
+    for _ in range(40):
+        optimiser.zero_grad()
+        losses.append(loss := task.training_step(data, 0))
+        loss.backward()
+        optimiser.step()
+    assert all(value.grad is not None for value in task.parameters() if value.requires_grad)
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def test_validation_depends_on_the_faces_alone(drawn: Path) -> None:
+    torch.manual_seed(0)
+    task, data = MaskedPretraining(replace(CONFIG, tokens="patch")).eval(), faces(drawn)
+    logged: dict[str, float] = {}
+    task.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign, assignment]
+    results = []
+    repeated = data._replace(row=torch.where(torch.arange(16) < 8, data.row, -1))
+    for batches in ([data], list(data.split(5)), [repeated, next(iter(list(data.split(8))[1:]))]):
+        for index, part in enumerate(batches):
+            torch.manual_seed(index)
+            task.validation_step(part, index)
+        task.on_validation_epoch_end()
+        results.append(logged.pop("val/loss"))
+    assert results[1:] == pytest.approx([results[0]] * 2, rel=1e-5)
+    assert task.pictures is not None
+    assert task.pictures.shape == (3, 8, 3, 32, 32)
+    assert torch.equal(task.pictures[0], data.image[:8])
+
+
+def test_the_command_line_pretrains_without_labels(
+    pretrained: Path, unlabelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = load_checkpoint(pretrained)
+    assert "labels" not in saved["hyper_parameters"]
+    assert not any("head" in name or "pool" in name for name in saved["state_dict"])
+    assert (pretrained.parent / "best.ckpt").is_file()
+    events = EventAccumulator(str(pretrained.parents[1]), {"images": 0}).Reload()
+    assert events.Tags()["images"] == ["val/reconstruction"]
+    assert "val/loss" in events.Tags()["scalars"]
+    manifest, logs = f"--data.manifest={unlabelled / 'shards'}", f"--trainer.logger.init_args.save_dir={tmp_path}"
+    main(["validate", f"--ckpt_path={pretrained}", manifest, logs, "--data.num_workers=0"])
+    assert "val/loss" in capsys.readouterr().out
+
+
+def test_shards_without_labels(unlabelled: Path) -> None:
+    options = {"batch_size": 7, "num_workers": 0, "spec": CropSpec(32)}
+    data = FaceDataModule(unlabelled / "shards", unlabelled=True, **options)
+    assert sum(len(batch.path) for batch in data.train_dataloader()) == 77
+    with pytest.raises(FerVitError, match="without a label"):
+        next(iter(FaceDataModule(unlabelled / "shards", **options).train_dataloader()))
+    with pytest.raises(FerVitError, match="without a label"):
+        FaceDataModule(unlabelled / "faces.parquet", unlabelled=True, balanced=True, **options).train_dataloader()
+
+
+def test_a_pretrained_encoder_is_no_classifier(
+    pretrained: Path, drawn: Path, unlabelled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(FerVitError, match=r"knows no expressions. Train a classifier .*`fer-vit fit --model.init"):
+        load_network(pretrained)
+    manifest = f"--data.manifest={drawn / 'faces.parquet'}"
+    line = fails(capsys, "fit", "--task=classification", f"--ckpt_path={pretrained}", manifest)
+    assert "is of pretraining, but classification is to go on" in line
+    assert "--model.init" in line
+    assert "test_step" in fails(capsys, "test", f"--ckpt_path={pretrained}", manifest)
+    line = fails(capsys, "fit", *TINY, f"--data.manifest={unlabelled / 'faces.parquet'}")
+    assert "rows without a label" in line
+    assert "task" in fails(capsys, "fit", "--task=dreaming", manifest)
+
+
+def test_the_option_wins_over_the_last_config(tmp_path: Path) -> None:
+    for name, content in (("a", "task: pretraining"), ("b", "task: classification"), ("c", "trainer: {}")):
+        (tmp_path / f"{name}.yaml").write_text(content)
+
+    def chosen(*words: str) -> str:
+        return chosen_task(first_options([word.replace("AT", str(tmp_path)) for word in words]), None)
+
+    assert chosen() == "classification"
+    assert chosen("--config=AT/a.yaml", "-c", "AT/c.yaml") == "pretraining"
+    assert chosen("--config=AT/a.yaml", "--config=AT/b.yaml") == "classification"
+    assert chosen("--task=pretraining", "--config=AT/b.yaml", "--config=AT/gone.yaml") == "pretraining"
+
+
+def test_a_classifier_starts_from_it(
+    pretrained: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    main(["fit", *TINY[5:], *words, f"--model.init={pretrained}", "--model.lr=0", "--model.freeze=encoder"])
+    out = capsys.readouterr().out
+    assert f"Started from {pretrained}: 148 of 148 tensors of the encoder; new neutral, happiness, surprise" in out
+    net, before = load_network(newest(tmp_path)), load_checkpoint(pretrained)
+    assert net.config.stem == "conv"
+    state = net.state_dict()
+    taken = {name.removeprefix("net."): value for name, value in before["state_dict"].items() if "net." in name}
+    assert len(taken) == 148 + 0
+    assert all(torch.equal(state[name], value) for name, value in taken.items())
+
+
+def test_it_resumes_bit_for_bit(unlabelled: Path, tmp_path: Path) -> None:
+    words = ["--model.network.dropout=0.1", "--trainer.callbacks+=fer_vit.train.ema.EMA", "--trainer.max_epochs=2"]
+    words += ["--trainer.limit_train_batches=1.0"]
+    whole = fit(unlabelled / "faces.parquet", tmp_path / "whole", *words, *keep("step{step}", "every_n_train_steps=6"))
+    (middle,) = (tmp_path / "whole").rglob("step6.ckpt")
+    again = fit(unlabelled / "faces.parquet", tmp_path / "again", *words, f"--ckpt_path={middle}")
+    first, second = load_checkpoint(whole), load_checkpoint(again)
+    assert second["global_step"] == first["global_step"] == 8
+    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "lr_schedulers"):
+        assert differences(second[part], first[part]) == []
+
+
+def test_every_parameter_has_a_rate() -> None:
+    task = MaskedPretraining(CONFIG, weight_decay=0.3)
+    task._trainer = SimpleNamespace(estimated_stepping_batches=10)  # type: ignore[assignment]
+    groups = task.configure_optimizers()["optimizer"].param_groups
+    names = {value: name for name, value in task.named_parameters()}
+    decay = {names[value]: group["weight_decay"] for group in groups for value in group["params"]}
+    assert decay.keys() == {name for name, value in task.named_parameters() if value.requires_grad}
+    assert (decay["decoder.weight"], decay["mask_token"], decay["net.vit.blocks.0.attn.qkv.weight"]) == (0, 0, 0.3)
+
+
+@pytest.mark.parametrize(
+    "change", [{"mask_ratio": 0.0}, {"mask_ratio": 1.0}, {"warmup": 2.0}, {"min_lr": -1.0}, {"lr": -1.0}]
+)
+def test_numbers_out_of_range(change: dict[str, float]) -> None:
+    with pytest.raises(FerVitError, match=f"model.{next(iter(change))}"):
+        MaskedPretraining(CONFIG, **change)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(drawn: Path) -> None:
+    task, data = MaskedPretraining(CONFIG), faces(drawn)
+    with torch.no_grad():
+        task.decoder.weight.fill_(torch.nan)
+    with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\)"):
+        task.training_step(data, 0)
+    task.eval().validation_step(data, 0)
+    with pytest.raises(FerVitError, match="loss on the val split is nan"):
+        task.on_validation_epoch_end()

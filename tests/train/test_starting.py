@@ -1,0 +1,235 @@
+"""Fine-tuning: what a training takes from a model it starts from, and what stays as it is."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import encode_png
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+from fer_vit.sources.drawing import draw_face
+from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.folder import load_network, save_network
+from fer_vit.train.starting import take_weights
+from fer_vit.train.task import FERTask
+from tests.helpers.commands import TINY, fails, main
+from tests.helpers.marks import slow
+from tests.train.test_resume import newest
+
+NETWORK = RegionViTConfig(
+    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), stem="conv"
+)
+
+
+def build(labels: str = "abc", **change: object) -> RegionViT:
+    return RegionViT(replace(NETWORK, **change), list(labels))
+
+
+def start(net: RegionViT, other: RegionViT) -> str:
+    return take_weights(net, {"config": other.config, "labels": other.labels}, other.state_dict(), "other")
+
+
+@pytest.mark.parametrize("head", ["token", "additive", "query"])
+def test_classes_of_the_same_name_keep_their_rows(head: str) -> None:
+    other, net = build("abc", head=head), build("cxa", head=head)
+    fresh = {name: value.clone() for name, value in net.state_dict().items()}
+    line = start(net, other)
+    assert (
+        line
+        == f"Started from other: {len(encoder(net))} of {len(encoder(net))} tensors of the encoder; kept c, a; new x."
+    )
+    before, after = other.state_dict(), net.state_dict()
+    for name in ("vit.head.weight", "vit.head.bias", *["pool.query"] * (head == "query")):
+        assert torch.equal(after[name][[0, 2]], before[name][[2, 0]])
+        assert torch.equal(after[name][1], fresh[name][1])
+    rows = ("vit.head.weight", "vit.head.bias", "pool.query")
+    assert all(torch.equal(value, before[name]) for name, value in after.items() if name not in rows)
+
+
+def encoder(net: RegionViT) -> list[str]:
+    fixed = {name for name, value in net.named_parameters() if not value.requires_grad}
+    return [name for name in net.state_dict() if not name.startswith(("pool.", "vit.head.")) and name not in fixed]
+
+
+def test_a_head_of_another_kind_or_other_classes_start_fresh() -> None:
+    for other, net in (
+        (build(head="query"), build(head="avg")),
+        (build("xyz", head="additive"), build(head="additive")),
+    ):
+        fresh = {name: value.clone() for name, value in net.state_dict().items()}
+        assert "; new a, b, c" in start(net, other)
+        assert all(torch.equal(net.state_dict()[name], fresh[name]) for name in fresh if name not in encoder(net))
+        assert torch.equal(net.vit.blocks[0].attn.qkv.weight, other.vit.blocks[0].attn.qkv.weight)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    line = start(build(regions=("mouth", "chin"), dropout=0.1), build())
+    total = len(encoder(build()))
+    assert line == (
+        f"Started from other: {total - 1} of {total} tensors of the encoder; kept a, b, c; not taken: "
+        "region_embed.name_embed.chin (missing there, (4, 32) here), region_embed.name_embed.nose ((4, 32) there, "
+        "missing here); settings of its own: regions, dropout."
+    )
+
+
+def test_computed_positions_stay() -> None:
+    net, other = build(pos_embed="sincos_2d"), build()
+    before = net.vit.pos_embed.clone()
+    assert "settings of its own: pos_embed" in start(net, other)
+    assert torch.equal(net.vit.pos_embed, before)
+
+
+@pytest.mark.parametrize("change", [{"embed_dim": 64}, {"depth": 5}, {"stem": "patch"}, {"patch_size": 4}])
+def test_less_than_nine_tenths_is_refused(change: dict[str, object]) -> None:
+    net = build(**change)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pytest.raises(FerVitError, match=rf"Expected nine tenths .* settings of its own: {next(iter(change))}\."):
+        start(net, build())
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    other = build()
+    with torch.no_grad():
+        other.vit.norm.weight[3] = torch.nan
+    with pytest.raises(FerVitError, match=r"other holds weights that are not finite \(`vit.norm.weight`\)"):
+        start(build(), other)
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A manifest with two known classes and a new one."""
+    folder = tmp_path_factory.mktemp("mine")
+    names = {"calm": "neutral", "happiness": "happiness", "anger": "anger"}
+    rows = [
+        Row(encode_png(draw_face(drawn, seed, 48)[0]), f"{name}-{seed}", "val" if seed % 4 == 3 else "train", name)
+        for name, drawn in names.items()
+        for seed in range(16)
+    ]
+    write_manifest(folder / "mine.parquet", Reading(tuple(names), rows), "drawn")
+    return folder / "mine.parquet"
+
+
+def fit(manifest: Path, folder: Path, *more: str) -> Path:
+    words = [f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}"]
+    main(["fit", *TINY[5:], *words, *more])
+    return newest(folder)
+
+
+def test_a_run_starts_from_a_folder_and_then_needs_it_no_more(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = RegionViT(replace(NETWORK, regions=("mouth", "nose", "chin")), EXPRESSIONS, "crop", ((0.5, 0.5),) * 5)
+    save_network(other, tmp_path / "other")
+    words = [f"--model.init={tmp_path / 'other'}", "--model.network.dropout=0.1", "--model.freeze=encoder"]
+    first = fit(mine, tmp_path / "first", *words)
+    out = capsys.readouterr().out
+    assert "kept happiness, anger; new calm; settings of its own: dropout." in out
+    net = load_network(first)
+    assert net.config == replace(other.config, dropout=0.1)
+    assert (net.align, net.template, net.labels) == ("crop", other.template, ["calm", "happiness", "anger"])
+    assert torch.equal(net.vit.norm.weight, other.vit.norm.weight)
+    assert load_checkpoint(first)["hyper_parameters"]["init"] is None
+    (tmp_path / "other" / "model.safetensors").unlink()
+    again = fit(mine, tmp_path / "again", *words, "--trainer.max_epochs=2", f"--ckpt_path={first}")
+    assert load_checkpoint(again)["epoch"] == 1
+    assert "Started from" not in capsys.readouterr().out
+    FERTask.load_from_checkpoint(again, weights_only=True)
+
+
+def test_python_starts_from_the_shipped_model() -> None:
+    shipped = load_network("ferplus-small")
+    task = FERTask(labels=["fear", "calm"], init="ferplus-small", freeze="stem")
+    assert task.net.config == shipped.config
+    assert task.net.template == shipped.template
+    assert torch.equal(task.net.vit.head.weight[0], shipped.vit.head.weight[6])
+    assert torch.equal(task.net.vit.patch_embed.early[0][0].weight, shipped.vit.patch_embed.early[0][0].weight)
+    assert task.hparams["init"] is None
+    again = FERTask(**task.hparams)
+    assert again.hparams == task.hparams
+    assert again.net.config == task.net.config
+
+
+def test_models_that_are_none_and_networks_that_differ_end_in_one_line(
+    mine: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = [f"--data.manifest={mine}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    assert "there is no nowhere" in fails(capsys, "fit", *TINY[5:], *data, "--model.init=nowhere")
+    line = fails(capsys, "fit", *TINY[5:], *data, f"--model.init={checkpoint}", "--model.network.embed_dim=64")
+    assert "Expected nine tenths of the encoder to fit" in line
+    assert line.endswith(
+        "settings of its own: embed_dim. Leave out the options of the network, or choose another model."
+    )
+
+
+@pytest.mark.parametrize("freeze", ["stem", *slow("encoder")])
+def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, checkpoint: Path, tmp_path: Path) -> None:
+    task = FERTask(NETWORK, list(EXPRESSIONS))
+    save_network(task.net, tmp_path / "other")
+    before = task.net.state_dict()
+    words = ["--model.layer_decay=0.5", "--trainer.callbacks+=fer_vit.train.ema.EMA", "--trainer.max_epochs=2"]
+    last = fit(mine, tmp_path / "run", f"--model.init={tmp_path / 'other'}", f"--model.freeze={freeze}", *words)
+    saved = load_checkpoint(last)
+    for part in ("state_dict", "current_model_state"):
+        after = {name.removeprefix("net."): value for name, value in saved[part].items()}
+        for name, value in before.items():
+            if name.startswith(("vit.head", "pool")):
+                continue
+            stays = freeze == "encoder" or "patch_embed" in name
+            assert torch.equal(after[name], value) == stays, name
+    learned = sum(len(group["params"]) for group in saved["optimizer_states"][0]["param_groups"])
+    names = [name for name, _ in task.net.named_parameters()]
+    expected = [n for n in names if ("patch_embed" not in n if freeze == "stem" else n.startswith("vit.head"))]
+    assert learned == len(saved["optimizer_states"][0]["state"]) == len(expected)
+
+
+def test_frozen_parts_evaluate() -> None:
+    for freeze, stem, block in (("none", True, True), ("stem", False, True), ("encoder", False, False)):
+        task = FERTask(NETWORK, ["a", "b"], freeze=freeze)
+        for _ in range(2):
+            assert (task.net.vit.patch_embed.early[0][1].training, task.net.vit.blocks[1].training) == (stem, block)
+            assert task.net.region_embed is not None
+            assert task.net.region_embed.patch_embed.early[0][1].training == stem
+            assert task.net.vit.head.training
+            task.eval()
+            assert not any(module.training for module in task.modules())
+            task.train()
+
+
+def test_layer_decay_of_what_is_not_frozen() -> None:
+    task = FERTask(NETWORK, ["a", "b"], freeze="stem", layer_decay=0.5, lr=1.0)
+    task._trainer = SimpleNamespace(estimated_stepping_batches=10)  # type: ignore[assignment]
+    groups = task.configure_optimizers()["optimizer"].param_groups
+    rates = {value: group["initial_lr"] for group in groups for value in group["params"]}
+    assert rates[task.net.vit.head.weight] == 1
+    assert rates[task.net.vit.blocks[0].attn.qkv.weight] == 0.25
+    assert rates[task.net.vit.cls_token] == 0.125
+    assert not any(value in rates for value in task.net.vit.patch_embed.parameters())
+
+
+def test_a_model_of_fer_vit_is_no_file_for_timm(
+    checkpoint: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_network(load_network(checkpoint), tmp_path / "model")
+    for file in (checkpoint, tmp_path / "model" / "model.safetensors"):
+        words = [f"--model.network.pretrained={file}", f"--data.manifest={mine}"]
+        line = fails(capsys, "fit", *TINY, *words, f"--trainer.logger.init_args.save_dir={tmp_path}")
+        assert f"Expected the weights of vit_tiny_patch16_224 in {file}" in line
+        assert "only 0 of 30 tensors" in line
+        assert "--model.init" in line
+
+
+def test_a_file_for_timm_that_lacks_a_little_is_said(tmp_path: Path) -> None:
+    own = timm.create_model("vit_tiny_patch16_224", depth=2).state_dict()
+    torch.save({name: value for name, value in own.items() if name != "norm.bias"}, tmp_path / "weights.pth")
+    config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), depth=2, tokens="patch")
+    with pytest.warns(UserWarning, match=r"Not in .*weights.pth, so they start at random: norm.bias$"):
+        RegionViT(config, ["a", "b"])
