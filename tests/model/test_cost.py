@@ -41,7 +41,9 @@ def test_regions_of_the_stem_cost_little() -> None:
     net = RegionViT(replace(SMALL, stem="conv", region_source="stem"), "abcde")
     whole = multiply_adds(RegionViT(replace(SMALL, stem="conv", tokens="patch"), "abcde"))
     assert multiply_adds(net)["patches"] == whole["patches"]
-    assert multiply_adds(net)["regions"] == R * 9 * (D // 2) * D  # 3 x 3 cells of half the width
+    cells = (2 * SMALL.img_size // SMALL.patch_size) ** 2
+    # 3 x 3 cells of half the width, each a weighted sum of all cells, then embedded
+    assert multiply_adds(net)["regions"] == R * 9 * (D // 2) * (cells + D)
 
 
 def test_hard_attention_saves_what_it_leaves_out() -> None:
