@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fer_vit.geometry import Image
 
@@ -37,3 +38,11 @@ def heat_colours() -> Image:
 
     colours: Image = colormaps["magma"](np.arange(256), bytes=True)[:, :3]
     return colours
+
+
+@cache
+def evidence_colours() -> NDArray[np.uint8]:
+    """Returns the page's colours (256, 4), RGBA, from -1, which speaks against, over clear to 1, which speaks for."""
+    value = np.linspace(-1, 1, 256)[:, None]
+    colours = np.where(value < 0, (28, 126, 214), (232, 89, 12))
+    return np.hstack([colours, 200 * np.abs(value)]).astype(np.uint8)

@@ -18,7 +18,7 @@ from fer_vit.visualize.evidence import as_image, evidence_of, explained
 Faces = tuple[Tensor, Tensor, Tensor]
 
 
-@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout"])
+@pytest.mark.parametrize("method", ["pixels", "relevance", "ablation", "rollout"])
 def test_evidence_is_that_of_each_label_and_of_the_first_rather_than_the_second(
     method: Method, net: RegionViT, faces: Faces
 ) -> None:
