@@ -39,7 +39,7 @@ class FaceView:
         name: Path of the photo as the user should see it. Untrusted text.
         face: Index of the face in the photo.
         probabilities: Probability of each label.
-        heat: Score of each pixel of the crop (S, S), negative where it speaks against; (0, 0) if unexplained.
+        heat: Scores on a grid over the crop (h, w), negative where it speaks against; (0, 0) if unexplained.
         shares: Share of each region, same keys as `regions`, negative where it speaks against; empty if unexplained.
     """
 

@@ -30,8 +30,8 @@ Means: TypeAlias = dict[str, dict[str, Interval]]
 """Mean share by predicted label and region."""
 PHOTO = 480
 """Longer side of the pictures that the page shows, in pixels."""
-HEAT = 64
-"""Largest side of a heat map on the page, in pixels."""
+HEAT = 96
+"""Side of a heat map for the page, in pixels."""
 GENERATOR = "fer-vit visualize"
 
 
@@ -40,7 +40,7 @@ class Evidence(NamedTuple):
 
     Attributes:
         order: Indices of the labels, the most probable first.
-        labels: Shares (R,) and heat (S, S) by the label's index; only for the predicted one if not class-specific.
+        labels: Shares (R,) and heat (h, w) by the label's index; only for the predicted one if not class-specific.
         contrast: Shares and heat for the most probable label rather than the second, or None.
         relations: How much each region takes from each (R, R).
     """
@@ -121,15 +121,14 @@ def _rounded(values: Array | None, digits: int = 3) -> list[Any] | None:
 def heat_maps(evidence: Evidence) -> Pil.Image:
     """Returns the heat of every label, and of the contrast, from top to bottom as one picture; clear where none is.
 
-    Each is scaled to its own largest value.
+    Each is scaled to its own largest value, and smooth between the cells of its grid.
     """
     found = dict(evidence.labels) | ({len(evidence.order): evidence.contrast} if evidence.contrast else {})
-    side = min(len(next(iter(found.values()))[1]), HEAT)
-    maps = np.zeros((len(evidence.order) + 1, side, side))
+    maps = np.zeros((len(evidence.order) + 1, HEAT, HEAT))
     for index, (_, heat) in found.items():
-        maps[index] = Pil.fromarray(heat.astype(np.float32)).resize((side, side), Pil.Resampling.BOX)
+        maps[index] = Pil.fromarray(heat.astype(np.float32)).resize((HEAT, HEAT), Pil.Resampling.BICUBIC)
     maps /= np.abs(maps).max((1, 2), keepdims=True).clip(1e-12)
-    picture = Pil.fromarray((127.5 * (1 + maps.reshape(-1, side))).round().astype(np.uint8))
+    picture = Pil.fromarray((128 + 127 * maps.reshape(-1, HEAT)).round().astype(np.uint8))
     picture.putpalette(evidence_colours().tobytes(), "RGBA")
     return picture
 
