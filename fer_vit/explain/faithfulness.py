@@ -34,13 +34,13 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
 """What pixels are replaced by."""
 
 BETTER = {
-    "deletion": -1,
-    "insertion": 1,
     **{
         f"pixel {name}, {baseline}": sign
         for baseline in BASELINES
         for name, sign in (("deletion", -1), ("insertion", 1))
     },
+    "deletion": -1,
+    "insertion": 1,
     "region agreement": 1,
     "saco": 1,
 }

@@ -42,7 +42,7 @@ def heat_colours() -> Image:
 
 @cache
 def evidence_colours() -> NDArray[np.uint8]:
-    """Returns the page's heat colours (256, 4), RGBA: from 1, strongly against, over 128, clear, to 255, strongly for."""
+    """Returns the page's heat colours (256, 4), RGBA: 1 speaks strongly against, 128 is clear, 255 speaks for."""
     value = (np.arange(256)[:, None] - 128) / 127
     colours = np.where(value < 0, (28, 126, 214), (232, 89, 12))
     return np.hstack([colours, 220 * np.abs(value).clip(0, 1) ** 0.7]).astype(np.uint8)

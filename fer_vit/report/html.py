@@ -126,7 +126,8 @@ def heat_maps(evidence: Evidence) -> Pil.Image:
     found = dict(evidence.labels) | ({len(evidence.order): evidence.contrast} if evidence.contrast else {})
     maps = np.zeros((len(evidence.order) + 1, HEAT, HEAT))
     for index, (_, heat) in found.items():
-        maps[index] = Pil.fromarray(heat.astype(np.float32)).resize((HEAT, HEAT), Pil.Resampling.BICUBIC)
+        large = Pil.fromarray(heat.astype(np.float32)).resize((HEAT, HEAT), Pil.Resampling.BICUBIC)
+        maps[index] = np.asarray(large)
     maps /= np.abs(maps).max((1, 2), keepdims=True).clip(1e-12)
     picture = Pil.fromarray((128 + 127 * maps.reshape(-1, HEAT)).round().astype(np.uint8))
     picture.putpalette(evidence_colours().tobytes(), "RGBA")

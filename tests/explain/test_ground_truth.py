@@ -44,7 +44,7 @@ def agreement(net: RegionViT, method: Method | Control, new: Faces) -> float:
     return (found["mouth"] + found["eyes and brows"]) / 2
 
 
-@pytest.mark.parametrize("method", ["relevance", "ablation"])
+@pytest.mark.parametrize("method", ["pixels", "relevance", "ablation"])
 def test_the_region_that_speaks_most_for_one_expression_and_not_another_is_one_that_differs(
     net: RegionViT, method: Method, new: Faces
 ) -> None:
