@@ -45,8 +45,8 @@ def faithfulness(
     Writes OUTPUT/faithfulness.md, .json and .png. Does the probability fall when what a method ranks first is removed,
     and rise when it is added first (tokens, and pixels)? Do the regions' shares agree with the effect of masking each
     region? Do groups of tokens matter in proportion to their scores? Does the explanation change when the model's
-    weights are shuffled (the first 200 faces or so)? Means over faces with 95 % bootstrap intervals. The predicted
-    expression is explained, right or wrong.
+    weights are shuffled (the first 200 faces or so)? Table and picture show differences to random scores, face by face,
+    as means with 95 % bootstrap intervals. The predicted expression is explained, right or wrong.
 
     Examples:
         fer-vit faithfulness photos
@@ -75,11 +75,11 @@ def faithfulness(
     else:
         photos = model.batches(find_images(images), PhotoOptions(face, detector, batch_size, workers))
         batches = first((chunk for _, chunks in photos for chunk in chunks), max_faces)
-    table, shuffled = scored(model, batches)
+    table, differences, shuffled = scored(model, batches)
     if not table:
         raise FerVitError("No face was found. Name photos with faces, or add `--face crop` for face crops.")
-    write(output, table, shuffled, checkpoint or DEFAULT)
-    print(faithfulness_table(table, BETTER))
+    write(output, table, differences, shuffled, checkpoint or DEFAULT)
+    print(faithfulness_table(table, differences, BETTER))
     print(f"Written to {output}: {', '.join(FILES)}")
 
 
@@ -92,12 +92,13 @@ def first(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
             return
 
 
-def scored(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table]:
+def scored(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table, Table]:
     """Measures all methods on all faces, and how shuffled weights change the explanations of the first ones.
 
     Returns:
-        Interval by method and measure; and of the rank correlation with the intact model's explanation, by method and
-        what was shuffled last. Both are empty without a face.
+        Interval by method and measure; of the difference to `random` of each face, by method and measure; and of the
+        rank correlation with the intact model's explanation, by method and what was shuffled last. All are empty
+        without a face.
     """
     measured: list[Values] = []
     shuffled: list[Values] = []
@@ -108,7 +109,14 @@ def scored(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table]:
         if faces < SHUFFLED:
             shuffled.append({method: dict(randomised(*inputs, method)) for method in get_args(Method)})
         faces += len(batch.path)
-    return summary(measured), summary(shuffled)
+    return summary(measured), summary([differences(batch) for batch in measured]), summary(shuffled)
+
+
+def differences(measured: Values) -> Values:
+    """Returns how much each measure of each face differs from that of the control `random`."""
+    control = measured["random"]
+    others = ((method, found) for method, found in measured.items() if method != "random")
+    return {method: {name: values - control[name] for name, values in found.items()} for method, found in others}
 
 
 def summary(batches: list[Values]) -> Table:
@@ -122,10 +130,11 @@ def summary(batches: list[Values]) -> Table:
     return {method: {name: over_faces(method, name) for name in measures} for method, measures in names.items()}
 
 
-def write(output: Path, table: Table, shuffled: Table, model: str) -> None:
+def write(output: Path, table: Table, differences: Table, shuffled: Table, model: str) -> None:
     """Writes the results to a folder, each file atomically, once all three are made."""
     facts, text, picture = (output / name for name in FILES)
+    found = {"model": model, "methods": table, "differences": differences, "shuffled": shuffled}
     with atomic_write(facts) as new_facts, atomic_write(text) as new_text, atomic_write(picture) as new_picture:
-        new_facts.write_text(json.dumps({"model": model, "methods": table, "shuffled": shuffled}, indent=2) + "\n")
-        new_text.write_text(faithfulness_table(table, BETTER), encoding="utf-8")
-        faithfulness_figure(table, BETTER, shuffled, get_args(Control)).savefig(new_picture, dpi=120)
+        new_facts.write_text(json.dumps(found, indent=2) + "\n")
+        new_text.write_text(faithfulness_table(table, differences, BETTER), encoding="utf-8")
+        faithfulness_figure(differences, BETTER, shuffled, get_args(Control)).savefig(new_picture, dpi=120)

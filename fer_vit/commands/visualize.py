@@ -19,7 +19,7 @@ def visualize(
     *,
     checkpoint: str | None = None,
     output: Path = Path("report"),
-    method: Method = "relevance",
+    method: Method = "pixels",
     heads: bool = False,
     face: FaceMode = "detect",
     detector: DetectorName = "yunet",
@@ -27,7 +27,7 @@ def visualize(
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Shows, for every face in photos, which patches and facial regions speak for the prediction.
+    """Shows, for every face in photos, which pixels and facial regions speak for the prediction.
 
     Writes OUTPUT/index.html, a gallery to filter, sort and search. A face opens large, with what each region says
     for or against any expression. The page needs only OUTPUT/photos beside it. OUTPUT/faces has a figure of every face,
@@ -37,7 +37,7 @@ def visualize(
     Examples:
         fer-vit visualize photos
 
-        fer-vit visualize crops --face crop --method raw --checkpoint best.ckpt --output report
+        fer-vit visualize crops --face crop --method relevance --checkpoint best.ckpt --output report
 
         fer-vit visualize photos --heads --output report
 
@@ -46,8 +46,9 @@ def visualize(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
-        method: "relevance", gradient times attention through all blocks; "ablation", how far the score falls without a
-            region; "rollout", attention through all blocks; "raw", attention of the last block.
+        method: "pixels", what each pixel adds to the score, by integrated gradients. Of tokens: "relevance", gradient
+            times attention through all blocks; "ablation", how far the score falls without a region; "rollout",
+            attention through all blocks; "raw", attention of the last block.
         heads: Whether to show every attention head as well: where it looks and how far, per face and on average.
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: Finds faces or, in crops, landmarks. With "none" crops are assumed to be framed like the model's own.

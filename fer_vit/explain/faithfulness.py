@@ -5,7 +5,7 @@ B images, T tokens, R regions, S crop size, C classes.
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,21 +15,32 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fer_vit.explain.methods import Control, Explanation, Method, explain, explain_each
-from fer_vit.explain.regions import coverage, units
+from fer_vit.explain.pixels import blur, covered
+from fer_vit.explain.regions import token_boxes, units
 from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.model.tokens import TokenLayout
 
-STEPS = 10
-"""Steps in which tokens or pixels are taken away."""
+STEPS = [step / 10 for step in range(11)]
+"""Fractions of the tokens or pixels that are taken away."""
 GROUPS = 5
 """Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens."""
 
+DRAWS = 3
+"""Explanations by the control `random` whose measures are averaged, so that it has little noise of its own."""
+BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
+    "blurred": blur,
+    "mean colour": lambda image: image.mean((2, 3), keepdim=True).expand_as(image),
+}
+"""What pixels are replaced by."""
+
 BETTER = {
+    **{
+        f"pixel {name}, {baseline}": sign
+        for baseline in BASELINES
+        for name, sign in (("deletion", -1), ("insertion", 1))
+    },
     "deletion": -1,
     "insertion": 1,
-    "pixel deletion": -1,
-    "pixel insertion": 1,
     "region agreement": 1,
     "saco": 1,
 }
@@ -44,7 +55,9 @@ def measure(
 
     * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while tokens are masked,
       or restored, in tenths, the highest scores first. Low, or high, is good.
-    * pixel deletion, pixel insertion: the same with pixels, replaced by those of a blurred face.
+    * pixel deletion, pixel insertion: the same with the pixels that some token covers, replaced by those of a baseline;
+      0 for the probability with all of them replaced, 1 for that of the whole face. NaN for faces that keep more than
+      half of their probability when all are replaced: there is little that an explanation could point to.
     * region agreement: Spearman's rank correlation of the regions' shares with the fall of the logit when each is
       masked.
     * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with tokens instead of
@@ -58,10 +71,19 @@ def measure(
     """
     seen = trace(net, image, boxes, valid)
     label = seen.logits.argmax(-1)
-    faces = _Faces(net, seen, image, blur(image), boxes.masked_fill(~valid[..., None], 0.0), valid, label)
+    faces = _Faces(net, seen, label)
+    direction = one_hot(label, seen.logits.shape[1]).float()
     with evaluating(net):
         falls = drops(net, seen.tokens, units(net.layout, seen.membership))[torch.arange(len(label)), :, label]
-        return {method: _measures(faces, explain_each(net, seen, method)[0], falls) for method in methods}
+
+        def mean(method: Method | Control) -> dict[str, Tensor]:
+            draws = DRAWS if method == "random" else 1
+            found = [
+                _measures(faces, one, falls) for one in explain_each(net, seen, method, direction.expand(draws, -1, -1))
+            ]
+            return {name: torch.stack([one[name] for one in found]).mean(0) for name in BETTER}
+
+        return {method: mean(method) for method in methods}
 
 
 class _Faces(NamedTuple):
@@ -69,10 +91,6 @@ class _Faces(NamedTuple):
 
     net: RegionViT
     seen: Trace
-    image: Tensor
-    blurred: Tensor
-    boxes: Tensor
-    valid: Tensor
     label: Tensor
 
     def probability(self, logits: Tensor) -> Tensor:
@@ -83,54 +101,48 @@ class _Faces(NamedTuple):
         """The probability (B,) without the tokens that are `hidden` (B, T)."""
         return self.probability(masked_logits(self.net, self.seen.tokens, hidden))
 
-    def shown(self, keep: Tensor) -> Tensor:
-        """The probability (B,) with all pixels blurred except for those to `keep` (B, S, S)."""
-        image = torch.where(keep[:, None], self.image, self.blurred)
-        return self.probability(self.net(image, self.boxes, self.valid))
+    def shown(self, keep: Tensor, baseline: Tensor) -> Tensor:
+        """The probability (B,) with all pixels replaced by a baseline's except for those to `keep` (B, S, S)."""
+        image = torch.where(keep[:, None], self.seen.image, baseline)
+        return self.probability(self.net(image, self.seen.boxes, self.seen.valid))
 
 
 def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Tensor]:
     """Returns each measure of an explanation; `falls` (B, R) says how much the logit falls without each region."""
-    net, steps = faces.net, [step / STEPS for step in range(STEPS + 1)]
-    there = _located(net, found.scores, faces.seen.tokens.valid)
+    there = _located(faces.net, found.scores, faces.seen.tokens.valid)
     count = there.sum(1, keepdim=True)
     ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # missing tokens come last
     rank = ranks / count.clamp(min=1)  # in [0, 1]
-    pixels = pixel_scores(net.layout, net.patch_size, found.scores, faces.boxes, net.config.img_size)
-    pixel_rank = _ranks(pixels.flatten(1)).view_as(pixels) / pixels[0].numel()
     groups = [(ranks * GROUPS // count.clamp(min=1) == i) & there for i in range(GROUPS)]
     salience = torch.stack([(found.scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups], 1)
     intact = faces.probability(faces.seen.logits)
     effect = torch.stack([intact - faces.masked(group) for group in groups], 1)
     return {
-        "deletion": _area([faces.masked((rank < step) & there) for step in steps]),
-        "insertion": _area([faces.masked((rank >= step) & there) for step in steps]),
-        "pixel deletion": _area([faces.shown(pixel_rank >= step) for step in steps]),
-        "pixel insertion": _area([faces.shown(pixel_rank < step) for step in steps]),
-        "region agreement": spearman(found.shares, falls, faces.valid),
+        "deletion": _area(torch.stack([faces.masked((rank < step) & there) for step in STEPS])),
+        "insertion": _area(torch.stack([faces.masked((rank >= step) & there) for step in STEPS])),
+        **_pixel_measures(faces, found.heat),
+        "region agreement": spearman(found.shares, falls, faces.seen.valid),
         "saco": torch.where(count[:, 0] >= GROUPS, saco(salience, effect), torch.nan),
     }
 
 
-def pixel_scores(layout: TokenLayout, patch_size: int, scores: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """Spreads every token's score (B, T) evenly over the pixels (B, S, S) that it was cut from.
-
-    Where tokens overlap, they add up. Boxes of regions (B, R, 4) are xyxy in crop pixels; `size` is S.
-    """
-    pixels = scores.new_zeros(len(scores), size, size)
-    if layout.num_patches:
-        heat = layout.patch_map(scores) / patch_size**2
-        pixels += heat.repeat_interleave(patch_size, 1).repeat_interleave(patch_size, 2)
-    if layout.num_regions:
-        k = layout.region_grid
-        cells = scores[:, layout.regions].view(len(scores), -1, k, k)
-        start, side = boxes[..., :2], (boxes[..., 2:] - boxes[..., :2]) / k
-        for row, column in np.ndindex(k, k):
-            corner = start + side * side.new_tensor([column, row])
-            covered = coverage((size, size), 1, torch.cat([corner, corner + side], -1))  # (B, R, S S)
-            density = cells[:, :, row, column] / covered.sum(-1).clamp(min=1)
-            pixels += (density[:, None] @ covered).view_as(pixels)
-    return pixels
+def _pixel_measures(faces: _Faces, heat: Tensor) -> dict[str, Tensor]:
+    """Returns deletion and insertion of pixels with their scores (B, S, S), by every baseline."""
+    net, seen = faces.net, faces.seen
+    where = token_boxes(net.layout, net.patch_size, seen.tokens.centres, seen.boxes)
+    read = covered(where, net.config.img_size)
+    ranks = _ranks(heat.masked_fill(~read, -torch.inf).flatten(1)).view_as(heat)
+    rank = ranks / read.sum((1, 2), keepdim=True).clamp(min=1)  # in [0, 1) where a token reads, else 1 or more
+    found = {}
+    for name, baseline in BASELINES.items():
+        other = baseline(seen.image)
+        deletion = torch.stack([faces.shown(rank >= step, other) for step in STEPS])
+        insertion = torch.stack([faces.shown((rank < step) | ~read, other) for step in STEPS])
+        whole, empty = deletion[0], deletion[-1]
+        for kind, curve in (("deletion", deletion), ("insertion", insertion)):
+            area = (_area(curve) - empty) / (whole - empty)
+            found[f"pixel {kind}, {name}"] = torch.where(empty <= whole / 2, area, torch.nan)
+    return found
 
 
 def saco(salience: Tensor, effect: Tensor) -> Tensor:
@@ -156,9 +168,9 @@ def randomised(
 ) -> Iterator[tuple[str, Tensor]]:
     """Sanity check: does the explanation change when the model forgets what it learned?
 
-    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): the weights of the classifier, the pooling, and
-    block after block from the last to the first are shuffled. A method whose explanation stays the same explains the
-    faces, not the model.
+    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): the weights of the classifier, the pooling, block
+    after block from the last to the first, and then of the embeddings too are shuffled. A method whose explanation
+    stays the same explains the faces, not the model.
 
     Yields:
         What was shuffled last, and the rank correlation (B,) of the tokens' scores with those of the intact model, for
@@ -171,7 +183,8 @@ def randomised(
     shuffled = copy.deepcopy(net)
     generator = torch.Generator().manual_seed(seed)
     blocks = [(f"block {number}", block) for number, block in enumerate(shuffled.vit.blocks)]
-    for name, module in [("classifier", shuffled.vit.head), ("pooling", shuffled.pool), *reversed(blocks)]:
+    parts = [("classifier", shuffled.vit.head), ("pooling", shuffled.pool), *reversed(blocks), ("embeddings", shuffled)]
+    for name, module in parts:
         if not (parameters := list(module.parameters())):  # not every pooling has parameters
             continue
         for parameter in parameters:
@@ -188,15 +201,6 @@ def _located(net: RegionViT, scores: Tensor, valid: Tensor | None) -> Tensor:
     return located
 
 
-def blur(image: Tensor) -> Tensor:
-    """Blurs faces (B, 3, S, S) beyond recognition, by a Gaussian with a sigma of an eighth of their side."""
-    size = image.shape[-1]
-    at = torch.arange(size, device=image.device)
-    weights = (-((at[:, None] - at) / (size / 8)).square() / 2).exp()
-    weights = (weights / weights.sum(1, keepdim=True)).to(image.dtype)
-    return weights @ image @ weights.T
-
-
 def _ranks(values: Tensor) -> Tensor:
     """0 for the highest value of each row (B, M), M - 1 for the lowest; ties are broken at random."""
     mixed = torch.randperm(values.shape[1], generator=torch.Generator().manual_seed(0)).to(values.device)
@@ -204,5 +208,5 @@ def _ranks(values: Tensor) -> Tensor:
     return ranks[:, mixed.argsort()]
 
 
-def _area(curve: list[Tensor]) -> Tensor:
-    return torch.trapezoid(torch.stack(curve), dx=1 / (len(curve) - 1), dim=0)
+def _area(curve: Tensor) -> Tensor:
+    return torch.trapezoid(curve, dx=1 / (len(STEPS) - 1), dim=0)

@@ -1,6 +1,6 @@
-"""Which patches and which facial regions speak for a prediction, by any of several methods.
+"""Which pixels, patches and facial regions speak for a prediction, by any of several methods.
 
-B images, C classes, T tokens, R regions, N patches.
+B images, C classes, T tokens, R regions, S crop size.
 """
 
 import zlib
@@ -13,13 +13,14 @@ from torch.nn.functional import normalize, one_hot
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.attention import raw, relevance, rollout
-from fer_vit.explain.regions import region_means, units
+from fer_vit.explain.pixels import box_sums, integrated_gradients, spread
+from fer_vit.explain.regions import region_means, token_boxes, units
 from fer_vit.explain.trace import Trace, drops, evaluating, trace
 from fer_vit.model.region_vit import RegionViT
 
-CLASS_SPECIFIC = ("relevance", "ablation")
+CLASS_SPECIFIC = ("pixels", "relevance", "ablation")
 """Methods that depend on the class that they explain."""
-Method = Literal["relevance", "ablation", "rollout", "raw"]
+Method = Literal["pixels", "relevance", "ablation", "rollout", "raw"]
 Control = Literal["random", "centre"]
 """Baselines for the methods: scores that know nothing of the model."""
 
@@ -27,13 +28,14 @@ Control = Literal["random", "centre"]
 class Explanation(NamedTuple):
     """What speaks for a score and, by methods that can tell, against it (negative).
 
+    The absolute values of scores, heat and shares sum to 1 each, or to 0 where nothing speaks.
+
     Attributes:
         probabilities: (B, C).
-        scores: Of every token (B, T); their absolute values sum to 1, or to 0 where nothing speaks.
-        heat: Those of the patches (B, rows, columns); (B, 0, 0) without patch tokens.
-        shares: Of every region (B, R): the mean score of its tokens, where the model has them, and of the patches as
-            far as it covers them; by "ablation" the fall when all of these are masked; 0 for a missing region. Their
-            absolute values sum to 1 or 0 as well.
+        scores: Of every token (B, T); by "pixels" the sum over the pixels that it was cut from.
+        heat: Of every pixel (B, S, S); by other methods tokens' scores, spread over the pixels that they were cut from.
+        shares: Of every region (B, R), 0 for a missing one. By "pixels" the sum over the pixels in its box; by
+            "ablation" the fall when its tokens, and the patches under it, are masked; else the mean score of these.
     """
 
     probabilities: Tensor
@@ -47,19 +49,19 @@ def explain(
     image: Tensor,
     boxes: Tensor,
     valid: Tensor,
-    method: Method | Control = "relevance",
+    method: Method | Control = "pixels",
     direction: Tensor | None = None,
 ) -> Explanation:
-    """Classifies faces and scores which patches and regions speak for the prediction.
+    """Classifies faces and scores which pixels and regions speak for the prediction.
 
     Args:
         net: The model; it is left unchanged.
         image: Face crops (B, 3, S, S), RGB in [0, 1].
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
         valid: Which regions are present (B, R).
-        method: "relevance", gradient times attention through all blocks; "rollout", attention through all blocks;
-            "raw", attention of the last one; "ablation", the fall of the score when a region's tokens, and the patches
-            under it, are masked; and two controls, "random" and "centre".
+        method: "pixels", integrated gradients of the image; "relevance", gradient times attention through all blocks;
+            "ablation", the fall of the score when a region's tokens, and the patches under it, are masked; "rollout",
+            attention through all blocks; "raw", attention of the last one; and two controls, "random" and "centre".
         direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for one
             class rather than another. None: the predicted class.
     """
@@ -81,10 +83,19 @@ def explain_each(
         raise FerVitError(f"Expected method to be one of {', '.join(known)}, but got {method}.")
     if directions is None:
         directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
-    found = ablated(net, seen, directions) if method == "ablation" else attributed(net, seen, directions, method)
     probabilities = net.probabilities(seen.logits)
-    scaled = ((normalize(scores, p=1), normalize(shares, p=1)) for scores, shares in found)
-    return [Explanation(probabilities, scores, net.layout.patch_map(scores), shares) for scores, shares in scaled]
+    where = token_boxes(net.layout, net.patch_size, seen.tokens.centres, seen.boxes)
+    if method == "pixels":
+        with evaluating(net):
+            maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions)
+        found = [(box_sums(heat, where), heat, box_sums(heat, seen.boxes)) for heat in maps.float()]
+    else:
+        each = ablated(net, seen, directions) if method == "ablation" else attributed(net, seen, directions, method)
+        found = [(scores, spread(scores, where, net.config.img_size), shares) for scores, shares in each]
+    return [
+        Explanation(probabilities, *(normalize(values.flatten(1), p=1).view_as(values) for values in one))
+        for one in found
+    ]
 
 
 def attributed(
@@ -103,9 +114,9 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
     """Yields scores of every token (B, T) for each direction (E, B, C)."""
     tokens, pool = seen.tokens, seen.pooled.weights
     if method == "random":
-        # Seeded by the face: it always gets the same numbers.
+        # Signed, as methods are. Seeded by the faces: they always get the same numbers.
         generator = torch.Generator().manual_seed(zlib.crc32(tokens.x.detach().float().cpu().numpy().tobytes()))
-        yield from torch.rand(len(directions), *tokens.x.shape[:2], generator=generator).to(tokens.x.device)
+        yield from (2 * torch.rand(len(directions), *tokens.x.shape[:2], generator=generator) - 1).to(tokens.x.device)
         return
     if method == "centre":
         half = net.config.img_size / 2

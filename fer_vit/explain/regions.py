@@ -1,4 +1,4 @@
-"""Which tokens belong to which facial region: its own, and the patches under its box.
+"""Which tokens belong to which facial region, its own and the patches under its box, and where all of them lie.
 
 B images, T tokens, R regions, N patches; `membership` is how much of every token belongs to each region (B, R, T).
 """
@@ -10,17 +10,45 @@ from torch.nn.functional import normalize
 from fer_vit.model.tokens import TokenLayout
 
 
-def coverage(grid: tuple[int, int], patch_size: int, boxes: Tensor) -> Tensor:
-    """Fraction (B, R, N) of every patch of a grid (rows, columns) that lies in each box (B, R, 4), xyxy in pixels."""
+def overlaps(boxes: Tensor, grid: tuple[int, ...], side: int) -> tuple[Tensor, Tensor]:
+    """Fraction of each row (B, N, rows) and column (B, N, columns) of a grid that lies in each box (B, N, 4), xyxy.
 
-    def inside(low: Tensor, high: Tensor, cells: int) -> Tensor:  # (B, R), (B, R) -> (B, R, cells)
-        start = torch.arange(cells, device=boxes.device) * patch_size
-        return (torch.minimum(high[..., None], start + patch_size) - torch.maximum(low[..., None], start)).clamp(min=0)
+    Args:
+        boxes: In pixels.
+        grid: Rows and columns.
+        side: Side of a cell in pixels.
+    """
+
+    def inside(low: Tensor, high: Tensor, cells: int) -> Tensor:  # (B, N), (B, N) -> (B, N, cells)
+        start = torch.arange(cells, device=boxes.device) * side
+        common = torch.minimum(high[..., None], start + side) - torch.maximum(low[..., None], start)
+        return common.clamp(min=0) / side
 
     left, top, right, bottom = boxes.float().unbind(-1)
-    rows, columns = grid
-    area = inside(top, bottom, rows)[..., None] * inside(left, right, columns)[..., None, :]  # (B, R, rows, columns)
-    return area.flatten(2) / patch_size**2
+    return inside(top, bottom, grid[0]), inside(left, right, grid[1])
+
+
+def coverage(grid: tuple[int, int], patch_size: int, boxes: Tensor) -> Tensor:
+    """Fraction (B, R, N) of every patch of a grid (rows, columns) that lies in each box (B, R, 4), xyxy in pixels."""
+    rows, columns = overlaps(boxes, grid, patch_size)
+    return (rows[..., None] * columns[..., None, :]).flatten(2)
+
+
+def token_boxes(layout: TokenLayout, patch_size: int, centres: Tensor, boxes: Tensor) -> Tensor:
+    """What every token was cut from (B, T, 4), xyxy in crop pixels; empty for class, register and missing tokens.
+
+    Args:
+        layout: Which token is which.
+        patch_size: Side of a patch in pixels.
+        centres: Of the tokens (B, T, 2).
+        boxes: Of the regions (B, R, 4), 0 for a missing one.
+    """
+    half = torch.zeros_like(centres)
+    half[:, layout.patches] = patch_size / 2
+    if layout.num_regions:
+        sides = (boxes[..., 2:] - boxes[..., :2]) / layout.region_grid
+        half[:, layout.regions] = (sides / 2).repeat_interleave(layout.tokens_per_region, 1)
+    return torch.cat([centres - half, centres + half], -1)
 
 
 def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:

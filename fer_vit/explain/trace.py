@@ -22,6 +22,9 @@ class Trace(NamedTuple):
     """One pass through the encoder and the classifier; gradients of the logits reach back to `tokens.x`.
 
     Attributes:
+        image: Face crops (B, 3, S, S), RGB in [0, 1].
+        boxes: Region boxes (B, R, 4), xyxy in crop pixels; 0 for a missing region.
+        valid: Which regions are present (B, R).
         tokens: What enters the encoder.
         attention: Weights (B, H, T, T) of every block, rows summing to 1.
         pooled: What is classified, and how much each token counts in it.
@@ -30,6 +33,9 @@ class Trace(NamedTuple):
         layout: Which token is which.
     """
 
+    image: Tensor
+    boxes: Tensor
+    valid: Tensor
     tokens: Tokens
     attention: list[Tensor]
     pooled: Pooled
@@ -46,6 +52,7 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
     """
     if torch.is_inference_mode_enabled():
         raise FerVitError("Explanations need gradients: call this outside torch.inference_mode().")
+    boxes = boxes.masked_fill(~valid[..., None], 0.0)
     with evaluating(net), record_attention(net) as attention:
         with torch.no_grad():
             tokens = net.tokenize(image, boxes, valid)
@@ -53,7 +60,8 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
             tokens = tokens._replace(x=tokens.x.requires_grad_())
             pooled = net.pool(net.forward_features(tokens))
             logits = net.classify(pooled.x)
-    return Trace(tokens, attention, pooled, logits, membership(net.layout, net.patch_size, boxes, valid), net.layout)
+    parts = membership(net.layout, net.patch_size, boxes, valid)
+    return Trace(image, boxes, valid, tokens, attention, pooled, logits, parts, net.layout)
 
 
 @contextmanager

@@ -285,8 +285,9 @@ def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
     down = cell_weights(boxes[..., 1], boxes[..., 3], side, height)  # (B, R, side, H)
     across = cell_weights(boxes[..., 0], boxes[..., 2], side, width)  # (B, R, side, W)
     weights = down[:, :, :, None, :, None] * across[:, :, None, :, None, :]  # (B, R, side, side, H, W)
-    crops = weights.flatten(4).flatten(1, 3) @ features.flatten(2).transpose(1, 2)  # (B, R side^2, C)
-    return crops.view(*boxes.shape[:2], side, side, -1).flatten(0, 1).permute(0, 3, 1, 2)
+    # Not with the features transposed: torch 2.15's batch norm takes their gradient wrong for one face on a CPU.
+    crops = features.flatten(2) @ weights.flatten(4).flatten(1, 3).mT  # (B, C, R side^2)
+    return crops.unflatten(2, (-1, side, side)).transpose(1, 2).flatten(0, 1)
 
 
 def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:

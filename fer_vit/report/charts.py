@@ -75,17 +75,26 @@ def intervals_figure(found: Mapping[str, Interval], title: str) -> Image:
     return rasterize(figure)
 
 
-def faithfulness_table(found: Mapping[str, Mapping[str, Interval]], better: Mapping[str, int]) -> str:
-    """Returns a Markdown table: a row for each method, a column for each measure with an arrow for what is better."""
+def faithfulness_table(
+    found: Mapping[str, Mapping[str, Interval]],
+    differences: Mapping[str, Mapping[str, Interval]],
+    better: Mapping[str, int],
+) -> str:
+    """Returns a Markdown table: a row for each method, a column for each measure with an arrow for what is better.
 
-    def cell(one: Interval) -> str:
+    The methods' rows are `differences` to the control `random`; its own row, the last, is what was `found`.
+    """
+
+    def cell(one: Interval, sign: str = "") -> str:
         if one["mean"] is None:
             return "-"
-        return f"{one['mean']:.3f}" + ("" if one["low"] is None else f" ({one['low']:.3f} to {one['high']:.3f})")
+        interval = "" if one["low"] is None else f" ({one['low']:{sign}.3f} to {one['high']:{sign}.3f})"
+        return f"{one['mean']:{sign}.3f}{interval}"
 
     rows = [
-        ["method", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())],
-        *([method, *(cell(measures[name]) for name in better)] for method, measures in found.items()),
+        ["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())],
+        *([method, *(cell(measures[name], "+") for name in better)] for method, measures in differences.items()),
+        ["`random` itself", *(cell(found["random"][name]) for name in better)],
     ]
     return markdown(rows)
 
@@ -99,7 +108,7 @@ def faithfulness_figure(
     """Draws a panel for each measure, and how much of each explanation remains when the weights are shuffled.
 
     Args:
-        found: Interval by method and measure.
+        found: Interval of the difference to the control `random`, by method and measure.
         better: 1 for measures of which more is better, -1 for the others.
         shuffled: Rank correlation with the explanation of the intact model, by method and what was shuffled last.
         controls: Methods that know nothing of the model, drawn in grey.
@@ -114,9 +123,10 @@ def faithfulness_figure(
             low, mean, high = np.array([one["low"], one["mean"], one["high"]], float)  # nothing is drawn for NaN
             axes.plot([low, high], [row, row], color=colours[method], linewidth=3)
             axes.plot(mean, row, "o", color=colours[method])
-        axes.set_title(f"{name}\n{'more' if sign > 0 else 'less'} is better", fontsize=9)
+        axes.set_title(f"{name.replace(', ', chr(10))}\n{'more' if sign > 0 else 'less'} is better", fontsize=9)
         axes.set_yticks(range(len(found)), list(found) if column == 0 else [])
         axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.axvline(0, color=FAINT, linewidth=1)
         axes.grid(axis="x", alpha=0.3)
         axes.spines[["top", "right", "left"]].set_visible(False)
     axes = figure.add_subplot(grid[1, :])

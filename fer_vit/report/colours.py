@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fer_vit.geometry import Image
 
@@ -37,3 +38,11 @@ def heat_colours() -> Image:
 
     colours: Image = colormaps["magma"](np.arange(256), bytes=True)[:, :3]
     return colours
+
+
+@cache
+def evidence_colours() -> NDArray[np.uint8]:
+    """Returns the page's heat colours (256, 4), RGBA: 1 speaks strongly against, 128 is clear, 255 speaks for."""
+    value = (np.arange(256)[:, None] - 128) / 127
+    colours = np.where(value < 0, (28, 126, 214), (232, 89, 12))
+    return np.hstack([colours, 220 * np.abs(value).clip(0, 1) ** 0.7]).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""One face as a picture: where it is, which patches and which regions speak for an expression, what was predicted.
+"""One face as a picture: where it is, which pixels and which regions speak for an expression, what was predicted.
 
 `zoom` first scales a face to display resolution; everything else is drawn at that scale, so that lines and text are
 crisp on a 48-pixel face and cheap on a 24-megapixel photo.
@@ -39,7 +39,7 @@ class FaceView:
         name: Path of the photo as the user should see it. Untrusted text.
         face: Index of the face in the photo.
         probabilities: Probability of each label.
-        heat: Score of each patch (h, w), negative where it speaks against; (0, 0) where no patch has one.
+        heat: Scores on a grid over the crop (h, w), negative where it speaks against; (0, 0) if unexplained.
         shares: Share of each region, same keys as `regions`, negative where it speaks against; empty if unexplained.
     """
 
@@ -71,15 +71,13 @@ def face_figure(view: FaceView) -> Pil.Image:
     draw = ImageDraw.Draw(figure)
     # Drawn at twice the size and reduced: Pillow's lines are not anti-aliased.
     close = zoom(view, 2 * SIDE)
-    heat = close.heat if close.heat.size else region_heat(close)
-    pictures = (draw_boxes(close), overlay_heat(close.photo, heat, close.to_crop, close.crop_size))
+    pictures = (draw_boxes(close), overlay_heat(close.photo, close.heat, close.to_crop, close.crop_size))
     for panel, picture in zip(PANELS, pictures, strict=True):
         _paste_half(figure, panel, picture)
 
     foot = _HEAD + SIDE + 20
     draw.text((PANELS[0][0], foot), "face and regions" if view.regions else "face", MUTED, font(12), "ls")
-    tokens = "patch" if view.heat.size else "region"
-    draw.text((PANELS[1][0], foot), f"by {tokens}", MUTED, font(12), "ls")
+    draw.text((PANELS[1][0], foot), "what speaks for it", MUTED, font(12), "ls")
     scale = Pil.fromarray(heat_colours()[None]).resize((72, 8))
     figure.paste(scale, (PANELS[1][2] - 34 - 72, foot - 8))
     draw.text((PANELS[1][2] - 34 - 72 - 6, foot), "0", MUTED, font(12), "rs")
@@ -127,12 +125,12 @@ def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
 
 
 def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> Image:
-    """Lays the patches' scores (h, w) over a photo (H, W, 3), RGB uint8: grey under colour where the crop reaches.
+    """Lays scores on a grid (h, w) over a photo (H, W, 3), RGB uint8: grey under colour where the crop reaches.
 
-    Colours run from 0, which includes all below, to the largest score, smoothly between patches. `to_crop` (2, 3)
+    Colours run from 0, which includes all below, to the largest score, smoothly between cells. `to_crop` (2, 3)
     goes from photo to crop pixels.
     """
-    to_grid = np.diag(heat.shape[::-1]) / crop_size @ to_crop  # one unit is one patch
+    to_grid = np.diag(heat.shape[::-1]) / crop_size @ to_crop  # one unit is one cell
     grid = Pil.fromarray((heat.clip(0) / max(heat.max(), 1e-12)).astype(np.float32))
     # Pillow takes the matrix from output to input, in the same coordinates as ours.
     warped = grid.transform(

@@ -22,7 +22,7 @@ from PIL import Image as Pil
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array, invert
 from fer_vit.intervals import Interval, mean_intervals
-from fer_vit.report.colours import region_colour
+from fer_vit.report.colours import evidence_colours, region_colour
 from fer_vit.report.draw import FaceView, face_figure, percent, printable, ranked, zoom
 from fer_vit.report.heads import JOINED
 
@@ -30,6 +30,8 @@ Means: TypeAlias = dict[str, dict[str, Interval]]
 """Mean share by predicted label and region."""
 PHOTO = 480
 """Longer side of the pictures that the page shows, in pixels."""
+HEAT = 96
+"""Side of a heat map for the page, in pixels."""
 GENERATOR = "fer-vit visualize"
 
 
@@ -39,7 +41,7 @@ class Evidence(NamedTuple):
     Attributes:
         order: Indices of the labels, the most probable first.
         labels: Shares (R,) and heat (h, w) by the label's index; only for the predicted one if not class-specific.
-        contrast: Shares and heat for the most probable label rather than the second; None without one.
+        contrast: Shares and heat for the most probable label rather than the second, or None.
         relations: How much each region takes from each (R, R).
     """
 
@@ -72,8 +74,8 @@ class FaceRecord:
 def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
     """Writes pictures of face `number` in a report and returns what the page needs.
 
-    In the report's folder, `faces` gets a figure and `photos` the plain face. The view explains the predicted label;
-    `regions` are the model's, in its order.
+    In the report's folder, `faces` gets a figure, and `photos` the plain face and its heat maps. The view explains the
+    predicted label; `regions` are the model's, in its order.
 
     Raises:
         FerVitError: A file cannot be written.
@@ -86,6 +88,7 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
         # Full colour resolution: the lines of the regions are thin.
         face_figure(view).save(folder / "faces" / name, quality=90, subsampling=0)
         Pil.fromarray(close.photo).save(folder / "photos" / name, quality=82)
+        heat_maps(evidence).save((folder / "photos" / name).with_suffix(".png"))
     except OSError as error:
         raise FerVitError(f"Cannot write to {folder}: {error.strerror}. Choose a folder that you may write.") from error
     data = _page_data(close, f"photos/{name}", evidence, regions)
@@ -104,11 +107,9 @@ def _page_data(close: FaceView, image: str, evidence: Evidence, regions: Sequenc
         "probabilities": _rounded(np.array(list(close.probabilities.values())), 4),
         "matrix": _rounded(invert(close.to_crop).T.ravel(), 4),  # from the crop to the picture, as SVG has it
         "crop": close.crop_size,
-        "grid": close.heat.shape,
         "boxes": [_rounded(close.regions.get(name), 2) for name in regions],
         "shares": [label and _rounded(label[0]) for label in labels],
-        "heat": [label and _scaled(label[1]) for label in labels],
-        "contrast": contrast and {"shares": _rounded(contrast[0]), "heat": _scaled(contrast[1])},
+        "contrast": contrast and _rounded(contrast[0]),
         "relations": _rounded(evidence.relations),
     }
 
@@ -117,9 +118,20 @@ def _rounded(values: Array | None, digits: int = 3) -> list[Any] | None:
     return None if values is None else np.round(values, digits).tolist()
 
 
-def _scaled(heat: Array) -> list[Any] | None:
-    """Scales patch scores (h, w) to [-1, 1] so that small ones survive rounding; None without patches."""
-    return _rounded(heat.ravel() / max(np.abs(heat).max(), 1e-12)) if heat.size else None
+def heat_maps(evidence: Evidence) -> Pil.Image:
+    """Returns the heat of every label, and of the contrast, from top to bottom as one picture; clear where none is.
+
+    Each is scaled to its own largest value, and smooth between the cells of its grid.
+    """
+    found = dict(evidence.labels) | ({len(evidence.order): evidence.contrast} if evidence.contrast else {})
+    maps = np.zeros((len(evidence.order) + 1, HEAT, HEAT))
+    for index, (_, heat) in found.items():
+        large = Pil.fromarray(heat.astype(np.float32)).resize((HEAT, HEAT), Pil.Resampling.BICUBIC)
+        maps[index] = np.asarray(large)
+    maps /= np.abs(maps).max((1, 2), keepdims=True).clip(1e-12)
+    picture = Pil.fromarray((128 + 127 * maps.reshape(-1, HEAT)).round().astype(np.uint8))
+    picture.putpalette(evidence_colours().tobytes(), "RGBA")
+    return picture
 
 
 def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:

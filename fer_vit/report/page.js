@@ -71,7 +71,7 @@ function bar(name, value, length, colour) {
 
 function draw() {
   const face = faces[current], layers = new FormData(controls), contrast = choice.value === 'contrast';
-  const {shares, heat} = contrast ? face.contrast : {shares: face.shares[choice.value], heat: face.heat && face.heat[choice.value]};
+  const shares = contrast ? face.contrast : face.shares[choice.value];
   const largest = Math.max(1e-9, ...shares.map(Math.abs));
   const list = dialog.querySelector('.shares');
   list.replaceChildren(...shares.flatMap((share, r) => face.boxes[r] ? [bar(words(regions[r].name), share, share / largest, regions[r].colour)] : []));
@@ -82,14 +82,10 @@ function draw() {
   const crop = element('g', {transform: `matrix(${face.matrix})`});
   svg.append(crop);
   const place = ([left, top, right, bottom], more) => element('rect', {x: left, y: top, width: right - left, height: bottom - top, ...more});
-  const tint = value => ({class: value < 0 ? 'heat against' : 'heat for', 'fill-opacity': (0.6 * Math.abs(value)).toFixed(3)});
-  if (layers.has('heat') && heat) {
-    const side = face.crop / face.grid[1];
-    const cells = element('g', {class: 'cells', '--blur': `${side / 3}px`});
-    heat.forEach((value, i) => cells.append(place([0, 0, side, side].map((v, k) => v + side * (k % 2 ? Math.floor(i / face.grid[1]) : i % face.grid[1])), tint(value))));
-    crop.append(cells);
-  } else if (layers.has('heat')) {
-    face.boxes.forEach((box, r) => { if (box) crop.append(place(box, tint(shares[r] / largest))); });
+  if (layers.has('heat')) {  // of all that is in the picture, one square
+    const map = element('svg', {class: 'heat', width: face.crop, height: face.crop, viewBox: `0 ${contrast ? labels.length : choice.value} 1 1`});
+    map.append(element('image', {href: face.image.replace('.jpg', '.png'), width: 1, height: labels.length + 1, preserveAspectRatio: 'none'}));
+    crop.append(map);
   }
   if (layers.has('regions')) {
     face.boxes.forEach((box, r) => {

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
 from fer_vit.data.sample import Batch
 from fer_vit.explain.heads import HeadRoles, head_roles, relations
@@ -23,6 +24,9 @@ from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import Evidence
+
+GRID = 24
+"""Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
 
 
 class ExplainedFace(NamedTuple):
@@ -67,7 +71,9 @@ def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidenc
         directions = torch.cat([classes[:, None].expand(-1, len(first), -1), directions - classes[second]])
     explanations, flow = explain_each(net, seen, method, directions), relations(seen)
     for row, ranking in enumerate(order.tolist()):
-        each = [(_array(one.shares[row]), _array(one.heat[row])) for one in explanations]
+        each = [
+            (_array(one.shares[row]), _array(adaptive_avg_pool2d(one.heat[row, None], GRID)[0])) for one in explanations
+        ]
         labels = dict(enumerate(each[:-1])) if method in CLASS_SPECIFIC else {ranking[0]: each[0]}
         yield Evidence(ranking, labels, each[-1] if method in CLASS_SPECIFIC else None, _array(flow[row]))
 

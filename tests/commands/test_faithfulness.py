@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.helpers.commands import main
 
-ROWS = ["relevance", "ablation", "rollout", "raw", "random", "centre"]
+ROWS = ["pixels", "relevance", "ablation", "rollout", "raw", "random", "centre"]
 
 
 def test_a_manifest_and_photos_are_scored(
@@ -22,10 +22,15 @@ def test_a_manifest_and_photos_are_scored(
     assert list(found["methods"]) == ROWS
     assert found["methods"]["relevance"]["deletion"]["faces"] == 3
     assert found["methods"]["ablation"]["region agreement"]["mean"] == pytest.approx(1)
-    assert list(found["shuffled"]["rollout"]) == ["classifier", "block 1", "block 0"]
+    assert list(found["differences"]) == [row for row in ROWS if row != "random"]
+    for measure, one in found["differences"]["raw"].items():
+        if one["faces"] == 3:  # of the same faces, one by one
+            both = [found["methods"][method][measure]["mean"] for method in ("raw", "random")]
+            assert one["mean"] == pytest.approx(both[0] - both[1], abs=1e-6)
+    assert list(found["shuffled"]["rollout"]) == ["classifier", "block 1", "block 0", "embeddings"]
     assert found["shuffled"]["rollout"]["classifier"]["mean"] == pytest.approx(1)  # it does not ask the classifier
-    assert "| random |" in (tmp_path / "a" / "faithfulness.md").read_text()
-    assert "| random |" in capsys.readouterr().out
+    assert "| `random` itself |" in (tmp_path / "a" / "faithfulness.md").read_text()
+    assert "| `random` itself |" in capsys.readouterr().out
     with Image.open(tmp_path / "a" / "faithfulness.png") as picture:
         assert picture.width > 1000
     crops = [str(drawn / "faces" / "test"), "--face", "crop", "--detector", "none"]

@@ -32,7 +32,7 @@ def report(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-@pytest.mark.parametrize("method", ["relevance", *slow("ablation", "rollout")])
+@pytest.mark.parametrize("method", ["pixels", *slow("relevance", "ablation", "rollout")])
 def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     images = drawn / "faces" / "test"
     page = visualize(images, checkpoint, tmp_path / "r", "--method", method, "--face", "crop", "--detector", "none")
@@ -41,7 +41,9 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     assert len(pictures) == count
     assert all(Image.open(path).width > 640 for path in pictures)
     assert page.count('{"name":"') == count
-    assert len(list((tmp_path / "r" / "photos").iterdir())) == count
+    assert len(list((tmp_path / "r" / "photos").glob("*.jpg"))) == count
+    with Image.open(tmp_path / "r" / "photos" / "000000.png") as maps:
+        assert maps.size == (96, 9 * 96)  # eight expressions, and the first rather than the second
     assert f"<dt>Method</dt><dd>{method}</dd>" in page
     assert re.search(r"""(src|href)=["'](?!data:|#)""", page.split("<script")[0]) is None  # nothing from elsewhere
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
@@ -193,7 +195,7 @@ def tiny(
 
 
 @pytest.mark.parametrize("change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}])
-@pytest.mark.parametrize("method", ["relevance", "raw"])
+@pytest.mark.parametrize("method", ["pixels", "relevance", "raw"])
 def test_models_with_little_to_say(change: dict[str, object], method: str, drawn: Path, tmp_path: Path) -> None:
     save_network(tiny(**change), tmp_path / "model")
     photo = next((drawn / "faces" / "test").rglob("*.png"))
@@ -226,3 +228,7 @@ def test_controls_are_no_methods(method: str, tmp_path: Path, capsys: pytest.Cap
         main(["visualize", str(tmp_path), "--method", method])
     assert end.value.code == 2
     assert "relevance" in capsys.readouterr().err
+
+
+def test_pixels_are_explained_unless_asked_otherwise(report: Path) -> None:
+    assert "<dt>Method</dt><dd>pixels</dd>" in (report / "index.html").read_text(encoding="utf-8")

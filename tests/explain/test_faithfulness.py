@@ -6,11 +6,12 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fer_vit.explain.faithfulness import BETTER, blur, measure, pixel_scores, randomised, saco, spearman
-from fer_vit.explain.methods import Method, explain
+from fer_vit.explain.faithfulness import BETTER, DRAWS, measure, randomised, saco, spearman
+from fer_vit.explain.methods import Method, explain, explain_each
+from fer_vit.explain.pixels import blur
+from fer_vit.explain.trace import trace
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.model.tokens import TokenLayout
 
 NAMES = ("right_eye", "left_eye", "nose", "mouth")
 
@@ -56,24 +57,73 @@ def test_deletion_and_insertion_of_regions_one_by_one() -> None:
             assert found[name][face].item() == pytest.approx(np.trapezoid(curve, dx=0.1), abs=1e-5)
 
 
-def test_pixels_are_taken_away_by_their_scores() -> None:
-    net = build(tokens="patch")
+@pytest.mark.parametrize(("tokens", "method"), [("patch", "relevance"), ("region", "pixels"), ("region", "relevance")])
+def test_covered_pixels_are_taken_away_by_their_scores(tokens: str, method: Method) -> None:
+    net = build(tokens=tokens)
     image, boxes, valid = faces(1)
-    found = measured(net, image, boxes, valid, "relevance")
-    explained = explain(net, image, boxes, valid, "relevance")
+    valid[0, 1] = False
+    with torch.no_grad():  # a model that knows nothing of a blurred face, and is sure of this one
+        net.vit.head.weight *= 50
+        net.vit.head.bias -= net(blur(image), boxes, valid)[0]
+    found = measured(net, image, boxes, valid, method)
+    explained = explain(net, image, boxes, valid, method)
     label = int(explained.probabilities.argmax())
-    heat = explained.heat[0].double().numpy().repeat(8, 0).repeat(8, 1)
-    mixed = torch.randperm(32 * 32, generator=torch.Generator().manual_seed(0)).numpy()  # the order of equal pixels
-    order = mixed[np.argsort(-heat.ravel()[mixed], kind="stable")]
-    curves: dict[str, list[float]] = {"pixel deletion": [], "pixel insertion": []}
-    for step in range(11):
-        gone = np.zeros(32 * 32, bool)
-        gone[order[: math.ceil(step / 10 * 32 * 32 - 1e-9)]] = True
-        for name, hidden in (("pixel deletion", gone), ("pixel insertion", ~gone)):
-            mixed = torch.where(torch.from_numpy(hidden.reshape(32, 32)), blur(image), image)
-            curves[name].append(net(mixed, boxes, valid).softmax(-1)[0, label].item())
-    for name, curve in curves.items():
-        assert found[name].item() == pytest.approx(np.trapezoid(curve, dx=0.1), abs=1e-5)
+    inside = np.ones((32, 32), bool) if tokens == "patch" else np.zeros((32, 32), bool)
+    for left, top, right, bottom in boxes[0, [0, 2, 3]].int().tolist():  # the second is missing
+        inside[top:bottom, left:right] = True
+    mixed = torch.randperm(32 * 32, generator=torch.Generator().manual_seed(0)).tolist()  # the order of equal pixels
+    mixed = [pixel for pixel in mixed if inside.flat[pixel]]
+    order = sorted(mixed, key=lambda pixel: -explained.heat.flatten()[pixel].item())
+    mean = image.mean((2, 3))[..., None, None].expand_as(image)
+    for name, other in (("blurred", blur(image)), ("mean colour", mean)):
+        curves: dict[str, list[float]] = {"deletion": [], "insertion": []}
+        for step in range(11):
+            number = math.ceil(step / 10 * len(order) - 1e-9)
+            for kind, gone in (("deletion", order[:number]), ("insertion", order[number:])):
+                face = image.clone()
+                for pixel in gone:
+                    face[0, :, pixel // 32, pixel % 32] = other[0, :, pixel // 32, pixel % 32]
+                curves[kind].append(net(face, boxes, valid).softmax(-1)[0, label].item())
+        whole, empty = curves["deletion"][0], curves["deletion"][-1]
+        assert (curves["insertion"][-1], curves["insertion"][0]) == pytest.approx((whole, empty), abs=1e-6)
+        for kind, curve in curves.items():
+            assert empty < whole / 2
+            expected = np.trapezoid([(value - empty) / (whole - empty) for value in curve], dx=0.1)
+            assert found[f"pixel {kind}, {name}"].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_faces_that_stay_what_they_are_without_their_pixels_are_left_out() -> None:
+    net = build(tokens="patch")
+    torch.nn.init.zeros_(net.vit.head.weight)
+    net.vit.head.bias.data.copy_(torch.tensor([5.0, 0.0, 0.0, 0.0]))
+    found = measured(net, *faces(), "pixels")
+    assert all(values.isnan().all() for name, values in found.items() if name.startswith("pixel"))
+    assert not found["deletion"].isnan().any()
+
+
+def test_the_control_is_signed_and_a_mean_of_several_draws() -> None:
+    net = build()
+    image, boxes, valid = faces()
+    label = net(image, boxes, valid).argmax(-1)
+    directions = torch.nn.functional.one_hot(label, 4).float().expand(DRAWS, 3, 4)
+    draws = explain_each(net, trace(net, image, boxes, valid), "random", directions)
+    scores = torch.stack([draw.scores for draw in draws])[..., 1:17]
+    assert 0.3 < (scores > 0).float().mean() < 0.7
+    each = []
+    for draw in draws:
+        hidden = net.tokenize(image, boxes, valid)
+        curve = []
+        for step in range(11):
+            left = hidden.valid.clone()
+            for face in range(3):
+                there = [t for t in range(1, left.shape[1]) if hidden.valid[face, t]]
+                there.sort(key=lambda token, face=face: -draw.scores[face, token].item())
+                left[face, there[: math.ceil(step / 10 * len(there) - 1e-9)]] = False
+            logits = net.forward_head(net.forward_features(hidden._replace(valid=left)))
+            curve.append(logits.softmax(-1).gather(1, label[:, None])[:, 0].detach().numpy())
+        each.append(np.trapezoid(curve, dx=0.1, axis=0))
+    found = measure(net, image, boxes, valid, ["random"])["random"]["deletion"]
+    assert np.allclose(found, np.mean(each, 0), atol=1e-5)
 
 
 @pytest.mark.parametrize("tokens", ["patch", "region", "both"])
@@ -133,25 +183,14 @@ def test_rank_correlation_is_scipys() -> None:
         assert found[row].item() == pytest.approx(expected)
 
 
-def test_scores_spread_over_pixels_and_keep_their_sum() -> None:
-    layout = TokenLayout(1, (4, 4), 2, 2)
-    scores = torch.rand(2, layout.num_tokens, generator=torch.Generator().manual_seed(0))
-    boxes = torch.tensor([[2.0, 4.0, 14.0, 16.0], [10.0, 18.0, 26.0, 30.0]]).expand(2, 2, 4)
-    pixels = pixel_scores(layout, 8, scores, boxes, 32)
-    assert torch.allclose(pixels.sum((1, 2)), scores[:, 1:].sum(1), atol=1e-4)
-    expected = (
-        scores[0, 1 + 4 * 0 + 1] / 64 + scores[0, 17 + 1] / 36
-    )  # patch (0, 1), right upper token of the first region
-    assert pixels[0, 5, 10].item() == pytest.approx(expected.item(), abs=1e-6)
-
-
 def test_randomising_leaves_the_model_and_changes_what_depends_on_it() -> None:
     net = build()
     state = {name: value.clone() for name, value in net.state_dict().items()}
     names, agreement = zip(*randomised(net, *faces(), "relevance"), strict=True)
-    assert names == ("classifier", "block 1", "block 0")
+    assert names == ("classifier", "block 1", "block 0", "embeddings")
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
     assert max(value.mean() for value in agreement) < 0.9
+    assert agreement[-1].mean() < 0.5
     for _, same in randomised(net, *faces(), "centre"):
         assert torch.allclose(same, torch.ones(3, dtype=same.dtype))
 
@@ -161,7 +200,7 @@ def test_missing_regions_do_not_agree_with_themselves() -> None:
     image, boxes, valid = faces(1)
     valid[:] = torch.tensor([True, True, True, False])
     found = dict(randomised(net, image, boxes, valid, "relevance"))
-    assert list(found) == ["classifier", "pooling", "block 1", "block 0"]
+    assert list(found) == ["classifier", "pooling", "block 1", "block 0", "embeddings"]
     whole = explain(net, image, boxes, valid, "relevance")
     direction = torch.nn.functional.one_hot(whole.probabilities.argmax(-1), 4).float()
     other = build(tokens="region", region_grid=1, head="query")
@@ -172,10 +211,3 @@ def test_missing_regions_do_not_agree_with_themselves() -> None:
     after = explain(other, image, boxes, valid, "relevance", direction)
     expected = spearmanr(whole.scores[0, 1:4], after.scores[0, 1:4]).statistic
     assert found["classifier"].item() == pytest.approx(expected)
-
-
-def test_nothing_of_the_face_is_left_when_it_is_blurred() -> None:
-    image = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(blur(image).mean((2, 3)), image.mean((2, 3)), atol=0.03)
-    assert blur(image).std() < 0.1 * image.std()
-    assert torch.allclose(blur(torch.ones(1, 3, 48, 48)), torch.ones(1, 3, 48, 48), atol=1e-6)

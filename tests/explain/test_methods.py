@@ -3,6 +3,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
@@ -44,12 +45,17 @@ def test_every_method_with_every_head_and_choice_of_tokens(tokens: str, head: st
     image, boxes, valid = faces()
     result = explain(net, image, boxes, valid, method)
     assert torch.allclose(result.probabilities, net(image, boxes, valid).softmax(-1), atol=1e-5)
-    assert result.heat.shape == ((3, 0, 0) if tokens == "region" else (3, 4, 4))
+    assert result.heat.shape == (3, 32, 32)
     assert result.shares.shape == (3, 2)
     assert torch.isfinite(result.scores).all()
     total = result.scores.abs().sum(1)
     assert torch.allclose(total, (total > 0.5).float(), atol=1e-5)
-    assert torch.equal(result.scores[:, net.layout.patches].view_as(result.heat), result.heat)
+    heated = result.heat.abs().sum((1, 2))
+    assert torch.allclose(heated, (heated > 0.5).float(), atol=1e-5)
+    if tokens == "patch":  # which cover every pixel once
+        cells = F.avg_pool2d(result.heat, 8)
+        cells = F.normalize(cells.flatten(1), p=1).view_as(cells)
+        assert torch.allclose(cells, net.layout.patch_map(result.scores), atol=1e-5)
     assert (result.shares[~valid] == 0).all()
     assert (result.shares[valid] != 0).all()
     shared = result.shares.abs().sum(1)
@@ -63,13 +69,13 @@ def test_a_share_is_the_mean_score_of_what_lies_in_a_region() -> None:
     net = build()
     image, boxes, valid = faces()
     result = explain(net, image[:1], boxes[:1], valid[:1], "relevance")
-    own = result.scores[0, 17:].view(2, 4)
+    own, patches = result.scores[0, 17:].view(2, 4), net.layout.patch_map(result.scores[0])
     means = []
     for r, (left, top, right, bottom) in enumerate(boxes[0].int().tolist()):
         covered = np.zeros((32, 32))
         covered[top:bottom, left:right] = 1
         parts = torch.from_numpy(covered.reshape(4, 8, 4, 8).mean((1, 3)))
-        means.append((own[r].sum() + (parts * result.heat[0]).sum()) / (4 + parts.sum()))
+        means.append((own[r].sum() + (parts * patches).sum()) / (4 + parts.sum()))
     expected = torch.stack(means) / torch.stack(means).abs().sum()
     assert torch.allclose(result.shares[0], expected.float(), atol=1e-6)
 
@@ -112,7 +118,7 @@ def test_the_model_is_left_as_it_was_found(method: Method) -> None:
     assert not any(module._forward_hooks for module in net.modules())
 
 
-@pytest.mark.parametrize("method", ["relevance", "ablation", "raw"])
+@pytest.mark.parametrize("method", ["pixels", "relevance", "ablation", "raw"])
 def test_several_scores_at_once_are_explained_as_one_by_one(method: Method) -> None:
     net = build(head="query")
     directions = torch.randn(3, 3, 4, generator=torch.Generator().manual_seed(2))
@@ -128,7 +134,7 @@ def test_an_error_inside_leaves_it_too() -> None:
     assert all(module.training for module in net.modules())
 
 
-@pytest.mark.parametrize("method", ["relevance", "ablation", "rollout", "raw"])
+@pytest.mark.parametrize("method", METHODS)
 def test_bfloat16_says_about_the_same(method: Method) -> None:
     net = build()
     image, boxes, valid = faces()
@@ -276,7 +282,7 @@ def test_with_a_query_for_each_expression_that_of_the_score_is_followed() -> Non
 def test_controls_are_what_they_say() -> None:
     net = build()
     batch = faces()
-    centre = explain(net, *batch, "centre").heat[0]
+    centre = net.layout.patch_map(explain(net, *batch, "centre").scores)[0]
     assert centre[1, 1] == centre.max()
     assert centre[0, 0] == centre.min()
     first = explain(net, *batch, "random").scores
@@ -285,7 +291,7 @@ def test_controls_are_what_they_say() -> None:
 
 
 def test_what_cannot_be_explained_is_said() -> None:
-    with pytest.raises(FerVitError, match="Expected method to be one of relevance"):
+    with pytest.raises(FerVitError, match="Expected method to be one of pixels"):
         explain(build(), *faces(), "Relevance")
     with torch.inference_mode(), pytest.raises(FerVitError, match="outside torch"):
         explain(build(), *faces())

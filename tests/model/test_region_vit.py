@@ -288,6 +288,20 @@ def _mean_cells(features: Tensor, box: Tensor) -> Tensor:
     return F.avg_pool2d(values, 2)[0]
 
 
+@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
+def test_gradients_of_a_face_are_the_same_alone_and_in_company(tokens: str) -> None:
+    source = "image" if tokens == "patch" else "stem"
+    net = build(replace(SMALL, stem="conv", tokens=tokens, region_source=source, head="avg"))
+    torch.nn.init.normal_(net.vit.head.weight)  # timm starts the classifier at 0
+    image, boxes, valid = faces(2)
+    image.requires_grad_()
+    together, alone = (
+        torch.autograd.grad(net(image[:n], boxes[:n], valid[:n])[0].square().sum(), image)[0][0] for n in (2, 1)
+    )
+    assert together.abs().max() > 0
+    assert torch.allclose(alone, together, rtol=1e-3, atol=1e-5 * together.abs().max().item())
+
+
 def test_no_mechanism_is_in_the_default_model() -> None:
     net = build(SMALL)
     plain = timm.create_model(SMALL.backbone, img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)

@@ -32,15 +32,17 @@ def test_the_diagonal_is_dark_where_all_is_right(tmp_path: Path) -> None:
 
 def test_the_table_says_which_way_is_better() -> None:
     one, none = mean_intervals(np.array([[0.25, np.nan], [0.75, np.nan]]))
-    table = faithfulness_table({"relevance": {"deletion": one, "insertion": none}}, BETTER).splitlines()
-    assert table[0] == "| method | deletion ↓ | insertion ↑ |"
-    assert table[2] == "| relevance | 0.500 (0.250 to 0.750) | - |"
+    found = {method: {"deletion": one, "insertion": none} for method in ("relevance", "random")}
+    table = faithfulness_table(found, {"relevance": found["relevance"]}, BETTER).splitlines()
+    assert table[0] == "| less `random` | deletion ↓ | insertion ↑ |"
+    assert table[2] == "| relevance | +0.500 (+0.250 to +0.750) | - |"
+    assert table[3] == "| `random` itself | 0.500 (0.250 to 0.750) | - |"
 
 
 def test_the_picture_has_a_panel_for_each_measure() -> None:
     one, none = mean_intervals(np.array([[0.25, np.nan], [0.75, np.nan]]))
-    found = {"relevance": {"deletion": one, "insertion": none}, "random": {"deletion": one, "insertion": one}}
-    figure = faithfulness_figure(found, BETTER, {"relevance": {"classifier": one, "block 0": none}}, ["random"])
+    found = {"relevance": {"deletion": one, "insertion": none}, "centre": {"deletion": one, "insertion": one}}
+    figure = faithfulness_figure(found, BETTER, {"relevance": {"classifier": one, "block 0": none}}, ["centre"])
     assert [axes.get_title() for axes in figure.axes[:2]] == ["deletion\nless is better", "insertion\nmore is better"]
     assert len(figure.axes) == 3
     figure.canvas.draw()

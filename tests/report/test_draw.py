@@ -169,7 +169,7 @@ def test_bars() -> None:
         {},
         {"photo": np.zeros((48, 48, 3), np.uint8), "box": None, "to_crop": np.eye(2, 3) * CROP / 48},
         {"photo": np.zeros((4000, 6000, 3), np.uint8), "to_crop": rotation(5, 0.02, (-30, -20))},
-        {"heat": np.zeros((0, 0)), "shares": {"mouth": 0.75, "nose": 0.25}},
+        {"heat": np.zeros((CROP, CROP)), "shares": {"mouth": 0.75, "nose": 0.25}},
         {"heat": np.zeros((GRID, GRID))},
         {"regions": {}, "shares": {}},
         {"name": "line\nbreak \udcff \x00" + "x" * 5000, "probabilities": {"a very long label of one's own " * 9: 1.0}},

@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from fer_vit.errors import FerVitError
 from fer_vit.report.draw import FaceView, face_figure, printable, to_photo, zoom
 from fer_vit.report.heads import JOINED
-from fer_vit.report.html import Evidence, FaceRecord, mean_shares, save_face, write_page
+from fer_vit.report.html import Evidence, FaceRecord, heat_maps, mean_shares, save_face, write_page
 
 HOSTILE = "<script>alert(1)</script>.png"
 QUOTES = """a"b'c&amp;<!--</script>.png"""
@@ -44,7 +44,7 @@ class Reader(HTMLParser):
             self.text += data
 
 
-def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2), patches: bool = True) -> FaceView:
+def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2)) -> FaceView:
     return FaceView(
         name=name,
         face=2,
@@ -52,16 +52,16 @@ def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2), pat
         box=None,
         to_crop=np.array([[0.5, 0.0, 4.0], [0.0, 0.5, 4.0]]),
         crop_size=32,
-        heat=np.ones((2, 4)) if patches else np.zeros((0, 0)),
+        heat=np.ones((32, 32)),
         regions={"mouth": np.array([8.0, 16.0, 20.0, 28.0]), "chin": np.array([8.0, 24.0, 20.0, 32.0])},
         shares={"mouth": 0.25, "chin": -0.5},
         probabilities=dict(zip(LABELS, probabilities, strict=True)),
     )
 
 
-def make_evidence(patches: bool = True) -> Evidence:
-    heat = np.arange(8.0).reshape(2, 4) / 8 if patches else np.zeros((0, 0))
-    each = [(np.array([share, 0.0, -0.5]), heat - 0.25) for share in (0.1, 0.25, -0.4)]
+def make_evidence() -> Evidence:
+    heat = np.arange(1024.0).reshape(32, 32) / 1024
+    each = [(np.array([share, 0.0, -0.5]), heat - share) for share in (0.1, 0.25, -0.4)]
     relations = np.array([[0.6, 0.0, 0.4], [0.0, 0.0, 0.0], [0.3, 0.0, 0.7]])
     return Evidence([1, 2, 0], dict(enumerate(each)), (np.array([0.9, 0.0, 0.1]), heat), relations)
 
@@ -69,13 +69,13 @@ def make_evidence(patches: bool = True) -> Evidence:
 def write(folder: Path) -> Path:
     views = [
         make_view(HOSTILE),
-        make_view(QUOTES, (0.6, 0.3, 0.1), False),
+        make_view(QUOTES, (0.6, 0.3, 0.1)),
         make_view("broken \udcff.png", (0.0, 0.1, 0.9)),
     ]
     evidence = [
         make_evidence(),
-        make_evidence(False)._replace(order=[0, 1, 2]),
-        Evidence([2, 1, 0], {2: (np.ones(3), np.ones((2, 4)))}, None, np.eye(3)),
+        make_evidence()._replace(order=[0, 1, 2]),
+        Evidence([2, 1, 0], {2: (np.ones(3), np.ones((32, 32)))}, None, np.eye(3)),
     ]
     records = [save_face(folder, *one, REGIONS) for one in zip(range(3), views, evidence, strict=True)]
     write_page(folder / "index.html", "A <title>", FACTS, records, mean_shares(records, REGIONS), REGIONS)
@@ -132,7 +132,6 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
     expected = to_photo(zoom(view, 480), view.regions["mouth"])[0]
     assert np.allclose([a * left + c * top + e, b * left + d * top + f], expected, atol=0.05)
     assert data["boxes"][1] is None  # it was not there
-    assert data["heat"][1] == pytest.approx([-0.4, -0.2, 0, 0.2, 0.4, 0.6, 0.8, 1.0])  # of the largest
 
 
 def test_names_are_text_and_nothing_else(page: str) -> None:
@@ -197,12 +196,14 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
         'happiness rather than "><i>x',
     ]
     assert dialog.locator(".shares li").all_text_contents() == ["mouth25%", "chin-50%"]  # the nose is not there
-    assert dialog.locator("svg .heat").count() == 8
+    heat = dialog.locator("svg .heat")
+    assert heat.get_attribute("viewBox") == "0 1 1 1"  # that of happiness
     choice.select_option('"><i>x')
     assert dialog.locator(".shares li").all_text_contents() == ["mouth-40%", "chin-50%"]
     assert dialog.locator(".shares i.against").count() == 2
     choice.select_option("contrast")
     assert dialog.locator(".shares li").all_text_contents() == ["mouth90%", "chin10%"]
+    assert heat.get_attribute("viewBox") == "0 3 1 1"  # below those of the three labels
     assert dialog.locator("h4").first.text_content() == 'for happiness rather than "><i>x'
     assert dialog.locator("svg .relation").count() == 0
     dialog.get_by_label("relations").check()
@@ -214,7 +215,6 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
     assert dialog.locator("svg .region").count() == 0
     page.keyboard.press("ArrowRight")
     assert dialog.locator(".name").text_content() == QUOTES
-    assert dialog.locator("svg .heat").count() == 2  # without patches its regions are coloured
     page.keyboard.press("ArrowRight")
     assert choice.locator("option").all_text_contents() == ['"><i>x']  # all that the method has
     page.keyboard.press("ArrowRight")
@@ -310,13 +310,49 @@ def test_the_second_label_is_the_models_even_where_its_probability_rounds_to_not
     other.close()
 
 
-def test_many_small_patches_keep_their_differences(tmp_path: Path) -> None:
-    heat = np.linspace(0, 1, 784).reshape(28, 28)
-    evidence = Evidence([0], {0: (np.ones(3), heat / heat.sum())}, None, np.eye(3))
-    record = save_face(
-        tmp_path, 0, dataclasses.replace(make_view("a.png"), probabilities={"a": 1.0}), evidence, REGIONS
-    )
-    assert np.allclose(json.loads(record.data)["heat"][0], heat.ravel(), atol=6e-4)
+def test_heat_maps_stand_one_below_the_other_in_colour() -> None:
+    heat = np.zeros((24, 24))
+    heat[2:6, 8:12], heat[12:16, 12:16] = 2.0, -1.0
+    contrast = (np.ones(3), -heat)
+    picture = heat_maps(Evidence([1, 0, 2], {1: (np.ones(3), heat)}, contrast, np.eye(3)))
+    assert picture.size == (96, 4 * 96)  # labels, and the contrast
+    maps = np.asarray(picture.convert("RGBA")).reshape(4, 96, 96, 4)
+    assert maps[[0, 2]][..., 3].max() == 0  # of which nothing is known
+    for shown, sign in ((maps[1], 1), (maps[3], -1)):
+        red, _, blue, strong = shown[16, 40].tolist()
+        assert (red > blue) == (sign > 0)
+        red, _, blue, weak = shown[56, 56].tolist()
+        assert (red > blue) == (sign < 0)
+        assert weak == pytest.approx(strong * 0.5**0.7, abs=5)
+        assert shown[0, 0, 3] == 0
+
+
+def test_the_heat_of_the_label_is_shown_where_its_pixels_are(browser: tuple[Page, list[str]], tmp_path: Path) -> None:
+    page, wrong = browser
+    heat = np.zeros((32, 32))
+    heat[24:, :8] = 1.0  # the lower left corner of the crop
+    evidence = Evidence([1, 0, 2], {0: (np.ones(3), np.zeros((32, 32))), 1: (np.ones(3), heat)}, None, np.eye(3))
+    view = dataclasses.replace(make_view("a.png"), to_crop=np.eye(2, 3) * 32 / 48)
+    records = [save_face(tmp_path, 0, view, evidence, REGIONS)]
+    write_page(tmp_path / "index.html", "Title", {}, records, mean_shares(records, REGIONS), REGIONS)
+    other = page.context.browser.new_page()
+    other.on("console", lambda message: wrong.append(message.text))
+    other.goto((tmp_path / "index.html").as_uri())
+    other.locator(".card").click()
+    dialog = other.locator("dialog")
+    dialog.get_by_label("regions").uncheck()
+    shown = []
+    for label in ("1", "0"):
+        dialog.locator("select").select_option(label)
+        other.wait_for_load_state("networkidle")
+        with Image.open(io.BytesIO(dialog.locator("svg").first.screenshot())) as picture:
+            shown.append(np.asarray(picture.convert("RGB").resize((48, 48), Image.Resampling.BOX)).astype(int))
+    other.close()
+    changed = np.abs(shown[0] - shown[1]).sum(-1) > 30
+    assert changed[38:46, 2:10].all()
+    assert not changed[:34].any()
+    assert not changed[:, 14:].any()
+    assert wrong == []
 
 
 def test_thousands_of_faces_stay_usable(browser: tuple[Page, list[str]], tmp_path: Path) -> None:

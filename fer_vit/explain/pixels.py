@@ -1,0 +1,76 @@
+"""Which pixels speak for a score, through everything that the model does with them, and what boxes hold of them.
+
+B images, E scores, C classes, N boxes, S crop size.
+"""
+
+import torch
+from torch import Tensor
+
+from fer_vit.explain.attention import no_autocast
+from fer_vit.explain.regions import overlaps
+from fer_vit.model.region_vit import RegionViT
+
+PASSES = 8
+"""Forward passes of integrated gradients, from the blurred face to the face."""
+
+
+def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, directions: Tensor) -> Tensor:
+    """How much each pixel adds to a score on the way from the blurred face to the face; the regions stay in place.
+
+    Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the midpoints of `PASSES` equal
+    steps: over all pixels the sum is about the score of the face less that of the blurred face.
+
+    Args:
+        net: A model in evaluation mode.
+        image: Face crops (B, 3, S, S), RGB in [0, 1].
+        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
+        valid: Which regions are present (B, R).
+        directions: Weights (E, B, C) of the logits in each score.
+
+    Returns:
+        (E, B, S, S), negative where a pixel speaks against.
+    """
+    start = blur(image)
+    found = image.new_zeros(*directions.shape[:2], *image.shape[2:])
+    with torch.enable_grad():
+        for step in range(PASSES):
+            between = torch.lerp(start, image, (step + 0.5) / PASSES).requires_grad_()
+            logits = net(between, boxes, valid)
+            for total, direction in zip(found, directions, strict=True):
+                (gradient,) = torch.autograd.grad(logits, between, direction.to(logits), retain_graph=True)
+                total += ((image - start) * gradient).sum(1) / PASSES
+    return found
+
+
+def blur(image: Tensor) -> Tensor:
+    """Blurs faces (B, 3, S, S) beyond recognition, by a Gaussian with a sigma of an eighth of their side."""
+    size = image.shape[-1]
+    at = torch.arange(size, device=image.device)
+    weights = (-((at[:, None] - at) / (size / 8)).square() / 2).exp()
+    weights = (weights / weights.sum(1, keepdim=True)).to(image.dtype)
+    with no_autocast(image):
+        return weights @ image @ weights.T
+
+
+def box_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
+    """Adds up the scores of pixels (B, S, S) inside each box (B, N, 4), xyxy: (B, N). Pixels on an edge count in part.
+
+    Where boxes overlap, a pixel counts in each of them.
+    """
+    rows, columns = overlaps(boxes, pixels.shape[1:], 1)
+    with no_autocast(pixels):
+        return torch.einsum("bny,byx,bnx->bn", rows, pixels, columns)
+
+
+def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """Spreads the score of each box (B, N) evenly over its pixels: (B, S, S). Where boxes overlap, scores add up."""
+    rows, columns = overlaps(boxes, (size, size), 1)
+    density = scores / (rows.sum(-1) * columns.sum(-1)).clamp(min=1)
+    with no_autocast(scores):
+        return torch.einsum("bn,bny,bnx->byx", density, rows, columns)
+
+
+def covered(boxes: Tensor, size: int) -> Tensor:
+    """Which pixels (B, S, S) have their centre in one of the boxes (B, N, 4)."""
+    rows, columns = ((part >= 0.5).float() for part in overlaps(boxes, (size, size), 1))
+    return torch.einsum("bny,bnx->byx", rows, columns) > 0

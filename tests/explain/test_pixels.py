@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fer_vit.explain.methods import explain
+from fer_vit.explain.pixels import PASSES, blur, box_sums, covered, integrated_gradients, spread
+from fer_vit.explain.regions import token_boxes
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+
+BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [-3.5, 18.25, 26.0, 36.0], [0.0, 0.0, 0.0, 0.0]])
+
+
+def build(**change: object) -> RegionViT:
+    torch.manual_seed(0)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    net = RegionViT(RegionViTConfig(**size, regions=("right_eye", "mouth", "nose"), **change), "abcd").eval()
+    for parameter in net.vit.head.parameters():  # timm starts the classifier at 0
+        nn.init.normal_(parameter)
+    return net
+
+
+def faces(number: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    image = torch.rand(number, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    return image, BOXES.expand(number, 3, 4).clone(), torch.tensor([True, True, False]).expand(number, 3)
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(3)))
+
+    def forward(self, image: Tensor, *_: Tensor) -> Tensor:
+        return torch.einsum("bchw,kchw->bk", image, self.weight) + 7.0
+
+
+def test_a_linear_model_is_explained_exactly() -> None:
+    image, boxes, valid = faces()
+    net, direction = Linear(), torch.tensor([[1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0]])
+    found = integrated_gradients(net, image, boxes, valid, direction[None])[0]
+    weight = torch.einsum("bk,kchw->bchw", direction, net.weight.detach())
+    assert torch.allclose(found, (weight * (image - blur(image))).sum(1), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": "patch"},
+        {"tokens": "region"},
+        {"head": "query"},
+        {"tokens": "region", "stem": "conv", "region_source": "stem", "head": "avg", "in_chans": 1},
+    ],
+)
+def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
+    """The same sum step by step and, in many more steps, the difference between the two scores."""
+    net, (image, boxes, valid) = build(**change), faces(1)
+    direction = torch.tensor([[1.0, 0.0, -1.0, 0.0]])
+    found = explain(net, image, boxes, valid, "pixels", direction)
+    exact, start = image.double(), blur(image.double())
+
+    def integral(steps: int) -> Tensor:
+        total = torch.zeros_like(exact)
+        for step in range(steps):
+            x = (start + (step + 0.5) / steps * (exact - start)).float().requires_grad_()
+            (net(x, boxes, valid) * direction).sum().backward()
+            total += x.grad
+        return ((exact - start) * total / steps).sum(1)
+
+    expected = integral(PASSES)
+    assert torch.allclose(found.heat.double(), expected / expected.abs().sum(), atol=1e-6)
+    score, nothing = ((net(x.float(), boxes, valid) * direction).sum().item() for x in (exact, start))
+    assert integral(200).sum().item() == pytest.approx(score - nothing, rel=1e-3, abs=1e-5)
+    assert expected.sum().item() == pytest.approx(score - nothing, rel=0.1, abs=1e-5)
+
+
+def test_shares_and_token_scores_are_sums_of_pixels() -> None:
+    net, (image, boxes, valid) = build(region_grid=2), faces()
+    boxes[:, 1] = torch.tensor([8.0, 10.0, 24.0, 30.0])  # overlaps the first
+    found = explain(net, image, boxes, valid, "pixels")
+    heat = found.heat.double().numpy()
+    for face in range(2):
+        shares = [sum(heat[face, y, x] for y in range(2, 14) for x in range(2, 14))]
+        shares += [sum(heat[face, y, x] for y in range(10, 30) for x in range(8, 24)), 0.0]
+        assert np.allclose(found.shares[face], np.array(shares) / np.abs(shares).sum(), atol=1e-5)
+        scores = [0.0]
+        scores += [heat[face, y : y + 8, x : x + 8].sum() for y in range(0, 32, 8) for x in range(0, 32, 8)]
+        scores += [heat[face, y : y + 6, x : x + 6].sum() for y in (2, 8) for x in (2, 8)]
+        scores += [heat[face, y : y + 10, x : x + 8].sum() for y in (10, 20) for x in (8, 16)]
+        scores += [0.0] * 4
+        assert np.allclose(found.scores[face], np.array(scores) / np.abs(scores).sum(), atol=1e-5)
+
+
+def test_a_token_lies_where_it_was_cut_from() -> None:
+    net, (image, boxes, valid) = build(reg_tokens=1), faces(1)
+    boxes = boxes.masked_fill(~valid[..., None], 0.0)
+    tokens = net.tokenize(image, boxes, valid)
+    found = token_boxes(net.layout, 8, tokens.centres, boxes)[0].tolist()
+    assert found[:2] == [[16.0] * 4] * 2  # class and register token: nothing
+    assert found[2 + 4 + 3] == [24, 8, 32, 16]
+    assert found[18:22] == [[2, 2, 8, 8], [8, 2, 14, 8], [2, 8, 8, 14], [8, 8, 14, 14]]
+    assert found[26:] == [[0.0] * 4] * 4
+
+
+def test_boxes_against_pixels_one_by_one() -> None:
+    """Boxes with fractions, beyond the image, and empty."""
+    pixels = torch.randn(1, 32, 32, generator=torch.Generator().manual_seed(2))
+    scores = torch.tensor([[3.0, -2.0, 5.0]])
+    sums, drawn = np.zeros(3), np.zeros((32, 32))
+    inside = np.zeros((32, 32), bool)
+    for number, (left, top, right, bottom) in enumerate(BOXES.tolist()):
+        part = np.zeros((32, 32))
+        for y, x in np.ndindex(32, 32):
+            width = max(min(right, x + 1) - max(left, x), 0)
+            part[y, x] = width * max(min(bottom, y + 1) - max(top, y), 0)
+            inside[y, x] |= left <= x + 0.5 <= right and top <= y + 0.5 <= bottom
+        sums[number] = (part * pixels[0].double().numpy()).sum()
+        drawn += scores[0, number].item() * part / max(part.sum(), 1)
+    assert np.allclose(box_sums(pixels, BOXES[None])[0], sums, atol=1e-4)
+    assert np.allclose(spread(scores, BOXES[None], 32)[0], drawn, atol=1e-6)
+    assert np.array_equal(covered(BOXES[None], 32)[0], inside)
+
+
+def test_nothing_of_the_face_is_left_when_it_is_blurred() -> None:
+    image = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(blur(image).mean((2, 3)), image.mean((2, 3)), atol=0.03)
+    assert blur(image).std() < 0.1 * image.std()
+    assert torch.allclose(blur(torch.ones(1, 3, 48, 48)), torch.ones(1, 3, 48, 48), atol=1e-6)
