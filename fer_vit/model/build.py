@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.pooling import AdditivePool, AveragePool, QueryPool, TokenPool
 from fer_vit.model.positions import Position, sincos_2d, sincos_reading
-from fer_vit.model.tokens import NoPatches, RegionEmbed
+from fer_vit.model.region_embed import RegionEmbed
+from fer_vit.model.tokens import NoPatches
 
 
 def choose_position(config: RegionViTConfig, dim: int, patch_size: int) -> Position | None:

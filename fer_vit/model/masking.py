@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fer_vit.model.cover import Cover
+from fer_vit.model.region_embed import crop_image
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.model.tokens import TokenLayout, crop_image
+from fer_vit.model.tokens import TokenLayout
 
 
 class Hidden(NamedTuple):

@@ -11,8 +11,9 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_embed import RegionEmbed
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.model.tokens import ConvStem, RegionEmbed
+from fer_vit.model.tokens import ConvStem
 from tests.helpers.marks import slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -7,17 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.model.positions import sincos_2d, token_centres
-from fer_vit.model.tokens import (
-    ConvStem,
-    NoPatches,
-    Normalize,
-    RegionEmbed,
-    TokenLayout,
-    Tokens,
-    crop_features,
-    crop_image,
-    keep_patches,
-)
+from fer_vit.model.region_embed import RegionEmbed, crop_features, crop_image
+from fer_vit.model.tokens import ConvStem, NoPatches, Normalize, TokenLayout, Tokens, keep_patches
 
 
 def test_layout_knows_which_token_is_which() -> None:
