@@ -73,7 +73,7 @@ class TrainCLI(LightningCLI):
         parser.add_argument("--task", type=Task, default=self.task, help=words)
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
         parser.link_arguments(crop, "data.spec", compute_fn=CropSpec)
-        parser.link_arguments("task", "data.unlabelled", compute_fn=lambda task: task == "pretraining")
+        parser.link_arguments("task", "data.unlabelled", compute_fn=needs_no_labels)
         if self.task == "classification":
             parser.link_arguments("data.labels", "model.labels", apply_on="instantiate")
         filled_in = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "weights_only"}
@@ -161,6 +161,11 @@ def with_paths(words: list[str]) -> list[str]:
     words = [find_config(word) if before in ("-c", "--config") else word for before, word in pairs]
     prefix = "--config="
     return [prefix + find_config(word.removeprefix(prefix)) if word.startswith(prefix) else word for word in words]
+
+
+def needs_no_labels(task: Task) -> bool:
+    """Tells whether faces without a label can be learned from; its name is in `--help`."""
+    return task == "pretraining"
 
 
 def chosen_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
