@@ -56,7 +56,10 @@ def faces(drawn: Path) -> Batch:
     return next(iter(data.val_dataloader())).ready(torch.device("cpu"))
 
 
-@pytest.mark.parametrize("name", ["conv, regions of the stem", *slow(*(set(MODELS) - {"conv, regions of the stem"}))])
+QUICK = "conv, regions of the stem"
+
+
+@pytest.mark.parametrize("name", [QUICK, *slow(*(name for name in MODELS if name != QUICK))])
 def test_it_learns_a_batch(name: str, drawn: Path) -> None:
     torch.manual_seed(0)
     task, data = MaskedPretraining(replace(CONFIG, **MODELS[name])).train(), faces(drawn)
