@@ -26,6 +26,7 @@ class AugmentConfig:
     Attributes:
         jitter: Standard deviation of the noise on each landmark, as a fraction of the crop's side. It moves crop and
             regions as a detector's errors do.
+        blind: Probability that the landmarks count as unknown, as where a detector finds no face.
         mirror: Probability of a horizontal mirror.
         degrees: Largest rotation to either side.
         scale: Largest relative change of size.
@@ -42,6 +43,7 @@ class AugmentConfig:
     """
 
     jitter: float = 0.0
+    blind: float = 0.0
     mirror: float = 0.5
     degrees: float = 12.0
     scale: float = 0.12
@@ -87,7 +89,9 @@ class Augment:
         # Everything is drawn even if it is off, so that one option does not change what the others draw.
         change = move(rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift), spec.size)
         noise = rng.normal(0, config.jitter * spec.size, (5, 2))  # in crop pixels
-        mirrored, covered = rng.random(2) < (config.mirror, config.cover)
+        mirrored, covered, blind = rng.random(3) < (config.mirror, config.cover, config.blind)
+        if blind:
+            landmarks = None
         if landmarks is not None:
             scale = np.linalg.norm(crop_matrix(landmarks, spec.size, spec.template)[0, :2])
             landmarks = landmarks + noise / scale

@@ -102,6 +102,12 @@ def test_off_is_off(align: Align) -> None:
             assert np.allclose(mine, plain)
 
 
+def test_a_blind_face_is_cropped_as_one_without_landmarks() -> None:
+    image = np.random.default_rng(0).integers(0, 255, (80, 60, 3), np.uint8)
+    for mine, plain in zip(only(blind=1.0)(image, POINTS, SPEC, 1), crop_face(image, None, SPEC, True), strict=True):
+        assert np.allclose(mine, plain)
+
+
 def test_the_crop_is_cut_from_the_picture_once() -> None:
     # What lies beside the crop comes into view when it is shifted, rather than its border.
     image = np.zeros((3 * SIZE, 3 * SIZE, 3), np.uint8)
