@@ -1,6 +1,6 @@
 """Whether a face keeps its label when the same picture is duller, smaller, compressed, lit otherwise or mirrored.
 
-python -m benchmarks.agreement fairface/train ferplus-small
+python -m benchmarks.agreement fairface.parquet ferplus-small
 
 No labels are needed. Each changed picture goes the way of `fer-vit predict --face crop`, through the detector as well.
 """
@@ -8,6 +8,7 @@ No labels are needed. Each changed picture goes the way of `fer-vit predict --fa
 import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
@@ -18,9 +19,9 @@ from PIL import ImageEnhance
 from scipy.stats import binomtest
 
 from benchmarks.machine import machine
-from fer_vit.face.image import decode_image, read_image
+from fer_vit.data.manifest import Manifest
+from fer_vit.face.image import decode_image
 from fer_vit.geometry import Image
-from fer_vit.predict.inputs import find_images
 from fer_vit.predict.recognizer import Recognizer, load
 
 WARM = (1.15, 1.0, 0.8)
@@ -78,6 +79,13 @@ CHANGES: dict[str, Callable[[Image], Image]] = {
 }
 
 
+def some_faces(manifest: Path, count: int = 300) -> list[Image]:
+    """Returns images of a manifest, drawn at random and always the same."""
+    rows = Manifest.read(manifest)
+    drawn = np.random.default_rng(0).permutation(len(rows))[:count]
+    return [decode_image(rows.image_bytes(int(row))) for row in drawn]
+
+
 def agreement(model: Recognizer, images: Sequence[Image]) -> dict[str, Kept]:
     """Compares what a model says of face crops before and after each change."""
     before = probabilities(model, images)
@@ -106,13 +114,11 @@ def markdown(found: dict[str, Kept]) -> str:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("images", help="a folder of face crops, for example those of FairFace")
+    parser.add_argument("manifest", type=Path, help="face crops, for example those of `fer-vit prepare fairface`")
     parser.add_argument("model", help="a folder, a checkpoint or a name out of `fer-vit models`")
     parser.add_argument("--faces", type=int, default=300, help="how many of the images, drawn at random")
     args = parser.parse_args()
-    paths = find_images([args.images])
-    drawn = np.random.default_rng(0).permutation(len(paths))[: args.faces]
-    found = agreement(load(args.model, "cpu"), [read_image(paths[place]) for place in drawn])
+    found = agreement(load(args.model, "cpu"), some_faces(args.manifest, args.faces))
     print(f"{machine()}\n\n{markdown(found)}")
 
 

@@ -1,7 +1,7 @@
 """Measures a model on a split of FERPlus: what its card says.
 
 make card FERPLUS=ferplus.zip
-python -m benchmarks.model_card faces.parquet fer_vit/weights/ferplus-small --write
+python -m benchmarks.model_card ferplus.parquet fer_vit/weights/ferplus-small --fairface fairface.parquet --write
 
 Without `--write` the figures are only printed; with it they take their place in the card, README.md in the model's
 folder. The time per face is measured as well: leave the machine alone.
@@ -18,6 +18,8 @@ from huggingface_hub import EvalResult, ModelCard
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from benchmarks.agreement import agreement, some_faces
+from benchmarks.agreement import markdown as agreement_table
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import predict_manifest
 from fer_vit.evaluate.hard import hard_faces, hard_results
@@ -127,10 +129,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path, help="FERPlus, as `fer-vit prepare` wrote it")
     parser.add_argument("model", help="a folder, a checkpoint or a name out of `fer-vit models`")
+    parser.add_argument(
+        "--fairface", type=Path, help="FairFace, as `fer-vit prepare` wrote it: does a face keep its label?"
+    )
     parser.add_argument("--write", action="store_true", help="put the figures into the model's card")
     args = parser.parse_args()
     card = find_folder(args.model) / CARD_FILE if args.write else None
-    text, figures = measure(load(args.model, "cpu"), args.manifest)
+    model = load(args.model, "cpu")
+    text, figures = measure(model, args.manifest)
+    if args.fairface:
+        kept = agreement(model, some_faces(args.fairface))
+        text += f"\n300 faces of FairFace, changed and found again:\n\n{agreement_table(kept)}"
     print(text)
     if card is not None:
         write_card(card, text, figures)

@@ -31,7 +31,7 @@ PER_CLASS = 4000
 
 
 class Stage(NamedTuple):
-    """A command of fer-vit; a training's product is the folder of its runs."""
+    """A command; the product of a training is the folder of its runs, that of a script the file of what it prints."""
 
     name: str
     product: Path
@@ -60,9 +60,10 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
         yield fit(folder, STUDENT, votes, seed, f"--model.init={learned[seed % FOLDS]}")
     best = max(students, key=lambda folder: figures(folder)["accuracy"])
     model = output / NAME
-    yield Stage(
-        "export", model, ["export", str(model), "--checkpoint", str(newest(best)), "--calibrate", str(faces), "--half"]
-    )
+    learned_best = ["--checkpoint", str(newest(best)), "--calibrate", str(faces), "--half"]
+    yield Stage("export", model, ["export", str(model), *learned_best])
+    measured = [str(faces), str(model), "--fairface", str(more), "--write"]
+    yield Stage("card", output / "card.md", ["-m", "benchmarks.model_card", *measured])
 
 
 def fit(folder: Path, config: Path, manifest: Path, seed: int, *words: str) -> Stage:
@@ -75,15 +76,18 @@ def fit(folder: Path, config: Path, manifest: Path, seed: int, *words: str) -> S
 
 def run(stage: Stage) -> str:
     """Runs a stage, or resumes it; returns its result: figures, or the last line that it printed."""
-    fer_vit, words = [sys.executable, str(ROOT / "cli.py")], stage.words
-    print(f"\n== {stage.name}\n{shlex.join(['fer-vit', *words])}", flush=True)
+    words, script = stage.words, stage.words[0] == "-m"
+    program = [sys.executable] if script else [sys.executable, str(ROOT / "cli.py")]
+    print(f"\n== {stage.name}\n{shlex.join(['python' if script else 'fer-vit', *words])}", flush=True)
     if words[0] != "fit":
-        printed = subprocess.run([*fer_vit, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
+        printed = subprocess.run([*program, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
         print(printed, end="", flush=True)
+        if script:
+            stage.product.write_text(printed)
         return printed.strip().rpartition("\n")[2]
     last = newest(stage.product)
-    subprocess.run([*fer_vit, *words, *([f"--ckpt_path={last}"] if last else [])], check=True)
-    subprocess.run([*fer_vit, "validate", *words[1:], f"--ckpt_path={newest(stage.product)}"], check=True)
+    subprocess.run([*program, *words, *([f"--ckpt_path={last}"] if last else [])], check=True)
+    subprocess.run([*program, "validate", *words[1:], f"--ckpt_path={newest(stage.product)}"], check=True)
     return json.dumps(figures(stage.product))
 
 

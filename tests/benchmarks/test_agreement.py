@@ -56,14 +56,14 @@ def test_only_what_moves_the_light_changes_the_label() -> None:
 
 
 @pytest.mark.slow
-def test_a_table_from_a_folder(
+def test_a_table_from_a_manifest(
     drawn: Path,
     checkpoint: Path,
     yunet_named: None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["agreement", str(drawn / "faces" / "test"), str(checkpoint), "--faces", "3"])
+    monkeypatch.setattr("sys.argv", ["agreement", str(drawn / "faces.parquet"), str(checkpoint), "--faces", "3"])
     main()
     table = capsys.readouterr().out
     assert all(f"| {name} | " in table for name in CHANGES)

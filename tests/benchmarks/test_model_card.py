@@ -36,12 +36,14 @@ def test_the_card_is_written_and_rewritten(
     place, marks = faces.table.schema.get_field_index("twin"), [split == "val" for split in faces.column("split")]
     table = faces.table.set_column(place, "twin", pa.array([mark and row % 2 == 0 for row, mark in enumerate(marks)]))
     Manifest(faces.path, table, faces.names).write(tmp_path / "faces.parquet")
-    monkeypatch.setattr("sys.argv", ["model_card", str(tmp_path / "faces.parquet"), str(folder), "--write"])
+    words = ["model_card", str(tmp_path / "faces.parquet"), str(folder), "--write"]
+    monkeypatch.setattr("sys.argv", [*words, "--fairface", str(drawn / "faces.parquet")])
     main()
     text, data = card.read_text(), ModelCard.load(card).data
     assert "stale" not in text
     assert f"| the model, without {sum(marks[::2])} images that had a twin in train | " in text
     assert text.index("What it is.") < text.index("| expression | faces | recall |") < text.index("The end.")
+    assert "| half the contrast | " in text
     assert data.model_name == "tiny"
     assert {result.metric_name for result in data.eval_results} == {"accuracy", "macro F1", "UAR"}
     shutil.copy(card, tmp_path / "once.md")

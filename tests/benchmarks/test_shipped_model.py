@@ -16,7 +16,7 @@ class FerVit:
         self.fails_at = ""
 
     def __call__(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        words = command[2:]
+        words = command[1:] if command[1] == "-m" else command[2:]
         self.ran.append(words)
         save_dir = [Path(word.partition("=")[2]) for word in words if "save_dir=" in word]
         if words[0] == "fit":
@@ -27,7 +27,7 @@ class FerVit:
             raise subprocess.CalledProcessError(1, command)
         if words[0] == "validate":
             (save_dir[0] / "val.json").write_text(json.dumps({"accuracy": 0.8 + ("student-1" in str(save_dir[0]))}))
-        elif words[0] != "fit":
+        elif words[0] not in ("fit", "-m"):
             Path(words[{"prepare": 3, "distill": 6, "export": 1}[words[0]]]).write_text("made")
         return subprocess.CompletedProcess(command, 0, stdout="first\nlast line\n")
 
@@ -43,14 +43,15 @@ def fer_vit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FerVit:
 def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit, tmp_path: Path) -> None:
     shipped_model.main()
     verbs = [words[0] for words in fer_vit.ran]
-    assert verbs == ["prepare"] * 2 + ["fit", "validate"] * 3 + ["distill"] + ["fit", "validate"] * 2 + ["export"]
+    assert verbs == ["prepare"] * 2 + ["fit", "validate"] * 3 + ["distill"] + ["fit", "validate"] * 2 + ["export", "-m"]
     assert [words[-1].rpartition("=")[2] for words in fer_vit.ran if words[0] == "fit"][3:] == [
         str(tmp_path / f"teacher-{fold}" / "run" / "last.ckpt") for fold in range(2)
     ]
     assert [f"--data.fold={fold}/3" in fer_vit.ran[2 + 2 * fold] for fold in range(3)] == [True] * 3
-    assert str(tmp_path / "student-1" / "run" / "last.ckpt") in fer_vit.ran[-1]  # the better one on validation
+    assert str(tmp_path / "student-1" / "run" / "last.ckpt") in fer_vit.ran[-2]  # the better one on validation
     notes = json.loads((tmp_path / "stages.json").read_text())
-    assert len(notes) == 9
+    assert len(notes) == 10
+    assert (tmp_path / "card.md").read_text() == "first\nlast line\n"
     assert notes["prepare FERPlus"]["result"] == "last line"
     assert json.loads(notes["train student-1"]["result"])["accuracy"] == 1.8
     fer_vit.ran.clear()
@@ -69,4 +70,4 @@ def test_it_goes_on_where_it_stopped(fer_vit: FerVit, tmp_path: Path, capsys: py
     assert fer_vit.ran[0][0] == "fit"
     assert fer_vit.ran[0][-1] == f"--ckpt_path={tmp_path / 'teacher-1' / 'run' / 'last.ckpt'}"
     assert "--ckpt_path" not in " ".join(fer_vit.ran[2])  # teacher 2 is new
-    assert fer_vit.ran[-1][0] == "export"
+    assert fer_vit.ran[-1][1] == "benchmarks.model_card"
