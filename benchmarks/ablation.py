@@ -57,7 +57,7 @@ def train(name: str, words: list[str], manifest: Path, output: Path, jobs: int) 
     env = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
     common = [f"--data.manifest={manifest}", "--data.num_workers=0", "--trainer.enable_progress_bar=false"]
     common += [f"--trainer.logger.init_args.save_dir={output}", f"--trainer.logger.init_args.name={slug(name)}"]
-    row = [f"--config={CONFIG}", *words, *common]
+    row = [f"--config={CONFIG}", *common, *words]
     fer_vit = [sys.executable, str(ROOT / "cli.py")]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("a") as log:
@@ -147,19 +147,19 @@ def _step(net: RegionViT, optimiser: torch.optim.Optimizer, image: Tensor, boxes
         torch.cuda.synchronize()
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """The command line of this and of benchmarks/regions.py."""
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The command line of this and of benchmarks/regions.py and ways.py."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path, help="FERPlus with soft labels, as `fer-vit prepare` wrote it")
     parser.add_argument("output", type=Path, help="folder of the runs")
     parser.add_argument("--jobs", type=int, default=1, help="rows that are trained at once, sharing the cores")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of a step for each row")
-    return parser.parse_args()
+    return parser
 
 
 def main() -> None:
     """The command line."""
-    args = arguments(__doc__)
+    args = arguments(__doc__).parse_args()
     done = train_all(ROWS, args.manifest, args.output, args.jobs)
     (args.output / "table.md").write_text(table(args.output, args.rounds))
     print((args.output / "table.md").read_text())

@@ -9,6 +9,7 @@ not trained again, one that was interrupted resumes from its last epoch.
 
 import json
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -25,21 +26,21 @@ from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import load_network
 
 BUDGET = ["--trainer.max_epochs=6", "--data.batch_size=64", "--model.lr=6e-4", "--model.network.head=avg"]
-STEM = ["network.tokens=region", "network.region_source=stem"]
+STEM = ["model.network.tokens=region", "model.network.region_source=stem"]
 TOKENS = {
-    "patches": ["network.tokens=patch"],
-    "patches and regions of the stem": ["network.region_source=stem", "network.embed_dim=92"],
-    "regions of the stem": [*STEM, "network.embed_dim=140"],
-    "few patches": ["network.tokens=patch", "network.patch_size=16", "network.embed_dim=176"],
-    "patches, one block": ["network.tokens=patch", "network.depth=1", "network.embed_dim=120"],
-    "patches, not aligned": ["network.tokens=patch", "align=crop"],
-    "regions of the stem, not aligned": [*STEM, "network.embed_dim=140", "align=crop"],
-    "patches, narrow": ["network.tokens=patch", "network.embed_dim=64"],
+    "patches": ["model.network.tokens=patch"],
+    "patches and regions of the stem": ["model.network.region_source=stem", "model.network.embed_dim=92"],
+    "regions of the stem": [*STEM, "model.network.embed_dim=140"],
+    "few patches": ["model.network.tokens=patch", "model.network.patch_size=16", "model.network.embed_dim=176"],
+    "patches, one block": ["model.network.tokens=patch", "model.network.depth=1", "model.network.embed_dim=120"],
+    "patches, not aligned": ["model.network.tokens=patch", "model.align=crop"],
+    "regions of the stem, not aligned": [*STEM, "model.network.embed_dim=140", "model.align=crop"],
+    "patches, narrow": ["model.network.tokens=patch", "model.network.embed_dim=64"],
     "regions of the stem, narrow": STEM,
-    "regions of the image, 8 px": ["network.tokens=region"],
-    "regions of the image, 16 px": ["network.tokens=region", "network.region_grid=2"],
+    "regions of the image, 8 px": ["model.network.tokens=region"],
+    "regions of the image, 16 px": ["model.network.tokens=region", "model.network.region_grid=2"],
     "patches and regions of the image": [],
-    "patches, the later ones halved, and regions of the stem": [STEM[1], "network.keep_rate=[1,0.5,0.5,0.5]"],
+    "patches, the later ones halved, and regions of the stem": [STEM[1], "model.network.keep_rate=[1,0.5,0.5,0.5]"],
 }
 """What each row changes. The first seven have about the same multiply-adds, and so have the two that are narrow."""
 SEEDS = (0, 1, 2)
@@ -47,11 +48,11 @@ ALL = AS_THEY_ARE
 HARD = ("eyes covered", "mouth covered", MOST_TURNED)
 
 
-def rows() -> dict[str, list[str]]:
-    """The options of every run by its name."""
+def rows(changes: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The options of every run by its name, given what each row changes."""
     return {
-        run(name, seed): [*BUDGET, f"--seed_everything={seed}", *(f"--model.{word}" for word in words)]
-        for name, words in TOKENS.items()
+        run(name, seed): [*BUDGET, f"--seed_everything={seed}", *(f"--{word}" for word in words)]
+        for name, words in changes.items()
         for seed in SEEDS
     }
 
@@ -61,15 +62,15 @@ def run(name: str, seed: int) -> str:
     return f"{name}, seed {seed}"
 
 
-def judge(folder: Path, manifest: Path) -> dict[str, float]:
-    """Accuracy of a run on all images and on the hard ones; kept in its folder."""
+def judge(folder: Path, manifest: Path, hard: Sequence[str]) -> dict[str, float]:
+    """Accuracy of a run on all images and on hard ones; kept in its folder."""
     kept = folder / "hard.json"
     if not kept.is_file():
         rows, model = Manifest.read(manifest, ["val"]).split("val"), load(newest(folder))
         _, shares, _ = manifest_truth(rows, model.labels, "val")
         assert shares is not None
-        hard = hard_faces(model, rows, shares.argmax(1), only=(ALL, *HARD))
-        kept.write_text(json.dumps({name: float(np.nanmean(hits)) for name, hits in hard.items()}))
+        hits = hard_faces(model, rows, shares.argmax(1), only=(ALL, *hard))
+        kept.write_text(json.dumps({name: float(np.nanmean(each)) for name, each in hits.items()}))
     found: dict[str, float] = json.loads(kept.read_text())
     return found
 
@@ -79,20 +80,20 @@ def spread(values: list[float]) -> str:
     return f"{100 * mean(values):.1f} ± {100 * stdev(values):.1f}"
 
 
-def table(manifest: Path, output: Path, rounds: int) -> str:
+def table(names: Iterable[str], hard: Sequence[str], manifest: Path, output: Path, rounds: int) -> str:
     """The rows whose seeds are all finished, as Markdown; draws the picture as well."""
     finished = [
-        name for name in TOKENS if all(any((output / slug(run(name, seed))).rglob("val.json")) for seed in SEEDS)
+        name for name in names if all(any((output / slug(run(name, seed))).rglob("val.json")) for seed in SEEDS)
     ]
     nets = {name: load_network(newest(output / slug(run(name, SEEDS[0])))) for name in finished}
     seconds = step_seconds(nets, rounds)
-    lines = ["| tokens | number | parameters | multiply-adds | step | accuracy | " + " | ".join(HARD) + " |"]
-    lines.append("| --- |" + " ---: |" * (5 + len(HARD)))
+    lines = ["| tokens | number | parameters | multiply-adds | step | accuracy | " + " | ".join(hard) + " |"]
+    lines.append("| --- |" + " ---: |" * (5 + len(hard)))
     points: dict[str, tuple[float, list[float]]] = {}
     for name, net in tqdm(nets.items(), desc="judging", disable=None):
-        judged = [judge(output / slug(run(name, seed)), manifest) for seed in SEEDS]
+        judged = [judge(output / slug(run(name, seed)), manifest, hard) for seed in SEEDS]
         cost = sum(multiply_adds(net).values()) / 1e6
-        cells = [spread([one[what] for one in judged]) for what in (ALL, *HARD)]
+        cells = [spread([one[what] for one in judged]) for what in (ALL, *hard)]
         parameters = sum(parameter.numel() for parameter in net.parameters()) / 1e6
         lines.append(
             f"| {name} | {net.layout.num_patches + net.layout.num_regions * net.layout.tokens_per_region} "
@@ -120,9 +121,9 @@ def draw(points: dict[str, tuple[float, list[float]]], path: Path) -> None:
 
 def main() -> None:
     """The command line."""
-    args = arguments(__doc__)
-    done = train_all(rows(), args.manifest, args.output, args.jobs)
-    (args.output / "table.md").write_text(table(args.manifest, args.output, args.rounds))
+    args = arguments(__doc__).parse_args()
+    done = train_all(rows(TOKENS), args.manifest, args.output, args.jobs)
+    (args.output / "table.md").write_text(table(TOKENS, HARD, args.manifest, args.output, args.rounds))
     print((args.output / "table.md").read_text())
     sys.exit(not done)
 

@@ -11,7 +11,7 @@ from tests.helpers.commands import parse_fit
 
 
 def test_every_run_is_a_configuration_of_its_own() -> None:
-    rows = regions.rows()
+    rows = regions.rows(regions.TOKENS)
     settings = {str(parse_fit(f"--config={ablation.CONFIG}", *words)) for words in rows.values()}
     assert len(settings) == len(rows) == len(regions.TOKENS) * len(regions.SEEDS)
     assert len({ablation.slug(name) for name in rows}) == len(rows)
@@ -31,7 +31,7 @@ def test_the_table_has_mean_and_spread(
                 kept = dict.fromkeys((regions.ALL, *regions.HARD), accuracy)
                 (folder.parent / "hard.json").write_text(json.dumps(kept))
     monkeypatch.setattr(regions, "hard_faces", lambda *_, only: dict.fromkeys(only, np.array([0.0, 1.0])))
-    lines = regions.table(drawn / "faces.parquet", tmp_path, rounds=1).splitlines()
+    lines = regions.table(regions.TOKENS, regions.HARD, drawn / "faces.parquet", tmp_path, rounds=1).splitlines()
     assert len(lines) == 3
     cells = lines[2].split(" | ")
     assert (cells[0], cells[1], cells[5]) == ("| patches", "48", "52.0 ± 2.8")  # 16 patches, 8 regions of 4

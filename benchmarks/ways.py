@@ -1,0 +1,66 @@
+r"""What each way to a better model brings: the same budget, three seeds each; writes OUTPUT/table.md and regions.png.
+
+python -m benchmarks.ways data/ferplus.parquet runs/ways --votes votes.parquet --pretrained last.ckpt --teacher big.ckpt
+
+Every row trains the model of configs/ablation.yaml with regions of the stem alone, for as many steps, and is judged
+after its last epoch on validation images as they are and altered. Rows on votes, pretraining and a teacher need what
+the options name, and are left out without it. For pretraining:
+
+fer-vit fit --config pretrain --data.manifest fairface.parquet --model.network.tokens region \
+  --model.network.embed_dim 140 --model.network.depth 4 --model.network.num_heads 4 --trainer.max_epochs 10
+"""
+
+import json
+import sys
+from argparse import Namespace
+
+import yaml
+
+from benchmarks.ablation import ROOT, arguments, train_all
+from benchmarks.regions import STEM, rows, table
+
+HARD = ("eyes covered", "mouth covered", "turned by 30 degrees", "blurred (sigma 1.5 px)", "24 px", "no landmarks")
+STEPS = 429
+"""Steps of an epoch, for manifests with more faces as well."""
+BASE = [*STEM, "model.network.embed_dim=140", f"trainer.limit_train_batches={STEPS}"]
+
+
+def augment(name: str) -> str:
+    """The augmentation of a config as an option."""
+    config = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
+    return f"data.augment={json.dumps(config['data']['augment'])}"
+
+
+def ways(args: Namespace) -> dict[str, list[str]]:
+    """What each row changes, as far as the options name what it needs."""
+    mild, street = ([*BASE, augment(f"ferplus_fairface_{name}")] for name in ("teacher", "small"))
+    even = [*street, "model.network.standardize=true"]
+    return {
+        "plain": BASE,
+        "augmented a little": mild,
+        "augmented for the street": street,
+        "and standardised crops": even,
+        "and two convolutions a halving": [*even, "model.network.stem_convs=2"],
+        "and one convolution a halving": [*even, "model.network.stem_convs=1"],
+        **({"and votes, with FairFace": [*even, f"data.manifest={args.votes}"]} if args.votes else {}),
+        **({"and pretraining": [*even, f"model.init={args.pretrained}"]} if args.pretrained else {}),
+        **({"and a teacher of the same views": [*even, f"model.teachers=[{args.teacher}]"]} if args.teacher else {}),
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = arguments(__doc__)
+    parser.add_argument("--votes", help="a manifest of `fer-vit distill --unlabelled`")
+    parser.add_argument("--pretrained", help="a checkpoint of pretraining with the network of these rows")
+    parser.add_argument("--teacher", help="a checkpoint that judges every training face as the student sees it")
+    args = parser.parse_args()
+    found = ways(args)
+    done = train_all(rows(found), args.manifest, args.output, args.jobs)
+    (args.output / "table.md").write_text(table(found, HARD, args.manifest, args.output, args.rounds))
+    print((args.output / "table.md").read_text())
+    sys.exit(not done)
+
+
+if __name__ == "__main__":
+    main()
