@@ -4,9 +4,9 @@ make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip
 python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds 3
 
 Teachers each leave a third of FERPlus' training faces out, judge these and FairFace's faces, with ferplus-small, and
-students start from a teacher and learn from the votes. What is there already is not made again, and a training that was
-interrupted resumes: run it as often as it takes. OUTPUT/stages.json has the seconds (of all attempts) and the result of
-each stage.
+students start from ferplus-small and learn from the votes. What is there already is not made again, and a training
+that was interrupted resumes: run it as often as it takes. OUTPUT/stages.json has the seconds (of all attempts) and the
+result of each stage.
 """
 
 import argparse
@@ -51,13 +51,12 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
     teachers = [output / f"teacher-{fold}" for fold in range(FOLDS)]
     for fold, folder in enumerate(teachers):
         yield fit(folder, TEACHER, faces, fold, f"--data.fold={fold}/{FOLDS}")
-    learned = [str(newest(folder)) for folder in teachers]
-    judges = [*learned, "ferplus-small"]
+    judges = [*(str(newest(folder)) for folder in teachers), "ferplus-small"]
     also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
     yield Stage("votes of the teachers", votes, ["distill", *judges, str(faces), str(votes), *also])
     students = [output / f"student-{seed}" for seed in range(seeds)]
     for seed, folder in enumerate(students):
-        yield fit(folder, STUDENT, votes, seed, f"--model.init={learned[seed % FOLDS]}")
+        yield fit(folder, STUDENT, votes, seed)
     best = max(students, key=lambda folder: figures(folder)["accuracy"])
     model = output / NAME
     learned_best = ["--checkpoint", str(newest(best)), "--calibrate", str(faces), "--half"]

@@ -44,9 +44,6 @@ def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit
     shipped_model.main()
     verbs = [words[0] for words in fer_vit.ran]
     assert verbs == ["prepare"] * 2 + ["fit", "validate"] * 3 + ["distill"] + ["fit", "validate"] * 2 + ["export", "-m"]
-    assert [words[-1].rpartition("=")[2] for words in fer_vit.ran if words[0] == "fit"][3:] == [
-        str(tmp_path / f"teacher-{fold}" / "run" / "last.ckpt") for fold in range(2)
-    ]
     assert [f"--data.fold={fold}/3" in fer_vit.ran[2 + 2 * fold] for fold in range(3)] == [True] * 3
     assert str(tmp_path / "student-1" / "run" / "last.ckpt") in fer_vit.ran[-2]  # the better one on validation
     notes = json.loads((tmp_path / "stages.json").read_text())
