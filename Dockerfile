@@ -9,7 +9,7 @@ FROM ${BASE}
 ARG PIP_EXTRA_INDEX_URL
 
 RUN --mount=type=bind,target=/source,rw \
-    pip install --no-cache-dir -c /source/constraints.txt /source
+    pip install --no-cache-dir -c /source/constraints.txt "/source[video]"
 
 ENV FER_VIT_CACHE=/opt/fer-vit
 RUN python -c "from fer_vit.face.detect import yunet_path; yunet_path()"

@@ -20,9 +20,9 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def outside(variable: str, usual: Path, what: str) -> Path:
-    """A file that is not part of the project, at its usual place or where a variable says; without it tests skip."""
+    """What is not part of the project, at its usual place or where a variable says; without it tests skip."""
     path = Path(os.environ.get(variable) or usual)
-    if not path.is_file():
+    if not path.exists():
         pytest.skip(f"{what} is not here: set {variable} to its path")
     return path
 
@@ -46,6 +46,12 @@ def yunet() -> Path:
 def ferplus_zip() -> Path:
     """The real FERPlus, which is not part of the project."""
     return outside("FER_VIT_FERPLUS", SHARED / "data" / "ferplus.zip", "FERPlus")
+
+
+@pytest.fixture(scope="session")
+def clips() -> Path:
+    """Videos of real people, which are not part of the project."""
+    return outside("FER_VIT_CLIPS", SHARED / "data" / "clips", "the folder of clips")
 
 
 @pytest.fixture

@@ -32,9 +32,11 @@ HOMES = {
         "predict/plan.py",
         "report/table.py",
     },
+    "av": {"predict/video.py"},
     "cv2": {
         *(f"face/{name}.py" for name in ("crop", "detect", "image")),
         "evaluate/hard.py",
+        "predict/frames.py",
         "predict/photos.py",
         "processes.py",
         "sources/drawing.py",

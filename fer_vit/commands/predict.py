@@ -1,6 +1,8 @@
-"""The verb `predict`: photos in, a table out."""
+"""The verb `predict`: photos and videos in, a table out."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,13 +27,18 @@ def predict(
     workers: int | None = None,
     part_size: int = 1000,
     overwrite: bool = False,
+    summary: Path | None = None,
+    **video: Any,
 ) -> None:
-    """Finds and classifies every face in photos: one row for each face, and one for each image without a face.
+    """Finds and classifies every face in photos and videos: one row for each face, and one for each image without one.
 
     Columns: path, status ("ok", "no face", or why the image cannot be read), face (its index in the photo), box and
     landmarks in the photo's pixels, detection score, label, confidence, and every expression's probability.
     With `--face crop`, a row without box and landmarks is a crop in which none were found: its regions are placed where
     an average face has them.
+
+    With videos there is a row for each face of each frame, and more columns: frame (its index), seconds (its time in
+    the file), track (the number of the person), and every probability once more, smoothed over time.
 
     A folder as `--output` gets one table per chunk of images. Several processes can share the work (torchrun, SLURM),
     the same command resumes an interrupted run, and the last process checks that every image has its rows exactly once.
@@ -39,39 +46,46 @@ def predict(
     Examples:
         fer-vit predict photos
 
-        fer-vit predict a.jpg "more/**/*.png" --output faces.parquet
-
         fer-vit predict crops --face crop --checkpoint best.ckpt --output faces.jsonl
 
         srun fer-vit predict /data/photos --output /data/faces
 
+        fer-vit predict clip.mp4 "videos/*.mov" photos --fps 5 --summary people.csv
+
     Args:
-        images: Image files, folders (searched recursively) and glob patterns.
+        images: Image and video files, folders (searched recursively) and glob patterns.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The table to write: .csv, .parquet or .jsonl; or a folder of Parquet tables.
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: Finds faces or, in crops, landmarks. With "none" crops are assumed to be framed like the model's own.
-        batch_size: Photos per batch; the result does not depend on it.
-        workers: Processes that read photos. Left out: one per core.
-        part_size: Images per table in a folder.
+        batch_size: Photos or frames per batch; the result does not depend on it.
+        workers: Processes that read photos. Left out: one per core. Videos are read by one.
+        part_size: Images per table in a folder; a video has a table of its own.
         overwrite: Whether an existing table may be replaced.
+        summary: A second table, with a row for each person in the videos: when seen, with which expressions.
+        video: How videos are read; see `PhotoOptions`.
     """
     rank = process_rank()
     check_number("part_size", part_size, 1, MAX_PART_SIZE)
     in_chunks = output.is_dir() or not output.suffix
-    if not in_chunks:
-        check_table(output, overwrite, rank)
-    elif overwrite:
-        raise FerVitError(f"Finished tables in a folder are kept. Remove {output} to start over.")
+    check_outputs(None if in_chunks else output, summary, overwrite, rank)
     workers = max(1, cores() // rank.local_world_size) if workers is None else workers
-    options = PhotoOptions(face, detector, batch_size, workers)
+    options = PhotoOptions(face=face, detector=detector, batch_size=batch_size, workers=workers, **video)
     gpus = torch.cuda.device_count()  # SLURM may show each process only its own
     model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else "cpu")
-    if in_chunks:
-        print(predict_folder(model, images, output, options, part_size, rank))
-    else:
-        print(predict_table(model, images, output, options))
+    write = partial(predict_folder, part_size=part_size, rank=rank) if in_chunks else predict_table
+    print(write(model, images, output, options, people_table=summary))
+
+
+def check_outputs(table: Path | None, summary: Path | None, overwrite: bool, rank: ProcessRank) -> None:
+    """Raises FerVitError, before any work, when a table cannot be written; None: they go to a folder."""
+    if table:
+        check_table(table, overwrite, rank)
+    elif overwrite and not summary:
+        raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
+    if summary:
+        check_table(summary, overwrite, ProcessRank())
 
 
 def check_table(path: Path, overwrite: bool, rank: ProcessRank) -> None:

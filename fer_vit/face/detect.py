@@ -1,6 +1,7 @@
 """Face detection: the faces of an image with five landmarks each, by YuNet or another `Detector`."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urljoin
@@ -133,20 +134,41 @@ def look_closer(detector: Detector, image: Image, faces: list[Face]) -> list[Fac
 
 
 def _closer(detector: Detector, image: Image, face: Face, faces: list[Face]) -> Face:
-    scale = FILL * MIN_SIDE / max(face.box[2:] - face.box[:2])
+    again = _look(detector, image, face, FILL, _grey)
+    best = max(again, key=lambda found: overlap(found, face), default=face)
+    owner = max(faces, key=lambda other: overlap(best, other))  # a neighbour, for example, must not appear twice
+    return face._replace(landmarks=best.landmarks) if owner is face and overlap(best, face) > SAME else face
+
+
+def follow(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
+    """Finds faces of a video again, each in a cut of the next frame around the place where it is expected.
+
+    A cut is twice as wide as the face and has 224 pixels, a small part of what the whole frame has. Those that are not
+    found, or found twice, are left out.
+    """
+    found: list[Face] = []
+    for face in faces:
+        best = max(_look(detector, image, face, 0.5), key=lambda other: overlap(other, face), default=None)
+        if best and overlap(best, face) > 0 and all(overlap(best, other) <= SAME for other in found):
+            found.append(best)
+    return found
+
+
+def _look(
+    detector: Detector, image: Image, face: Face, fill: float, change: Callable[[Image], Image] = np.asarray
+) -> list[Face]:
+    """Returns the faces in a square cut of 224 pixels, of whose side the face's box fills so much."""
+    scale = fill * MIN_SIDE / max(face.box[2:] - face.box[:2])
     shift = MIN_SIDE / 2 - scale * (face.box[:2] + face.box[2:]) / 2
-    cut = _grey(warp(image, np.column_stack([scale * np.eye(2), shift]), MIN_SIDE))
-    again = [found.moved(1 / scale, -shift / scale) for found in detector(cut)]
-    best = max(again, key=lambda found: _overlap(found, face), default=face)
-    owner = max(faces, key=lambda other: _overlap(best, other))  # a neighbour, for example, must not appear twice
-    return face._replace(landmarks=best.landmarks) if owner is face and _overlap(best, face) > SAME else face
+    cut = change(warp(image, np.column_stack([scale * np.eye(2), shift]), MIN_SIDE))
+    return [found.moved(1 / scale, -shift / scale) for found in detector(cut)]
 
 
 def _best(faces: list[Face]) -> Face | None:
     return max(faces, key=lambda face: face.score * _side(face), default=None)
 
 
-def _overlap(face: Face, other: Face) -> float:
+def overlap(face: Face, other: Face) -> float:
     """Returns the intersection of two boxes over their union."""
     sides = np.minimum(face.box[2:], other.box[2:]) - np.maximum(face.box[:2], other.box[:2])
     common = float(np.prod(sides.clip(0)))

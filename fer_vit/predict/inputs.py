@@ -1,8 +1,9 @@
-"""The inputs of `predict`: files, folders, patterns and images in memory."""
+"""The inputs of `predict`: files, folders, patterns and images in memory, photos and videos."""
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
@@ -19,15 +20,21 @@ from fer_vit.files import files_below
 from fer_vit.geometry import Image
 
 Source: TypeAlias = Path | Image
-"""A file, or an image in memory (H, W, 3), RGB uint8."""
+"""A file (a photo or a video), or an image in memory (H, W, 3), RGB uint8."""
 Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
 """A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
+
+VIDEO_SUFFIXES = frozenset(
+    (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".3gp", ".wmv", ".flv")
+) | {".ogv"}
+"""Suffixes, in lower case, of files that are read as videos; so is a GIF with more than one frame."""
+MEDIA_SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
 
 def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     """Lists files as paths and images in memory as RGB; folders and patterns become the files they name."""
     if isinstance(images, str | Path):
-        return list(find_images([images]))
+        return [*find_images([images], MEDIA_SUFFIXES)]
     if isinstance(images, Pil.Image):
         return [from_pil(images)]
     if isinstance(images, np.ndarray) and images.ndim < 4:
@@ -40,6 +47,17 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     return [source for image in images for source in as_sources(image)]
 
 
+def is_video(path: object) -> bool:
+    """Tells whether a source is a video: by its suffix; a GIF, by whether it moves."""
+    if not isinstance(path, Path):
+        return False
+    suffix = path.suffix.lower()
+    if suffix == ".gif" and path.is_file():
+        with suppress(Exception), Pil.open(path) as image:  # Pillow raises many types for broken files
+            return bool(getattr(image, "is_animated", False))
+    return suffix in VIDEO_SUFFIXES
+
+
 def from_pil(image: Pil.Image) -> Image:
     """Converts a PIL image as the file reader would: rotated as its EXIF says, 16 bits reduced to 8."""
     image = ImageOps.exif_transpose(image)
@@ -50,16 +68,16 @@ def from_pil(image: Pil.Image) -> Image:
     return to_rgb(np.asarray(image.convert("RGB")))
 
 
-def find_images(inputs: Sequence[str | Path]) -> list[Path]:
+def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXES) -> list[Path]:
     """Lists the images that `iter_images` finds."""
-    return list(iter_images(inputs))
+    return list(iter_images(inputs, suffixes))
 
 
-def iter_images(inputs: Sequence[str | Path]) -> Iterator[Path]:
+def iter_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXES) -> Iterator[Path]:
     """Yields the images that files, folders (searched recursively) and glob patterns name, each once, in order.
 
-    Hidden files and folders inside folders are skipped; a file that is named itself is taken whatever its suffix. An
-    input that does not exist or contains no image is a FerVitError.
+    Images are the files with one of the `suffixes`; hidden files and folders inside folders are skipped. A file that is
+    named itself is taken whatever its suffix. An input that does not exist or contains no image is a FerVitError.
     """
     named = {str(item): _named(str(item)) for item in inputs}
     # A single folder names no image twice, and may hold more names than fit in memory.
@@ -67,14 +85,14 @@ def iter_images(inputs: Sequence[str | Path]) -> Iterator[Path]:
     seen: set[Path] = set()
     for item, paths in named.items():
         image = None
-        for image in chain.from_iterable(map(_images_in, paths)):
+        for image in chain.from_iterable(_images_in(path, suffixes) for path in paths):
             if image not in seen:
                 yield image
             if not alone:
                 seen.add(image)
         if image is None:
-            suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
-            raise FerVitError(f"Expected images ({suffixes}) in {item}, but found none. Name a folder with images.")
+            names = ", ".join(sorted(suffixes))
+            raise FerVitError(f"Expected images ({names}) in {item}, but found none. Name a folder with images.")
 
 
 def _named(item: str) -> list[Path]:
@@ -88,6 +106,6 @@ def _named(item: str) -> list[Path]:
     return sorted(matches.values())
 
 
-def _images_in(path: Path) -> Iterable[Path]:
+def _images_in(path: Path, suffixes: Set[str]) -> Iterable[Path]:
     """Returns the images in and below a folder, or the file itself."""
-    return (file for file in files_below(path) if file.suffix.lower() in IMAGE_SUFFIXES) if path.is_dir() else [path]
+    return (file for file in files_below(path) if file.suffix.lower() in suffixes) if path.is_dir() else [path]

@@ -1,16 +1,17 @@
 """From photos to face crops: faces are detected or given, and cropped as a model expects, in worker processes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import cv2
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from fer_vit.data.sample import Batch, Sample, collate
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.face.detect import MAX_SIDE, Detector, Face, detect_in_crop, look_closer
 from fer_vit.face.image import ImageError, decode_image, read_bytes, read_image, reduction_to
@@ -26,7 +27,19 @@ NO_FACE = "no face"
 
 @dataclass(frozen=True)
 class PhotoOptions:
-    """How photos are read; `Recognizer.predict` explains the options.
+    """How photos and videos are read.
+
+    Args:
+        face: "detect" finds every face; "crop" takes each image as the crop of one face.
+        detector: Finds faces or, in crops, landmarks. "none": crops are framed like the model's own.
+        batch_size: Photos or frames per batch; the result does not depend on it.
+        workers: Processes that read photos. None: one per core. Videos are read by one.
+        every: Take every so many frames of a video.
+        fps: Take at most so many frames of each second of a video.
+        start: Leave out what a video shows before this time, in seconds.
+        end: Leave out what a video shows from this time on, in seconds.
+        detect_every: Search the whole frame for faces every so many frames, and follow them in between.
+        smooth: Time constant of the smoothed probabilities in seconds.
 
     Raises:
         FerVitError: An option is unknown, or two contradict each other.
@@ -36,6 +49,12 @@ class PhotoOptions:
     detector: DetectorName = "yunet"
     batch_size: int = 32
     workers: int | None = None
+    every: int = 1
+    fps: float | None = None
+    start: float = 0.0
+    end: float = math.inf
+    detect_every: int = 5
+    smooth: float = 0.25
 
     def __post_init__(self) -> None:
         if self.face not in get_args(FaceMode) or self.detector not in get_args(DetectorName):
@@ -49,20 +68,40 @@ class PhotoOptions:
             raise FerVitError(
                 "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
             )
+        for name, low in (("every", 1), ("detect_every", 1), ("smooth", 0), ("end", self.start)):
+            check_number(name, getattr(self, name), low)
+        if self.fps is not None and (self.fps <= 0 or self.every > 1):
+            raise FerVitError(f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and {self.every}.")
+
+    def video(self) -> dict[str, object]:
+        """Returns the options for videos that are not at their defaults."""
+        names = ("every", "fps", "start", "end", "detect_every", "smooth")
+        return {name: value for name in names if (value := getattr(self, name)) != getattr(PhotoOptions, name)}
 
 
-class Photo(NamedTuple):
-    """An image and what was found in it.
+FaceT = TypeVar("FaceT")
+
+
+class Photo(NamedTuple, Generic[FaceT]):
+    """An image or a frame of a video, and what was found in it.
 
     Attributes:
-        path: The image; "image 0" and so on if it was given in memory.
+        path: The image or video; "image 0" and so on if it was given in memory.
         status: `OK`, `NO_FACE`, or the reason why it could not be read.
         faces: Its faces in the image's own pixels; None stands for an image taken whole as a crop.
+        source: Index of the image or video among those given.
+        frame: The frame's index in its video; None for an image, and for the end of a video that broke.
+        seconds: The frame's time, as its file has it.
+        tracks: The number of the person that each face of a frame belongs to.
     """
 
     path: str
     status: str
-    faces: list[Face | None]
+    faces: list[FaceT]
+    source: int = 0
+    frame: int | None = None
+    seconds: float | None = None
+    tracks: tuple[int, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -70,12 +109,16 @@ class Photo(NamedTuple):
         return self.status.partition(":")[0]
 
 
-PhotoBatch: TypeAlias = tuple[list[Photo], Batch | None]
+FoundPhoto: TypeAlias = Photo[Face | None]
+"""A photo whose faces are found, but not classified yet."""
+Item: TypeAlias = tuple[FoundPhoto, list[Sample]]
+"""A photo and its faces as the model's input."""
+PhotoBatch: TypeAlias = tuple[list[FoundPhoto], Batch | None]
 """Some photos, and all their faces in the same order, or None; `row` is a face's index in its photo."""
 
 
 @dataclass(eq=False)
-class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
+class PhotoDataset(Dataset[Item]):
     """Images as faces. No image raises an error: what went wrong becomes its status.
 
     Without a detector, for `face` "crop" only, images are taken to be framed like the model's template.
@@ -89,20 +132,20 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
     def __len__(self) -> int:
         return len(self.sources)
 
-    def __getitem__(self, index: int) -> tuple[Photo, list[Sample]]:
+    def __getitem__(self, index: int) -> Item:
         """Reads an image and crops its faces."""
         source = self.sources[index]
         path = str(source) if isinstance(source, Path) else f"image {index}"
         try:
-            image, reduction, faces = self._read(source)
-            samples = [self._sample(image, reduction, face, number, path) for number, face in enumerate(faces)]
+            image, reduction, faces = self.read(source)
+            samples = self.samples(image, reduction, faces, path)
         except ImageError as error:
-            return Photo(path, str(error), []), []
+            return Photo(path, str(error), [], index), []
         except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
-            return Photo(path, "the image cannot be processed", []), []
-        return Photo(path, OK if faces else NO_FACE, faces), samples
+            return Photo(path, "the image cannot be processed", [], index), []
+        return Photo(path, OK if faces else NO_FACE, faces, index), samples
 
-    def _read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
+    def read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
         """Returns an image, its reduction, and its faces in pixels of the image at full size."""
         if self.face == "crop" or self.detector is None:
             image = read_image(source) if isinstance(source, Path) else source
@@ -122,6 +165,10 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
         to_crop = crop_matrix(face.landmarks, self.spec.size, self.spec.template, self.spec.align)
         return float(np.linalg.det(to_crop[:, :2])) > 1
 
+    def samples(self, image: Image, reduction: int, faces: Sequence[Face | None], path: str) -> list[Sample]:
+        """Returns the crops of an image's faces, which lie in its pixels at full size."""
+        return [self._sample(image, reduction, face, number, path) for number, face in enumerate(faces)]
+
     def _sample(self, image: Image, reduction: int, face: Face | None, number: int, path: str) -> Sample:
         landmarks = None if face is None else face.landmarks / reduction
         crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
@@ -130,8 +177,8 @@ class PhotoDataset(Dataset[tuple[Photo, list[Sample]]]):
         return Sample(crop, boxes, valid, None, number, path, to_crop)
 
 
-def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
-    """Returns batches of `batch_size` photos in order, read by `num_workers` worker processes (0: in this one)."""
+def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
+    """Returns batches of photos or frames in order, read by `num_workers` worker processes (0: in this one)."""
     one_thread()
     return DataLoader(
         dataset,  # type: ignore[arg-type]
@@ -142,6 +189,6 @@ def photo_loader(dataset: PhotoDataset, batch_size: int, num_workers: int) -> Da
     )
 
 
-def _collate(items: list[tuple[Photo, list[Sample]]]) -> PhotoBatch:
+def _collate(items: list[Item]) -> PhotoBatch:
     samples = [sample for _, found in items for sample in found]
     return [photo for photo, _ in items], collate(samples) if samples else None

@@ -1,4 +1,4 @@
-"""The plan of a large prediction: its images in chunks, each of which becomes a table beside it.
+"""The plan of a large prediction: its images in chunks, each of which becomes a table beside it; a video is a chunk.
 
 Processes do not communicate, so that none waits for one that died: a process finds its chunks by its rank, and what is
 done by the tables that exist, since a table that exists is complete.
@@ -7,10 +7,11 @@ done by the tables that exist, since a table that exists is complete.
 import json
 import os
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby, islice
+from itertools import accumulate, chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from textwrap import shorten
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
 from fer_vit.files import as_text, atomic_write, remove_stale
+from fer_vit.predict.inputs import is_video
 
 NAME = "_plan.parquet"
 """Has a row group for each chunk. Readers of Parquet folders skip names that begin with an underscore."""
@@ -51,29 +53,27 @@ class Plan(Sequence[Path]):
             groups = range(file.metadata.num_row_groups)
             self.sizes: list[int] = [file.metadata.row_group(chunk).num_rows for chunk in groups]
             self.settings: dict[str, Any] = json.loads(file.schema_arrow.metadata[b"fer_vit"])
-            if any(size != self.sizes[0] for size in self.sizes[:-1]):
-                raise ValueError("chunks of different sizes")
         self.chunks = groups if chunks is None else chunks
-        self._length = sum(self.sizes[chunk] for chunk in self.chunks)
+        self._ends = list(accumulate(self.sizes[chunk] for chunk in self.chunks))
         self._chunk: tuple[int, list[Path]] = (-1, [])
 
     def __len__(self) -> int:
-        return self._length
+        return self._ends[-1] if self._ends else 0
 
     @overload
     def __getitem__(self, index: int) -> Path: ...
     @overload
     def __getitem__(self, index: slice) -> list[Path]: ...
     def __getitem__(self, index: int | slice) -> Path | list[Path]:
-        """Returns an image; every chunk but the last one of a plan has the same size."""
+        """Returns an image."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        chunk, rest = divmod(index, self.sizes[0])
+        chunk = bisect(self._ends, index)
         if self._chunk[0] != chunk:
             self._chunk = chunk, self.images(self.chunks[chunk])
-        return self._chunk[1][rest]
+        return self._chunk[1][index - self._ends[chunk]]  # counted from the chunk's end
 
     def images(self, chunk: int) -> list[Path]:
         """Returns the images of a chunk."""
@@ -102,6 +102,12 @@ class Plan(Sequence[Path]):
         existing = {entry.name for entry in os.scandir(self.folder)}
         return [chunk for chunk in self.chunks if self.table(chunk).name not in existing]
 
+    def frames(self, chunk: int) -> Iterator[list[dict[str, Any]]]:
+        """Yields the rows of each image or frame in a chunk's table."""
+        with pq.ParquetFile(self.table(chunk)) as file:
+            rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
+            yield from (list(found) for _, found in groupby(rows, itemgetter("path", "frame")))
+
     def check(self, chunk: int) -> tuple[Counter[str], int]:
         """Returns a chunk's images by status and its number of faces.
 
@@ -110,18 +116,23 @@ class Plan(Sequence[Path]):
         """
         file, names = self.table(chunk), [as_text(str(image)) for image in self.images(chunk)]
         try:
-            table = pq.read_table(file, columns=["path", "face", "status"], partitioning=None)
+            has = pq.read_schema(file).names
+            columns = ["path", "frame", "face", "status"] if "frame" in has else ["path", "face", "status"]
+            table = pq.read_table(file, columns=columns, partitioning=None).to_pydict()
         except (pa.ArrowException, OSError) as error:
             raise FerVitError(f"{file} cannot be read. Remove it and run the same command again.") from error
-        rows = zip(*table.to_pydict().values(), strict=True)
-        photos = [list(found) for _, found in groupby(rows, itemgetter(0))]
-        faces = [[face for _, face, _ in found] for found in photos]
-        if [found[0][0] for found in photos] != names or any(row not in ([None], [*range(len(row))]) for row in faces):
+        table.setdefault("frame", [None] * len(table["path"]))
+        rows = zip(*(table[name] for name in ("path", "frame", "face", "status")), strict=True)
+        photos = [list(found) for _, found in groupby(rows, itemgetter(0, 1))]
+        faces = [[face for _, _, face, _ in found] for found in photos]
+        paths = [path for path, _ in groupby(found[0][0] for found in photos)]
+        if paths != names or any(row not in ([None], [*range(len(row))]) for row in faces):
             raise FerVitError(
                 f"Expected the rows of {len(names):,} images in {file}, each once and in the plan's order, but got "
-                f"{table.num_rows:,} rows of {len(photos):,} images. Remove that file and run the same command again."
+                f"{len(table['path']):,} rows of {len(photos):,} images. Remove that file and run the same command "
+                "again."
             )
-        return Counter(found[0][2] for found in photos), sum(face is not None for row in faces for face in row)
+        return Counter(found[0][3] for found in photos), sum(face is not None for row in faces for face in row)
 
 
 def open_or_create(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
@@ -138,8 +149,8 @@ def open_or_create(folder: Path, images: Iterable[Path], part_size: int, setting
     elif not path.exists():
         _wait(path, rank)
     plan = Plan(folder)
-    for name, value in settings.items():
-        if (theirs := plan.settings.get(name)) != value:
+    for name in {**plan.settings, **settings}:
+        if (theirs := plan.settings.get(name)) != (value := settings.get(name)):
             before, now = (shorten(str(words), 100) for words in (theirs, value))
             raise FerVitError(
                 f"{folder} was started with {name} {before}, but now it is {now}. Use the same, or choose another "
@@ -166,12 +177,13 @@ def _wait(path: Path, rank: int) -> None:
 
 def _write(path: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any]) -> None:
     """Writes a plan atomically."""
-    folder, listed = path.parent, iter(images)
+    folder = path.parent
     # File names need not be Unicode
     schema = pa.schema([("path", pa.binary())]).with_metadata({"fer_vit": json.dumps(settings)})
     if folder.is_dir() and any(not other.name.startswith(".") for other in folder.iterdir()):
         raise FerVitError(f"Expected a new folder or one that `predict` started, but {folder} holds other things.")
     remove_stale(path)
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        while names := [os.fsencode(image) for image in islice(listed, part_size)]:
-            writer.write_table(pa.table([names], schema=schema), row_group_size=part_size)
+        for video, run in groupby(images, is_video):
+            while names := [os.fsencode(image) for image in islice(run, 1 if video else part_size)]:
+                writer.write_table(pa.table([names], schema=schema), row_group_size=part_size)

@@ -3,10 +3,13 @@
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
 from tqdm import tqdm
 
 from fer_vit.data.sample import Batch
@@ -17,9 +20,20 @@ from fer_vit.face.regions import check_regions
 from fer_vit.geometry import LANDMARKS, TEMPLATE, Array
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.inputs import Images, Source, as_sources
-from fer_vit.predict.photos import NO_FACE, OK, DetectorName, FaceMode, Photo, PhotoDataset, PhotoOptions, photo_loader
+from fer_vit.predict.inputs import Images, Source, as_sources, is_video
+from fer_vit.predict.photos import (
+    NO_FACE,
+    OK,
+    DetectorName,
+    FaceMode,
+    FoundPhoto,
+    Photo,
+    PhotoDataset,
+    PhotoOptions,
+    photo_loader,
+)
 from fer_vit.predict.results import FaceResult
+from fer_vit.predict.smoothing import smoothed
 from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
 from fer_vit.store.folder import load_network
 
@@ -91,39 +105,52 @@ class Recognizer(nn.Module):
         detector: DetectorName = "yunet",
         batch_size: int = 32,
         workers: int | None = None,
+        **video: Any,
     ) -> list[FaceResult]:
-        """Finds and classifies every face in photos.
+        """Finds and classifies every face in photos and videos.
 
         Args:
             images: A file, a folder, a glob pattern, a PIL image, a uint8 array (RGB), or a list of these.
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
             detector: Finds faces or, in crops, landmarks. "none": crops are framed like the model's own.
             batch_size: Photos per batch; the result does not depend on it.
-            workers: Processes that read photos. None: one per core.
+            workers: Processes that read photos. None: one per core. A video has one.
+            video: Options for videos: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`, as for the command.
 
         Returns:
-            The faces, photo by photo. A photo without a face gives none; those that cannot be read give a warning.
+            The faces, photo by photo and frame by frame. A photo without a face gives none; those that cannot be read
+            give a warning.
 
         Raises:
             FerVitError: An image does not exist, the only one cannot be read, or an option is unknown.
         """
         sources = as_sources(images)
-        found = list(self.stream(sources, PhotoOptions(face, detector, batch_size, workers)))
-        wrong = [f"{photo.path}: {photo.status}" for photo, _ in found if photo.status not in (OK, NO_FACE)]
-        if wrong and len(sources) == 1:
+        found = list(self.results(sources, PhotoOptions(face, detector, batch_size, workers, **video)))
+        wrong = [f"{photo.path}: {photo.status}" for photo in found if photo.status not in (OK, NO_FACE)]
+        if wrong and len(found) == 1:
             raise FerVitError(f"{wrong[0]}.")
         if wrong:
             warnings.warn(f"{len(wrong)} of {len(sources)} images cannot be read, the first {wrong[0]}.", stacklevel=2)
-        return [result for _, faces in found for result in faces]
+        return [face for photo in found for face in photo.faces]
 
-    def stream(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[tuple[Photo, list[FaceResult]]]:
-        """Yields every photo with its faces, in order."""
-        remaining = iter(sources)
+    def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo[FaceResult]]:
+        """Yields photos and the frames of videos with their `faces`, in order, as soon as they are known.
+
+        Takes the arguments of `predict`. Of a video a few seconds are held at most.
+        """
+        return self.results(as_sources(images), PhotoOptions(**options))
+
+    def results(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
+        """Yields photos and frames with their faces, in order."""
+        return smoothed(self._raw_results(sources, options), options.smooth)
+
+    def _raw_results(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
         for photos, chunks in self.batches(sources, options):
             found = ((row, chunk, shares) for chunk in chunks for row, shares in enumerate(self.probabilities(chunk)))
-            for photo, source in zip(photos, remaining, strict=False):
-                faces = zip(enumerate(photo.faces), found, strict=False)
-                yield photo, [self.result(photo, source, index, face, *its) for (index, face), its in faces]
+            for photo in photos:
+                faces, source = zip(enumerate(photo.faces), found, strict=False), sources[photo.source]
+                results = [self.result(photo, source, index, face, *its) for (index, face), its in faces]
+                yield Photo(photo.path, photo.status, results, *photo[3:])
 
     @torch.inference_mode()
     def probabilities(self, batch: Batch) -> list[list[float]]:
@@ -131,7 +158,14 @@ class Recognizer(nn.Module):
         return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
 
     def result(
-        self, photo: Photo, source: Source, index: int, face: Face | None, row: int, batch: Batch, shares: list[float]
+        self,
+        photo: FoundPhoto,
+        source: Source,
+        index: int,
+        face: Face | None,
+        row: int,
+        batch: Batch,
+        shares: list[float],
     ) -> FaceResult:
         """Returns the face in a row of a batch; `shares` are its probabilities."""
         probabilities = dict(zip(self.labels, shares, strict=True))
@@ -149,6 +183,9 @@ class Recognizer(nn.Module):
             to_crop=batch.to_crop[row].double().numpy(),
             crop_size=self.crop_spec.size,
             regions=self.region_boxes(batch, row) if self.net.layout.num_regions else {},
+            frame=photo.frame,
+            seconds=photo.seconds,
+            track=photo.tracks[index] if photo.tracks else None,
         )
 
     def region_boxes(self, batch: Batch, row: int) -> dict[str, Array]:
@@ -162,18 +199,34 @@ class Recognizer(nn.Module):
             self._detectors[face] = YuNet(min_score=CROP_SCORE) if face == "crop" else YuNet()
         return self._detectors[face]
 
-    def batches(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[tuple[list[Photo], list[Batch]]]:
-        """Yields photos with all their faces in batches for the model, under a progress bar."""
+    def batches(
+        self, sources: Sequence[Source], options: PhotoOptions
+    ) -> Iterator[tuple[list[FoundPhoto], list[Batch]]]:
+        """Yields photos and frames with all their faces in batches for the model, under a progress bar."""
         detector = self._detector(options.face) if options.detector == "yunet" else None
-        dataset = PhotoDataset(sources, self.crop_spec, options.face, detector)
+        photos = PhotoDataset(sources, self.crop_spec, options.face, detector)
         workers = cores() if options.workers is None else options.workers
-        # Starting workers takes seconds; a handful of photos is read sooner without them.
-        loader = photo_loader(dataset, options.batch_size, workers if len(sources) > options.batch_size else 0)
-        with tqdm(total=len(sources), unit=" images", disable=None) as bar, _readable_errors():
-            for photos, batch in loader:
-                # A photo may hold hundreds of faces, and recorded attention grows with their number.
-                yield photos, [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else []
-                bar.update(len(photos))
+        runs = list(_runs(sources))
+        if videos := any(video for video, _ in runs):
+            from fer_vit.predict.frames import VideoDataset  # only here: PyAV may not be installed
+        with tqdm(total=None if videos else len(sources), unit=" images", disable=None) as bar, _readable_errors():
+            for video, run in runs:
+                dataset = VideoDataset(photos, run, options) if video else Subset(photos, run)
+                # Starting workers takes seconds; a handful of photos is read sooner without them.
+                number = min(workers, 1) if video else workers if len(run) > options.batch_size else 0
+                for found, batch in photo_loader(dataset, options.batch_size, number):
+                    # A photo may hold hundreds of faces, and recorded attention grows with their number.
+                    yield found, [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else []
+                    bar.update(len(found))
+
+
+def _runs(sources: Sequence[Source]) -> Iterator[tuple[bool, range]]:
+    """Yields the indices of neighbours that are all photos or all videos, and whether they are videos."""
+    start = 0
+    for video, run in groupby(sources, is_video):
+        stop = start + sum(1 for _ in run)
+        yield video, range(start, stop)
+        start = stop
 
 
 @contextmanager

@@ -32,6 +32,10 @@ class FaceResult:
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the crop that the model saw.
         regions: Box (4,) of every region that the model saw, xyxy in crop pixels.
+        frame: Index of the frame in a video; None in a photo.
+        seconds: The frame's time, as the video has it.
+        track: The number of the person in the video.
+        smoothed: `probabilities` averaged over time, for frames.
     """
 
     label: str
@@ -46,14 +50,32 @@ class FaceResult:
     to_crop: Array = field(repr=False)
     crop_size: int = field(repr=False)
     regions: dict[str, Array] = field(repr=False)
+    frame: int | None = None
+    seconds: float | None = None
+    track: int | None = None
+    smoothed: dict[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def label_smoothed(self) -> str | None:
+        """The most probable expression by the smoothed probabilities; None in a photo."""
+        return max(self.smoothed, key=self.smoothed.__getitem__, default=None)
 
     def plot(self) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities; a notebook displays it."""
         try:
-            photo = read_image(self.source) if isinstance(self.source, Path) else self.source
+            photo = self._picture()
         except ImageError as error:
             raise FerVitError(f"{self.path}: {error}.") from error
         return prediction_figure(self.view(photo))
+
+    def _picture(self) -> Image:
+        if not isinstance(self.source, Path):
+            return self.source
+        if self.seconds is None:
+            return read_image(self.source)
+        from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
+
+        return next(read_frames(self.source, start=self.seconds)).image
 
     def view(self, photo: Image) -> FaceView:
         """Returns the face for drawing, in its photo (H, W, 3), RGB uint8."""
@@ -73,27 +95,39 @@ BOX = ("box_left", "box_top", "box_right", "box_bottom")
 POINTS = tuple(f"{name}_{axis}" for name in LANDMARKS for axis in "xy")
 
 
-def table_columns(labels: list[str]) -> dict[str, type]:
-    """Returns name and type of a table's columns. Raises FerVitError when a label is another column's name."""
-    columns = {"path": str, "status": str, "face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float)}
-    columns |= {"label": str, "confidence": float}
+SMOOTHED = "{}_smoothed"
+"""The name of a column's smoothed counterpart."""
+
+
+def table_columns(labels: list[str], videos: bool = False) -> dict[str, type]:
+    """Returns name and type of a table's columns, with more of them where some are of videos.
+
+    Raises:
+        FerVitError: A label is another column's name.
+    """
+    columns: dict[str, type] = {"path": str, "status": str}
+    columns |= {"frame": int, "seconds": float, "track": int} if videos else {}
+    columns |= {"face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float), "label": str, "confidence": float}
     if taken := columns.keys() & set(labels):
         raise FerVitError(
             f"The model has a class `{min(taken)}`, which is the name of another column. Rename the class."
         )
-    return columns | dict.fromkeys(labels, float)
+    columns |= dict.fromkeys(labels, float)
+    smoothed = {SMOOTHED.format("label"): str, **dict.fromkeys(map(SMOOTHED.format, labels), float)}
+    return columns | smoothed if videos else columns
 
 
-def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell]]:
-    """Yields the rows of a photo: one for each face, or a single one without a face."""
-    row: dict[str, Cell] = {"path": photo.path, "status": photo.status}
-    if not faces:
+def photo_rows(photo: Photo[FaceResult]) -> Iterator[dict[str, Cell]]:
+    """Yields the rows of a photo or frame: one for each face, or a single one without a face."""
+    row: dict[str, Cell] = {"path": photo.path, "status": photo.status, "frame": photo.frame, "seconds": photo.seconds}
+    if not photo.faces:
         yield row
-    for face in faces:
+    for face in photo.faces:
         box = () if face.box is None else face.box.tolist()
         points = [number for point in (face.landmarks or {}).values() for number in point]
         yield {
             **row,
+            "track": face.track,
             "face": face.face,
             **dict(zip(BOX, box, strict=False)),
             **dict(zip(POINTS, points, strict=False)),
@@ -101,4 +135,6 @@ def photo_rows(photo: Photo, faces: list[FaceResult]) -> Iterator[dict[str, Cell
             "label": face.label,
             "confidence": face.confidence,
             **face.probabilities,
+            SMOOTHED.format("label"): face.label_smoothed,
+            **{SMOOTHED.format(name): share for name, share in face.smoothed.items()},
         }

@@ -4,12 +4,15 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
 
 from tqdm import tqdm
 
-from fer_vit.predict.inputs import find_images, iter_images
+from fer_vit.errors import FerVitError
+from fer_vit.predict.inputs import MEDIA_SUFFIXES, Source, find_images, is_video, iter_images
+from fer_vit.predict.people import People
 from fer_vit.predict.photos import Photo, PhotoOptions
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer
@@ -18,14 +21,27 @@ from fer_vit.processes import ProcessRank
 from fer_vit.report.table import TableWriter
 
 
-def predict_table(model: Recognizer, images: Sequence[Path], output: Path, options: PhotoOptions) -> str:
-    """Writes one table of the faces in files, folders and patterns, and returns a summary."""
-    status, labels = write_table(output, model, model.stream(find_images(images), options))
+def predict_table(
+    model: Recognizer, images: Sequence[Path], output: Path, options: PhotoOptions, people_table: Path | None
+) -> str:
+    """Writes one table of the faces in files, folders and patterns, and one of the people; returns a summary."""
+    sources = find_images(images, MEDIA_SUFFIXES)
+    people = check_people(people_table, sources)
+    columns = table_columns(model.labels, any(map(is_video, sources)))
+    status, labels = write_table(output, columns, model.results(sources, options), people)
+    if people_table:
+        people.write(people_table, model.labels)
     return f"{summary(status, labels)}\nTable: {output}"
 
 
 def predict_folder(
-    model: Recognizer, images: Sequence[Path], output: Path, options: PhotoOptions, part_size: int, rank: ProcessRank
+    model: Recognizer,
+    images: Sequence[Path],
+    output: Path,
+    options: PhotoOptions,
+    people_table: Path | None,
+    part_size: int,
+    rank: ProcessRank,
 ) -> str:
     """Writes the missing tables of a folder that this process is to make, and returns a summary.
 
@@ -33,15 +49,31 @@ def predict_folder(
         FerVitError: The folder was started with other settings, or an image does not have its rows exactly once.
     """
     settings: dict[str, object] = {"images": [os.path.abspath(image) for image in images], "model": fingerprint(model)}
-    settings |= {"face": options.face, "detector": options.detector, "part_size": part_size}
-    plan = open_or_create(output, iter_images(images), part_size, settings, rank.rank)
+    settings |= {"face": options.face, "detector": options.detector, "part_size": part_size, **options.video()}
+    plan = open_or_create(output, iter_images(images, MEDIA_SUFFIXES), part_size, settings, rank.rank)
+    people = check_people(people_table, plan)
     mine = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
-    stream, status, labels = model.stream(mine, options), Counter[str](), Counter[str]()
+    columns = table_columns(model.labels, any(map(is_video, plan)))
+    by_source = (photos for _, photos in groupby(model.results(mine, options), attrgetter("source")))
+    status, labels = Counter[str](), Counter[str]()
     for chunk in mine.chunks:
-        found = write_table(plan.table(chunk), model, islice(stream, plan.sizes[chunk]))
+        photos = chain.from_iterable(islice(by_source, plan.sizes[chunk]))
+        found = write_table(plan.table(chunk), columns, photos)
         status, labels = status + found[0], labels + found[1]
-    next(stream, None)  # closes its progress bar
-    return f"{summary(status, labels)}\n{check_folder(plan)}"
+    report = f"{summary(status, labels)}\n{check_folder(plan)}"
+    if people_table and not plan.missing():
+        for chunk in plan.chunks:
+            for frame in plan.frames(chunk):
+                people.add(frame)
+        people.write(people_table, model.labels)
+    return report
+
+
+def check_people(table: Path | None, sources: Iterable[Source]) -> People:
+    """Returns where people are gathered. Raises FerVitError when their table is wanted, but there is no video."""
+    if table and not any(map(is_video, sources)):
+        raise FerVitError("`--summary` is about the people in videos, but there is no video. Leave it out.")
+    return People()
 
 
 def check_folder(plan: Plan) -> str:
@@ -56,7 +88,7 @@ def check_folder(plan: Plan) -> str:
         found, number = plan.check(chunk)
         status, faces = status + found, faces + number
     return (
-        f"{plan.folder}: all {len(plan.chunks):,} tables, all {status.total():,} images of the plan exactly once "
+        f"{plan.folder}: all {len(plan.chunks):,} tables, all {len(plan):,} images of the plan exactly once "
         f"({listed(status, 5)}), {faces:,} faces"
     )
 
@@ -75,15 +107,18 @@ def fingerprint(model: Recognizer) -> str:
 
 
 def write_table(
-    path: Path, model: Recognizer, stream: Iterable[tuple[Photo, list[FaceResult]]]
+    path: Path, columns: dict[str, type], photos: Iterable[Photo[FaceResult]], people: People | None = None
 ) -> tuple[Counter[str], Counter[str]]:
     """Writes the rows of photos; returns how many images have each status, and how many faces each label."""
     status, labels = Counter[str](), Counter[str]()
-    with TableWriter(path, table_columns(model.labels)) as table:
-        for photo, faces in stream:
-            table.write(list(photo_rows(photo, faces)))
+    with TableWriter(path, columns) as table:
+        for photo in photos:
+            rows = list(photo_rows(photo))
+            table.write(rows)
+            if people:
+                people.add(rows)
             status[photo.reason] += 1
-            labels.update(face.label for face in faces)
+            labels.update(face.label for face in photo.faces)
     return status, labels
 
 

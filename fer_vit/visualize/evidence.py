@@ -19,7 +19,7 @@ from fer_vit.explain.trace import Trace, trace
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.photos import Photo
+from fer_vit.predict.photos import FoundPhoto
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
 from fer_vit.report.draw import FaceView
@@ -39,7 +39,7 @@ class ExplainedFace(NamedTuple):
 
 
 def explained(
-    model: Recognizer, photos: Sequence[Photo], chunks: Iterable[Batch], method: Method, heads: bool
+    model: Recognizer, photos: Sequence[FoundPhoto], chunks: Iterable[Batch], method: Method, heads: bool
 ) -> Iterator[ExplainedFace]:
     """Explains every face of some photos; `chunks` are the faces in order, ready for the model."""
     faces = ((photo, index, face) for photo in photos for index, face in enumerate(photo.faces))

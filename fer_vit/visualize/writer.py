@@ -13,7 +13,7 @@ from fer_vit.data.sample import Batch
 from fer_vit.explain.methods import Method
 from fer_vit.geometry import Array
 from fer_vit.intervals import mean_intervals
-from fer_vit.predict.photos import Photo
+from fer_vit.predict.photos import FoundPhoto
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.charts import relations_figure
 from fer_vit.report.draw import FaceView, ranked
@@ -44,7 +44,7 @@ MEANS = {"predicted": str, "region": str, "faces": int, "mean": float, "low": fl
 def write_report(
     folder: Path,
     model: Recognizer,
-    batches: Iterable[tuple[Sequence[Photo], Sequence[Batch]]],
+    batches: Iterable[tuple[Sequence[FoundPhoto], Sequence[Batch]]],
     method: Method,
     heads: bool,
     name: str,

@@ -89,9 +89,9 @@ def test_a_turned_photo_is_where_it_would_be_whole(
         return [Face(np.hstack([middle - side / 2, middle + side / 2]), np.tile(middle, (5, 1)), 0.9)]
 
     dataset = PhotoDataset([tmp_path / "photo.jpg"], SPEC, "detect", detector)
-    _, _, (face,) = dataset._read(tmp_path / "photo.jpg")
+    _, _, (face,) = dataset.read(tmp_path / "photo.jpg")
     monkeypatch.setattr(photos_module, "reduction_to", lambda *_: 1)
-    _, _, (whole,) = dataset._read(tmp_path / "photo.jpg")
+    _, _, (whole,) = dataset.read(tmp_path / "photo.jpg")
     assert max(seen[0]) == (2643 if shape[0] % 2 and orientation > 1 else (max(shape) + 1) // 2)
     assert np.abs(face.landmarks - whole.landmarks).max() < 0.1
 

@@ -1,0 +1,140 @@
+"""Videos as streams of frames, read by FFmpeg through PyAV, with the times that the file gives them."""
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import MAX_PIXELS, ImageError
+from fer_vit.geometry import Image
+
+try:
+    import av
+    from av.error import FFmpegError
+    from av.stream import Disposition
+except ModuleNotFoundError as missing:
+    raise FerVitError('Videos need one more package: pip install "fer-vit[video]".') from missing
+
+FORMATS = "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,h264,hevc"
+"""Containers that are read, whatever the suffix. Others, such as playlists, may name files and addresses to open."""
+UNREADABLE = "not a video that can be decoded"
+MOST_SWAPPED = 4
+"""How many frames away the time of a frame may be."""
+SLACK = 0.5
+"""Seconds by which a file may end before the time that its header gives."""
+
+
+class Frame(NamedTuple):
+    """A frame of a video: upright RGB uint8 (H, W, 3), its index from the video's first frame, and its time."""
+
+    image: Image
+    number: int
+    seconds: float
+
+
+def read_frames(
+    path: Path, every: int = 1, fps: float | None = None, start: float = 0.0, end: float = math.inf
+) -> Iterator[Frame]:
+    """Yields frames of a video in the order in which they are shown.
+
+    All frames up to the last one are decoded, so that a frame has the same index whatever is chosen.
+
+    Args:
+        path: The video.
+        every: Take every so many frames.
+        fps: Take at most so many frames a second, evenly by their times.
+        start: Take frames from this time on, in seconds.
+        end: Take frames before this time, in seconds.
+
+    Raises:
+        ImageError: It cannot be read, or (after the frames that could be) not to its end.
+    """
+    slot, first = None, None
+    with _opened(path) as (container, stream):
+        for index, (frame, seconds) in enumerate(_in_order(_decoded(container, stream))):
+            if seconds >= end:
+                break
+            if seconds < start:
+                continue
+            first = (index, seconds) if first is None else first
+            due = (index - first[0]) // every if fps is None else math.floor((seconds - first[1]) * fps + 1e-6)
+            if due != slot:
+                slot = due
+                yield Frame(_upright(frame), index, seconds)
+    if first is None:
+        raise ImageError("no frame in the time that was chosen")
+
+
+def _in_order(frames: Iterator[tuple[av.VideoFrame, float]]) -> Iterator[tuple[av.VideoFrame, float]]:
+    """Gives frames their times in order: for B-frames in an AVI file, which has none, FFmpeg's guesses are swapped."""
+    waiting: deque[av.VideoFrame] = deque()
+    times: list[float] = []
+    error = None
+    try:
+        for frame, seconds in frames:
+            waiting.append(frame)
+            heappush(times, seconds)
+            if len(waiting) > MOST_SWAPPED:
+                yield waiting.popleft(), heappop(times)
+    except ImageError as end:
+        error = end
+    yield from zip(waiting, sorted(times), strict=True)
+    if error:
+        raise error
+
+
+def _decoded(container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
+    """Yields decoded frames with their times in seconds; damaged packets are left out, and told at the end."""
+    damaged, count, last = 0, 0, 0.0
+    rate = float(stream.guessed_rate or 25)
+    for packet in container.demux():
+        if packet.pts is not None and packet.time_base:
+            last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+        if packet.stream.index != stream.index:
+            continue
+        try:
+            frames = cast(list[av.VideoFrame], packet.decode())
+        except FFmpegError:
+            damaged += 1
+            continue
+        for frame in frames:
+            # Streams without a container have no times.
+            yield frame, count / rate if frame.time is None else frame.time
+            count += 1
+    begin, length = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
+    if damaged:
+        raise ImageError(f"damaged: {damaged:,} of its packets cannot be decoded")
+    if not count:
+        raise ImageError("no frames")
+    if last < begin + length - SLACK:
+        raise ImageError(f"ends early: after {last - begin:.1f} of {length:.1f} seconds")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
+    """Opens a video. Raises ImageError when it, or what is read from it, is none."""
+    if path.exists() and not path.is_file():
+        raise ImageError("not a regular file")  # reading a pipe could block forever
+    allowed = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+    try:
+        with av.open(f"file:{os.path.abspath(path)}", options=allowed) as container:
+            streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+            if not streams:
+                raise ImageError("no video in the file")
+            streams[0].codec_context.options = {"max_pixels": str(MAX_PIXELS)}
+            yield container, streams[0]
+    except FFmpegError as error:
+        raise ImageError(UNREADABLE if isinstance(error, ValueError) else str(error.strerror)) from error
+
+
+def _upright(frame: av.VideoFrame) -> Image:
+    """Returns a frame as RGB, turned as its file says."""
+    image = frame.to_ndarray(format="rgb24")
+    return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)), np.uint8)

@@ -1,0 +1,223 @@
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from skimage.data import astronaut
+
+from fer_vit import load
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import encode_png
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources.drawing import draw_face
+from tests.helpers.commands import assert_same, fails, main
+from tests.helpers.videos import write_video
+
+CROPS = ("--face", "crop", "--detector", "none")
+TIMES = [0.0, 0.04, 0.08, 0.3, 0.34, 0.5]
+
+
+def faces(seed: int) -> list[np.ndarray]:
+    return [draw_face(name, seed, 64, colour=True)[0] for name in EXPRESSIONS[:6]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos and videos of drawn faces; one video breaks off."""
+    path = tmp_path_factory.mktemp("mixed")
+    (path / "a.png").write_bytes(encode_png(faces(1)[0]))
+    write_video(path / "b.mp4", faces(1), TIMES)
+    data = write_video(path / "c.mkv", faces(2) * 10, [n / 25 for n in range(60)]).read_bytes()
+    (path / "c.mkv").write_bytes(data[: len(data) // 2])
+    (path / "d.png").write_bytes(encode_png(faces(2)[0]))
+    (path / "e.mp4").write_text("no video")
+    (path / "f.mov").write_bytes((path / "b.mp4").read_bytes())
+    return path
+
+
+def predict(source: Path, checkpoint: Path, output: Path, *more: object) -> list[dict[str, object]]:
+    main(["predict", str(source), "--checkpoint", str(checkpoint), "--output", str(output), *map(str, more)])
+    if output.suffix == ".csv":
+        return list(csv.DictReader(output.read_text().splitlines()))
+    if output.suffix == ".jsonl":
+        return [json.loads(line) for line in output.read_text().splitlines()]
+    files = [output] if output.suffix else sorted(output.glob("part-*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path: Path) -> None:
+    rows = predict(folder, checkpoint, tmp_path / "t.jsonl", *CROPS)
+    by_name: dict[str, list[dict[str, object]]] = {}
+    for row in rows:
+        by_name.setdefault(Path(str(row["path"])).name, []).append(row)
+    assert [*by_name] == ["a.png", "b.mp4", "c.mkv", "d.png", "e.mp4", "f.mov"]
+    assert [(row["frame"], row["seconds"], row["track"], row["face"]) for row in by_name["b.mp4"]] == [
+        (n, pytest.approx(seconds, abs=1e-4), 0, 0) for n, seconds in enumerate(TIMES)
+    ]
+    for row in by_name["b.mp4"]:
+        for suffix in ("", "_smoothed"):
+            shares = {name: row[name + suffix] for name in EXPRESSIONS}
+            assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
+            assert row["label" + suffix] == max(shares, key=shares.__getitem__)
+    *good, end = by_name["c.mkv"]
+    assert 5 < len(good) < 55
+    assert [row["frame"] for row in good] == [*range(len(good))]
+    assert {row["status"] for row in good} == {"ok"}
+    assert str(end["status"]).startswith(("ends early: ", "damaged: "))
+    assert end["frame"] is end["face"] is end["label"] is None
+    assert [row["status"] for row in by_name["e.mp4"]] == ["not a video that can be decoded"]
+    for name in ("a.png", "d.png"):
+        (row,) = by_name[name]
+        assert row["frame"] is row["seconds"] is row["track"] is row["happiness_smoothed"] is None
+        assert row["status"] == "ok"
+    same = [{**row, "path": ""} for row in by_name["b.mp4"]]
+    assert_same(same, [{**row, "path": ""} for row in by_name["f.mov"]])
+    assert predict(folder, checkpoint, tmp_path / "t.parquet", *CROPS) == rows
+    table = predict(folder, checkpoint, tmp_path / "t.csv", *CROPS, "--batch_size", 3, "--workers", 0)
+    assert [[*row] for row in table] == [[*row] for row in rows]
+    assert [row["label"] for row in table] == [row["label"] or "" for row in rows]
+
+
+def test_choice_of_frames_and_smoothing(folder: Path, checkpoint: Path, tmp_path: Path) -> None:
+    def frames(*options: object) -> list[object]:
+        rows = predict(folder / "b.mp4", checkpoint, tmp_path / "t.jsonl", *CROPS, "--overwrite", *options)
+        return [row["frame"] for row in rows]
+
+    assert frames("--every", 2) == [0, 2, 4]
+    assert frames("--fps", 5) == [0, 3, 5]
+    assert frames("--start", 0.05, "--end", 0.4) == [2, 3, 4]
+    rows = predict(folder / "b.mp4", checkpoint, tmp_path / "raw.jsonl", *CROPS, "--smooth", 0)
+    for row in rows:
+        for name in EXPRESSIONS:
+            assert row[f"{name}_smoothed"] == pytest.approx(row[name], abs=1e-5)
+
+
+def in_parts(folder: Path, checkpoint: Path, output: Path, *more: object) -> list[dict[str, object]]:
+    return predict(folder, checkpoint, output, *CROPS, "--part_size", 2, *more)
+
+
+def test_a_video_has_a_part_and_a_rerun_does_what_is_left(
+    folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = predict(folder, checkpoint, tmp_path / "t.parquet", *CROPS, "--summary", tmp_path / "p.jsonl")
+    output = tmp_path / "parts"
+    rows = in_parts(folder, checkpoint, output, "--summary", tmp_path / "q.jsonl")
+    assert_same(rows, expected)
+    assert (tmp_path / "p.jsonl").read_text() == (tmp_path / "q.jsonl").read_text()
+    parts = sorted(output.glob("part-*"))
+    assert [{Path(p).name for p in pq.read_table(part)["path"].to_pylist()} for part in parts] == [
+        {"a.png"},
+        {"b.mp4"},
+        {"c.mkv"},
+        {"d.png"},
+        {"e.mp4"},
+        {"f.mov"},
+    ]
+    before = parts[2].stat().st_mtime_ns
+    parts[1].unlink()
+    capsys.readouterr()
+    assert_same(in_parts(folder, checkpoint, output), expected)
+    out = capsys.readouterr().out
+    assert "6 images: 6 ok" in out
+    assert "all 6 tables, all 6 images of the plan exactly once" in out
+    assert parts[2].stat().st_mtime_ns == before
+    line = fails(capsys, "predict", folder, "--checkpoint", checkpoint, "--output", output, *CROPS, "--part_size", 2,
+                 "--every", 3)  # fmt: skip
+    assert "was started with every None, but now it is 3" in line
+    table = pq.read_table(parts[1])
+    pq.write_table(table.take([0, 1, 1]), parts[1])
+    line = fails(capsys, "predict", folder, "--checkpoint", checkpoint, "--output", output, *CROPS, "--part_size", 2)
+    assert "part-00001.parquet, each once" in line
+
+
+def test_the_summary_of_people(folder: Path, checkpoint: Path, tmp_path: Path) -> None:
+    rows = predict(folder, checkpoint, tmp_path / "t.jsonl", *CROPS, "--summary", tmp_path / "people.csv")
+    people = list(csv.DictReader((tmp_path / "people.csv").read_text().splitlines()))
+    assert [Path(row["path"]).name for row in people] == ["b.mp4", "c.mkv", "f.mov"]
+    assert (people[0]["track"], people[0]["frames"], float(people[0]["last_seen"])) == ("0", "6", 0.5)
+    labels = [row["label_smoothed"] for row in rows if str(row["path"]).endswith("b.mp4")]
+    steps = [0.04, 0.04, 0.22, 0.04, 0.16, 0.16]
+    for name in EXPRESSIONS:
+        part = sum(step for label, step in zip(labels, steps, strict=True) if label == name) / sum(steps)
+        assert float(people[0][name]) == pytest.approx(part, abs=1e-3)
+
+
+def test_wrong_words(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = ["predict", folder / "b.mp4", "--checkpoint", checkpoint, *CROPS, "--output", tmp_path / "t.csv"]
+    for words, expected in (
+        (["--every", 0], "every to be 1 or more"),
+        (["--fps", 0], "above 0"),
+        (["--fps", 5, "--every", 2], "either `fps`"),
+        (["--start", 5, "--end", 4], "end to be 5 or more"),
+        (["--smooth", -1], "smooth"),
+        (["--detect_every", 0], "detect_every"),
+        (["--summary", tmp_path / "people.txt"], "ends in .csv"),
+    ):
+        assert expected in fails(capsys, *good, *words)
+    photo = ["predict", folder / "a.png", *good[2:], "--summary", tmp_path / "people.csv"]
+    assert "there is no video" in fails(capsys, *photo)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A photo of a face that moves to the right by 4 pixels a frame, and is away in the last two."""
+    photo, images = astronaut(), []
+    for number in range(10):
+        image = np.full((300, 400, 3), 90, np.uint8)
+        if number < 8:
+            image[20:280, 20 + 4 * number : 260 + 4 * number] = photo[0:260, 100:340]
+        images.append(image)
+    return write_video(tmp_path_factory.mktemp("walk") / "walk.mp4", images, [n / 25 for n in range(10)])
+
+
+def test_a_face_that_moves(walk: Path, checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
+    rows = predict(walk, checkpoint, tmp_path / "t.jsonl")
+    assert [(row["frame"], row["status"], row["track"]) for row in rows] == [
+        *((n, "ok", 0) for n in range(8)),
+        (8, "no face", None),
+        (9, "no face", None),
+    ]
+    noses = np.array([[row["nose_x"], row["nose_y"]] for row in rows[:8]])
+    assert np.polyfit(range(8), noses[:, 0], 1)[0] == pytest.approx(4, abs=0.5)
+    assert np.abs(noses[:, 1] - noses[0, 1]).max() < 3
+
+
+def test_in_python(walk: Path, yunet_named: None, folder: Path) -> None:
+    model = load(device="cpu")
+    found = model.predict(str(walk), every=2)
+    assert [(face.frame, face.track, face.face) for face in found] == [(0, 0, 0), (2, 0, 0), (4, 0, 0), (6, 0, 0)]
+    assert [face.seconds for face in found] == pytest.approx([0, 0.08, 0.16, 0.24])
+    assert found[0].label_smoothed in EXPRESSIONS
+    assert math.isclose(sum(found[0].smoothed.values()), 1, abs_tol=1e-6)
+    shown = np.asarray(found[-1].plot().convert("RGB"))
+    assert shown.std() > 20
+    frames = list(model.stream(walk, workers=0))
+    assert [(frame.frame, len(frame.faces)) for frame in frames] == [(n, int(n < 8)) for n in range(10)]
+    assert frames[2].faces[0].label == found[1].label
+    assert frames[8].status == "no face"
+    with pytest.raises(FerVitError, match="not a video"):
+        model.predict(folder / "e.mp4")
+    with pytest.warns(UserWarning, match=r"1 of 1 images cannot be read, the first .*c.mkv: "):
+        assert model.predict(folder / "c.mkv", face="crop", detector="none", workers=0)
+    (photo,) = model.stream(folder / "a.png", face="crop", detector="none")
+    assert photo.faces[0].frame is photo.faces[0].label_smoothed is None
+
+
+def test_a_real_clip_goes_from_tears_to_laughter(clips: Path, yunet_named: None) -> None:
+    faces = load(device="cpu").predict(clips / "sad_to_happy.mp4", fps=1)
+    assert {face.track for face in faces} == {0}
+    assert {face.label for face in faces[:5]} <= {"sadness", "neutral"}
+    assert {face.label_smoothed for face in faces[-5:]} == {"happiness"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("detect_every", [1, 5, 10])
+def test_real_people_keep_their_numbers(detect_every: int, clips: Path, yunet_named: None) -> None:
+    model = load(device="cpu")
+    for name, people in (("sad_to_happy", 1), ("head-pose-face-detection-female-and-male", 2), ("classroom", 4)):
+        frames = list(model.stream(clips / f"{name}.mp4", detect_every=detect_every))
+        assert {tuple(sorted(face.track for face in frame.faces)) for frame in frames} == {tuple(range(people))}

@@ -1,0 +1,171 @@
+"""Videos for tests: files of all kinds with known frames and times, and drawn people whose places are known."""
+
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from fer_vit.face.detect import Face
+from fer_vit.geometry import TEMPLATE, Array, Image
+from fer_vit.sources.drawing import draw_face
+
+NTSC = Fraction(30000, 1001)
+WITH_B_FRAMES = {"bf": "3", "g": "15", "threads": "1"}  # the same file on any machine
+
+
+def numbered(number: int, width: int = 160, height: int = 120) -> Image:
+    """A picture that shows its number in ten white or grey squares, and a red corner at the lower left."""
+    image = np.full((height, width, 3), 60, np.uint8)
+    for bit in range(10):
+        if number >> bit & 1:
+            image[10:30, 10 + 14 * bit : 20 + 14 * bit] = 255
+    image[60:100, 10:50] = (200, 40, 40)
+    return image
+
+
+def number_of(image: Image) -> int:
+    """The number that a picture shows."""
+    return sum(int(image[20, 15 + 14 * bit].mean() > 150) << bit for bit in range(10))
+
+
+def write_video(
+    path: Path,
+    images: Iterable[Image],
+    times: Iterable[float],
+    codec: str = "libx264",
+    tick: Fraction = Fraction(1, 90000),
+    rate: Fraction = NTSC,
+    pixels: str = "yuv420p",
+    options: dict[str, str] = WITH_B_FRAMES,
+    container: dict[str, str] | None = None,
+) -> Path:
+    """Writes images to be shown at these times, in seconds."""
+    with av.open(str(path), "w", options=container or {}) as file:
+        stream = file.add_stream(codec, rate, options=options if codec == "libx264" else {})
+        for image, time in zip(images, times, strict=False):
+            if not stream.codec_context.is_open:
+                stream.height, stream.width, stream.pix_fmt = *image.shape[:2], pixels
+                stream.codec_context.time_base = tick
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            frame.pts, frame.time_base = round(time / tick), tick
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    return path
+
+
+def write_numbered(path: Path, times: Sequence[float], **kind: object) -> Path:
+    return write_video(path, map(numbered, range(len(times))), times, **kind)  # type: ignore[arg-type]
+
+
+def turned(path: Path, goal: Path, degrees: int) -> Path:
+    """A copy of an MP4 that its header turns clockwise, as phones do."""
+    data = bytearray(path.read_bytes())
+    start = data.find(b"tkhd") + 44  # the matrix of the track's header (ISO 14496-12)
+    cos, sin = (round(f(np.deg2rad(degrees))) << 16 for f in (np.cos, np.sin))
+    data[start : start + 36] = struct.pack(">9i", cos, sin, 0, -sin, cos, 0, 0, 0, 1 << 30)
+    goal.write_bytes(data)
+    return goal
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A drawn person: the middle of the face and its width at a time, None while away; in front of those before."""
+
+    seed: int
+    place: Callable[[float], tuple[float, float, float] | None]
+    expression: Callable[[float], str] = lambda seconds: "neutral"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An actor in a frame, and whether enough is visible that a face must, or may not, be found."""
+
+    actor: int
+    landmarks: Array
+    width: float
+    visible: bool
+
+
+def scene(
+    actors: Sequence[Actor], times: Sequence[float], size: tuple[int, int] = (640, 360), walls: Sequence[range] = ()
+) -> Iterator[tuple[Image, list[Seen]]]:
+    """Draws people on a grey stage, behind walls: columns of pixels."""
+    for seconds in times:
+        image, covers = np.full((size[1], size[0], 3), 110, np.uint8), np.full((size[1], size[0]), -1)
+        seen = []
+        for number, actor in enumerate(actors):
+            if (place := actor.place(seconds)) is None:
+                continue
+            x, y, width = place
+            side = round(width)
+            face, landmarks = draw_face(actor.expression(seconds), actor.seed, side, colour=True)
+            to_stage = np.array([[1.0, 0, x - side / 2], [0, 1, y - side / 2]])
+            cv2.warpAffine(face, to_stage, size, dst=image, borderMode=cv2.BORDER_TRANSPARENT)
+            corner = (to_stage[:, 2].round()).astype(int)
+            covers[max(corner[1], 0) : corner[1] + side, max(corner[0], 0) : corner[0] + side] = number
+            seen.append((number, landmarks + to_stage[:, 2], side))
+        for wall in walls:
+            image[:, wall.start : wall.stop], covers[:, wall.start : wall.stop] = 90, -1
+        yield image, [Seen(n, p, w, bool((covers == n).sum() > 0.85 * w * w)) for n, p, w in seen]
+
+
+def as_face(seen: Seen) -> Face:
+    """A face where a detector would find it."""
+    middle, half = seen.landmarks.mean(0), 0.4 * seen.width
+    return Face(np.concatenate([middle - half, middle + half]), seen.landmarks, 0.9)
+
+
+@dataclass(frozen=True)
+class TrackScores:
+    """How well tracks follow people: IDF1 (Ristani et al. 2016), MOTA and switches (Bernardin & Stiefelhagen 2008)."""
+
+    idf1: float
+    mota: float
+    switches: int
+
+
+def track_scores(truth: Sequence[Sequence[Seen]], found: Sequence[Sequence[tuple[int, Array]]]) -> TrackScores:
+    """Compares tracks, landmarks by frame, with the people who were there. Those hidden in part do not count."""
+    together: defaultdict[tuple[int, int], int] = defaultdict(int)
+    people = faces = misses = false = switches = 0
+    last: dict[int, int] = {}
+    for seen, tracks in zip(truth, found, strict=True):
+        far = np.array([[np.linalg.norm(p - s.landmarks, axis=1).mean() / s.width for _, p in tracks] for s in seen])
+        far = far.reshape(len(seen), len(tracks))
+        pairs = [(a, b) for a, b in zip(*linear_sum_assignment(far), strict=True) if far[a, b] < 0.25]
+        hits = {seen[a].actor: tracks[b][0] for a, b in pairs if seen[a].visible}
+        hidden = sum(not seen[a].visible for a, _ in pairs)
+        people += sum(s.visible for s in seen)
+        faces += len(tracks) - hidden
+        misses += sum(s.visible for s in seen) - len(hits)
+        false += len(tracks) - len(pairs)
+        for actor, track in hits.items():
+            together[actor, track] += 1
+            switches += last.get(actor, track) != track
+            last[actor] = track
+    table = np.zeros([max(ids, default=0) + 1 for ids in zip(*together, strict=True)] or (1, 1))
+    for pair, count in together.items():
+        table[pair] = count
+    best = table[linear_sum_assignment(table, maximize=True)].sum()
+    return TrackScores(float(2 * best / max(people + faces, 1)), 1 - (misses + false + switches) / people, switches)
+
+
+class Blobs:
+    """A detector of bright squares on a dark ground, with the template's landmarks; remembers the sizes that it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, ...]] = []
+
+    def __call__(self, image: Image) -> list[Face]:
+        self.seen.append(image.shape[:2])
+        mask = (image[..., 0] > 128).astype(np.uint8)
+        _, _, boxes, _ = cv2.connectedComponentsWithStats(mask)
+        boxes = [np.array([x, y, x + w, y + h], float) for x, y, w, h, area in boxes[1:] if area >= 100]
+        return [Face(b, b[:2] + np.array(TEMPLATE) * (b[2:] - b[:2]), 0.9) for b in boxes]

@@ -1,0 +1,153 @@
+"""Videos as faces: where they are looked for, and what drawn people's tracks are worth with the real detector."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.detect import Detector, YuNet
+from fer_vit.geometry import Image
+from fer_vit.predict.frames import FaceFinder, VideoDataset
+from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoDataset, PhotoOptions, photo_loader
+from fer_vit.predict.video import Frame
+from tests.helpers.videos import Actor, Blobs, TrackScores, scene, track_scores, write_video
+
+SPEC = CropSpec(size=48)
+
+
+def finder(detector: Detector, detect_every: int) -> FaceFinder:
+    return FaceFinder(PhotoDataset([], SPEC, "detect", detector), detect_every)
+
+
+def stage(*places: tuple[float, float]) -> Image:
+    """A dark picture with bright squares of 60 pixels."""
+    image = np.zeros((360, 640, 3), np.uint8)
+    for x, y in places:
+        image[round(y) : round(y) + 60, round(x) : round(x) + 60] = 255
+    return image
+
+
+def find(images: list[Image], detect_every: int) -> tuple[list[dict[int, tuple[int, int]]], list[int]]:
+    """The tracks of each frame with their squares' corners, and the frames that were searched as a whole."""
+    detector = Blobs()
+    look, found, searched = finder(detector, detect_every), [], []
+    for number, image in enumerate(images):
+        detector.seen.clear()
+        faces, tracks = look(Frame(image, number, number / 25))
+        corners = [tuple(face.box[:2].round().astype(int).tolist()) for face in faces if face]
+        found.append(dict(zip(tracks, corners, strict=True)))
+        searched += [number] * (image.shape[:2] in detector.seen)
+    return found, searched
+
+
+def test_faces_are_followed_between_searches() -> None:
+    paths = [[(50 + 4 * n, 100), (500 - 5 * n, 220)] for n in range(12)]
+    found, searched = find([stage(*places) for places in paths], 5)
+    assert searched == [0, 5, 10]
+    for places, tracks in zip(paths, found, strict=True):
+        corners = [tracks[track] for track in sorted(tracks, key=found[0].__getitem__)]
+        expected = sorted(places) if places == sorted(places) else places
+        assert np.abs(np.array(corners) - expected).max() <= 2
+    assert all(tracks.keys() == {0, 1} for tracks in found)
+
+
+def test_a_lost_face_is_searched_for_at_once_and_a_new_one_in_time() -> None:
+    still = stage((50, 100), (400, 200))
+    jump = stage((50, 100), (400, 20))
+    found, searched = find([still, still, jump, jump, jump, jump, jump, jump], 5)
+    assert searched == [0, 2, 7]
+    assert [len(tracks) for tracks in found] == [2] * 8
+    more = stage((50, 100), (400, 200), (230, 250))
+    found, searched = find([still, more, more, more, more, more, more], 5)
+    assert [len(tracks) for tracks in found] == [2, 2, 2, 2, 2, 3, 3]
+    assert find([still] * 4, 1)[1] == [0, 1, 2, 3]
+
+
+def test_without_faces_only_some_frames_are_searched() -> None:
+    found, searched = find([stage()] * 9, 4)
+    assert found == [{}] * 9
+    assert searched == [0, 4, 8]
+
+
+def test_two_faces_that_meet_do_not_become_one_twice() -> None:
+    paths = [[(200 + 10 * n, 100), (420 - 10 * n, 130)] for n in range(22)]
+    found, _ = find([stage(*places) for places in paths], 5)
+    assert len(found[-1]) == 2
+    assert all(len(set(tracks.values())) == len(tracks) for tracks in found)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_videos_go_the_way_of_photos(workers: int, tmp_path: Path) -> None:
+    images = [stage((50 + 4 * n, 100)) if n < 6 else stage() for n in range(8)]
+    write_video(tmp_path / "a.mp4", images, [n / 25 for n in range(8)])
+    (tmp_path / "b.mp4").write_text("no video")
+    sources = [tmp_path / "photo.png", tmp_path / "a.mp4", tmp_path / "b.mp4"]
+    photos = PhotoDataset(sources, SPEC, "detect", Blobs())
+    loader = photo_loader(VideoDataset(photos, range(1, 3), PhotoOptions(every=2)), 3, workers)
+    batches = list(loader)
+    seen = [photo for photos, _ in batches for photo in photos]
+    assert [(p.source, p.frame, p.status, p.tracks) for p in seen] == [
+        *((1, n, OK, (0,)) for n in (0, 2, 4)),
+        (1, 6, NO_FACE, ()),
+        (2, None, "not a video that can be decoded", ()),
+    ]
+    assert [p.seconds for p in seen[:4]] == pytest.approx([0, 0.08, 0.16, 0.24])
+    assert [len(batch.path) for _, batch in batches if batch] == [3]
+    assert batches[0][1] is not None
+    assert batches[0][1].image.float().mean() > 240  # the square fills the crop
+
+
+def test_crops(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", [stage()] * 3, [0, 0.1, 0.2])
+    photos = PhotoDataset([tmp_path / "a.mp4"], SPEC, "crop", None)
+    seen: list[Photo] = [photo for photo, _ in VideoDataset(photos, [0], PhotoOptions("crop", "none"))]
+    assert [(p.status, p.faces, p.tracks) for p in seen] == [(OK, [None], (0,))] * 3
+
+
+def walk(start: float, speed: float, y: float = 180, width: float = 110, begin: float = 0, end: float = 1e9):  # noqa: ANN201
+    return lambda t: (start + speed * t, y, width) if begin <= t < end else None
+
+
+def mood(t: float) -> str:
+    return ("neutral", "happiness", "sadness")[int(t / 1.5) % 3]
+
+
+SCENES: dict[str, tuple[list[Actor], list[range]]] = {
+    "crossing": ([Actor(7, walk(60, 110), mood), Actor(21, walk(590, -110), mood)], []),
+    "wall": ([Actor(7, walk(70, 110)), Actor(33, walk(540, 8, y=120), mood)], [range(220, 330)]),
+    "coming and going": (
+        [Actor(7, walk(90, 0), mood), Actor(21, walk(330, 20, begin=1, end=3)), Actor(33, walk(760, -90))],
+        [],
+    ),
+    "four": ([Actor(s, walk(90 + 150 * i, 5, y=130 + 60 * (i % 2)), mood) for i, s in enumerate((7, 21, 33, 48))], []),
+}
+
+
+def follow_scene(name: str, yunet: Path, detect_every: int, times: list[float]) -> TrackScores:
+    look, truth, found = finder(YuNet(yunet), detect_every), [], []
+    actors, walls = SCENES[name]
+    frames: Iterator[tuple[Image, list]] = scene(actors, times, walls=walls)
+    for number, (image, seen) in enumerate(frames):
+        faces, tracks = look(Frame(image, number, times[number]))
+        truth.append(seen)
+        found.append([(track, face.landmarks) for track, face in zip(tracks, faces, strict=True) if face])
+    return track_scores(truth, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("detect_every", [1, 5, 10])
+@pytest.mark.parametrize("name", SCENES)
+def test_drawn_people_keep_their_numbers(name: str, detect_every: int, yunet: Path) -> None:
+    scores = follow_scene(name, yunet, detect_every, [n / 25 for n in range(100)])
+    print(name, detect_every, scores)
+    assert scores.switches == 0
+    assert scores.idf1 > 0.95
+    assert scores.mota > 0.9
+
+
+def test_two_drawn_people_cross(yunet: Path) -> None:
+    scores = follow_scene("crossing", yunet, 5, [n / 10 for n in range(10, 40)])
+    assert scores.switches == 0
+    assert scores.idf1 > 0.9

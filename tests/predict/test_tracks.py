@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+
+from fer_vit.face.detect import Face
+from fer_vit.predict.tracks import MAX_GAP, Tracker
+from tests.helpers.videos import Actor, Seen, as_face, track_scores
+
+RNG = np.random.default_rng(0)
+TEMPLATE_FACE = np.array([[0.325, 0.381], [0.675, 0.381], [0.5, 0.587], [0.362, 0.751], [0.638, 0.751]])
+
+
+def walk(start: float, speed: float, y: float = 180.0, width: float = 90.0, begin: float = 0.0, end: float = 1e9):  # noqa: ANN201
+    return lambda t: (start + speed * t, y, width) if begin <= t < end else None
+
+
+def seen_at(actors: list[Actor], seconds: float) -> list[Seen]:
+    """Where the actors' landmarks are; one that another stands before is hidden."""
+    places = [(n, place) for n, actor in enumerate(actors) if (place := actor.place(seconds))]
+    return [
+        Seen(
+            n,
+            np.array([x, y]) + (TEMPLATE_FACE - 0.5) * w,
+            w,
+            not any(m > n and abs(x - u) < 0.8 * w and abs(y - v) < 0.8 * w for m, (u, v, _) in places),
+        )
+        for n, (x, y, w) in places
+    ]
+
+
+def run(actors: list[Actor], times: np.ndarray, noise: float = 0.02, lost: float = 0.0):  # noqa: ANN201
+    """Tracks the visible actors as a detector would see them, with noise in widths, and some lost."""
+    tracker, truth, found = Tracker(), [], []
+    for seconds in times.tolist():
+        seen = seen_at(actors, seconds)
+        faces: list[Face] = []
+        for one in seen:
+            if one.visible and RNG.random() >= lost:
+                faces.append(
+                    as_face(Seen(one.actor, one.landmarks + RNG.normal(0, noise * one.width, (5, 2)), one.width, True))
+                )
+        RNG.shuffle(faces)
+        numbers = tracker.number(faces, seconds)
+        truth.append(seen)
+        found.append([(number, face.landmarks) for number, face in zip(numbers, faces, strict=True)])
+    return track_scores(truth, found)
+
+
+CAST = {
+    "standing": [Actor(0, walk(100, 0)), Actor(1, walk(300, 0)), Actor(2, walk(500, 0))],
+    "crossing": [Actor(0, walk(50, 120)), Actor(1, walk(600, -100))],
+    "three crossing": [Actor(0, walk(0, 150)), Actor(1, walk(640, -150)), Actor(2, walk(320, 0, y=190, begin=0.5))],
+    "entering and leaving": [
+        Actor(0, walk(100, 20)),
+        Actor(1, walk(400, 30, begin=1, end=3)),
+        Actor(2, walk(250, 0, begin=4)),
+    ],
+    "a gap": [Actor(0, lambda t: (100 + 60 * t, 180, 90) if not 1 < t < 2.2 else None), Actor(1, walk(450, 0))],
+}
+
+
+@pytest.mark.parametrize("rate", [5, 12.5, 25, 60])
+@pytest.mark.parametrize("name", CAST)
+def test_everyone_keeps_a_number(name: str, rate: float) -> None:
+    scores = run(CAST[name], np.arange(0, 5, 1 / rate))
+    assert scores.switches == 0
+    assert scores.idf1 > 0.99
+    assert scores.mota > 0.99
+
+
+def test_faces_that_are_lost_now_and_then() -> None:
+    for name, actors in CAST.items():
+        scores = run(actors, np.arange(0, 5, 0.04), lost=0.2)
+        assert scores.switches == 0, name
+        assert 0.85 < scores.idf1 < 0.95, name  # a fifth is missing
+
+
+def test_uneven_times_and_times_that_do_not_pass() -> None:
+    times = np.cumsum(RNG.choice([0.0, 0.01, 0.04, 0.3], 60))
+    assert run(CAST["crossing"], times).switches == 0
+    assert run(CAST["standing"], np.zeros(10)).switches == 0
+
+
+def one(x: float, width: float = 90.0) -> Face:
+    return as_face(Seen(0, np.array([x, 100.0]) + (TEMPLATE_FACE - 0.5) * width, width, True))
+
+
+def test_who_is_another() -> None:
+    tracker = Tracker()
+    assert tracker.number([one(100), one(400)], 0.0) == [0, 1]
+    assert tracker.number([], 0.1) == []
+    assert tracker.number([one(400), one(100)], 0.2) == [1, 0]  # the detector's order means nothing
+    assert tracker.number([one(100), one(700)], 0.3) == [0, 2]  # nobody is so fast
+    assert tracker.number([one(100, 250.0)], 0.4) == [3]  # and nobody grows so fast
+    assert tracker.number([one(400)], 0.2 + MAX_GAP) == [1]
+    assert tracker.number([one(700)], 0.31 + MAX_GAP) == [4]
+
+
+def test_scores_of_known_mistakes() -> None:
+    """Two people for ten frames, whose tracks are swapped for the last four, and one of whom is then lost for two."""
+    truth = [seen_at(CAST["standing"][:2], 0.0)] * 10
+    places = [seen.landmarks for seen in truth[0]]
+    found = [[(0, places[0]), (1, places[1])]] * 6 + [[(1, places[0]), (0, places[1])]] * 2 + [[(1, places[0])]] * 2
+    scores = track_scores(truth, found)
+    assert scores.switches == 2
+    assert scores.idf1 == pytest.approx(2 * 12 / (20 + 18))
+    assert scores.mota == pytest.approx(1 - (2 + 2) / 20)

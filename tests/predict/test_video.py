@@ -1,0 +1,226 @@
+import os
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from fer_vit import load
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import ImageError, encode_png
+from fer_vit.predict import video
+from fer_vit.predict.inputs import is_video
+from fer_vit.predict.video import read_frames
+from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered, write_video
+
+EVEN = [number / float(NTSC) for number in range(30)]
+UNEVEN = np.cumsum([0, *np.random.default_rng(0).choice([0.02, 0.04, 0.2, 0.5], 29)]).round(3).tolist()
+TICK, MILLI, TENTH = Fraction(1, 90000), Fraction(1, 1000), Fraction(1, 100)
+
+
+def read(path: Path, **options: float) -> tuple[list[tuple[int, int, float]], str]:
+    """What the frames show, their numbers and times, and what was said at the end."""
+    found = []
+    try:
+        for frame in read_frames(path, **options):
+            found.append((number_of(frame.image), frame.number, frame.seconds))
+    except ImageError as error:
+        return found, str(error)
+    return found, ""
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """H.264 with B-frames and uneven times; its index comes first, so that a part of it can be read."""
+    return write_numbered(tmp_path_factory.mktemp("clip") / "clip.mp4", UNEVEN, container={"movflags": "faststart"})
+
+
+def test_every_frame_comes_once_with_its_own_time(clip: Path) -> None:
+    found, end = read(clip)
+    assert [(shown, number) for shown, number, _ in found] == [(n, n) for n in range(30)]
+    assert np.allclose([seconds for *_, seconds in found], UNEVEN, atol=1e-4)
+    assert end == ""
+
+
+KINDS: dict[str, tuple[list[float], dict[str, object]]] = {
+    "even.mp4": (EVEN, {}),
+    "late.mp4": ([0.5 + t for t in EVEN], {}),
+    "hevc.mp4": (EVEN, {"codec": "libx265"}),
+    "phone.mov": (UNEVEN, {}),
+    "vp9.webm": (UNEVEN, {"codec": "libvpx-vp9", "tick": MILLI}),
+    "vp8.webm": (EVEN, {"codec": "libvpx", "tick": MILLI}),
+    "h264.mkv": (UNEVEN, {}),
+    "mpeg4.avi": (EVEN, {"codec": "mpeg4", "tick": 1 / NTSC}),
+    "moves.gif": ([n / 10 for n in range(15)], {"codec": "gif", "tick": TENTH, "rate": 10, "pixels": "rgb8"}),
+    "one.mp4": ([0.0], {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_formats(name: str, tmp_path: Path) -> None:
+    times, kind = KINDS[name]
+    found, end = read(write_numbered(tmp_path / name, times, **kind))
+    assert [(shown, number) for shown, number, _ in found] == [(n, n) for n in range(len(times))]
+    assert np.allclose([seconds for *_, seconds in found], times, atol=6e-4)  # WebM counts milliseconds
+    assert end == ""
+    assert is_video(tmp_path / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "tick"), [("b.ts", TICK), ("parts.mp4", TICK), ("b.avi", 1 / NTSC), ("b.h264", 1 / NTSC)]
+)
+def test_times_that_start_late_or_are_guessed(name: str, tick: Fraction, tmp_path: Path) -> None:
+    container = {"movflags": "frag_keyframe"} if name == "parts.mp4" else {}
+    found, end = read(write_numbered(tmp_path / name, EVEN, tick=tick, container=container))
+    steps = np.diff([seconds for *_, seconds in found])
+    assert [shown for shown, *_ in found] == [*range(30)]
+    assert np.allclose(steps, 1 / float(NTSC), atol=2e-5)
+    assert end == ""
+
+
+@pytest.mark.slow
+def test_a_frame_of_8k(tmp_path: Path) -> None:
+    large = cv2.resize(numbered(5), (7680, 4320), interpolation=cv2.INTER_NEAREST)
+    (frame,) = read_frames(write_video(tmp_path / "8k.avi", [large], [0.0], "mjpeg", 1 / NTSC, pixels="yuvj420p"))
+    assert np.abs(frame.image.astype(int) - large).mean() < 3
+
+
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_phones_turn_videos(degrees: int, tmp_path: Path) -> None:
+    path = turned(write_numbered(tmp_path / "flat.mp4", EVEN[:2]), tmp_path / "turned.mp4", degrees)
+    (frame, _) = read_frames(path)
+    expected = np.rot90(numbered(0), -degrees // 90)
+    assert frame.image.shape == expected.shape
+    assert np.abs(frame.image.astype(int) - expected).mean() < 5
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"every": 7}, [0, 7, 14, 21, 28]),
+        ({"fps": 10}, [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]),
+        ({"fps": 1000}, list(range(30))),
+        ({"start": 0.5, "end": 0.7}, [15, 16, 17, 18, 19, 20]),
+        ({"start": 0.5, "every": 10}, [15, 25]),
+    ],
+)
+def test_choice_of_frames(options: dict[str, float], expected: list[int], tmp_path: Path) -> None:
+    found, end = read(write_numbered(tmp_path / "even.mp4", EVEN), **options)
+    assert [number for _, number, _ in found] == [shown for shown, *_ in found] == expected
+    assert end == ""
+
+
+def test_a_time_without_a_frame(clip: Path) -> None:
+    for times in ({"start": UNEVEN[-1] + 0.01}, {"end": -1}, {"start": 0.021, "end": 0.0211}):
+        assert read(clip, **times) == ([], "no frame in the time that was chosen")
+
+
+def test_a_rate_follows_uneven_times(clip: Path) -> None:
+    times = [seconds for *_, seconds in read(clip, fps=5)[0]]
+    slots = np.floor(np.array(UNEVEN) * 5 + 1e-6)
+    assert times == pytest.approx([t for t, new in zip(UNEVEN, np.diff(slots, prepend=-1) > 0, strict=True) if new])
+
+
+def test_what_broke_is_told_after_what_could_be_read(clip: Path, tmp_path: Path) -> None:
+    data, short = clip.read_bytes(), tmp_path / "short.mp4"
+    short.write_bytes(data[: len(data) * 4 // 5])
+    found, end = read(short)
+    assert 5 < len(found) < 25
+    assert [number for _, number, _ in found] == [*range(len(found))]
+    assert [seconds for *_, seconds in found] == pytest.approx([UNEVEN[shown] for shown, *_ in found], abs=1e-4)
+    assert end.startswith(("damaged: ", "ends early: "))
+    holes = bytearray(data)
+    holes[len(data) // 2 : len(data) // 2 + 300] = bytes(300)
+    short.write_bytes(holes)
+    found, end = read(short)
+    assert found[-1][2] == pytest.approx(UNEVEN[-1], abs=1e-4)  # it goes on behind the damage
+    assert end.startswith("damaged: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vp9.webm", "h264.mkv", "even.mp4"])
+def test_cut_files_of_other_formats(name: str, tmp_path: Path) -> None:
+    times, kind = KINDS[name]
+    data = write_numbered(tmp_path / name, times, **kind).read_bytes()
+    (tmp_path / name).write_bytes(data[: len(data) // 2])
+    found, end = read(tmp_path / name)
+    assert len(found) < len(times)
+    assert end.startswith("ends early: after ") if found else end == "not a video that can be decoded"
+
+
+def only_sound(path: Path) -> None:
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("aac", rate=44100)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 44100), np.float32), format="fltp", layout="mono")
+        frame.rate, frame.pts = 44100, 0
+        file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+
+
+def playlist(path: Path) -> None:
+    secret = write_numbered(path.parent / "secret.ts", EVEN[:3])
+    path.write_text(f"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:2,\n{secret}\n#EXT-X-ENDLIST\n")
+
+
+def concatenation(path: Path) -> None:
+    write_numbered(path.parent / "secret.mp4", EVEN[:3])
+    path.write_text("ffconcat version 1.0\nfile secret.mp4\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.touch(), video.UNREADABLE),
+        (lambda path: path.write_text("hello\n" * 100), video.UNREADABLE),
+        (lambda path: path.write_bytes(np.random.default_rng(0).bytes(50_000)), video.UNREADABLE),
+        (lambda path: path.write_bytes(encode_png(numbered(0))), video.UNREADABLE),
+        (lambda path: None, "No such file or directory"),
+        (lambda path: path.mkdir(), "not a regular file"),
+        (lambda path: os.mkfifo(path), "not a regular file"),
+        (only_sound, "no video in the file"),
+        (playlist, video.UNREADABLE),
+        (concatenation, video.UNREADABLE),
+    ],
+    ids=["empty", "text", "noise", "picture", "gone", "folder", "pipe", "sound", "playlist", "concatenation"],
+)
+def test_what_is_no_video_says_why(make: Callable[[Path], object], reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    make(path)
+    assert read(path) == ([], reason)
+
+
+def test_a_wrong_suffix_and_names_that_are_no_unicode(clip: Path, tmp_path: Path) -> None:
+    for name in (b"clip.avi", b"\xff.mp4", b"a:b.mp4", b"%03d.mp4"):
+        path = tmp_path / os.fsdecode(name)
+        path.write_bytes(clip.read_bytes())
+        assert len(read(path)[0]) == 30
+
+
+def test_without_pyav_one_line_says_what_to_install(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    for name in ("frames", "video"):
+        monkeypatch.delitem(sys.modules, f"fer_vit.predict.{name}", raising=False)
+    with pytest.raises(FerVitError, match=r'^Videos need one more package: pip install "fer-vit\[video\]"\.$'):
+        load(device="cpu").predict(clip)
+    assert load(device="cpu").predict(numbered(0), face="crop", detector="none")
+
+
+def test_huge_frames_are_not_decoded(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "MAX_PIXELS", 1000)
+    assert read(clip) == ([], "damaged: 30 of its packets cannot be decoded")
+
+
+def test_which_files_are_videos(tmp_path: Path) -> None:
+    still = write_numbered(tmp_path / "still.gif", [0.0], codec="gif", tick=TENTH, rate=10, pixels="rgb8")
+    moving = write_numbered(tmp_path / "a.gif", [0.0, 0.1], codec="gif", tick=TENTH, rate=10, pixels="rgb8")
+    (tmp_path / "torn.gif").write_bytes(moving.read_bytes()[:20])
+    assert [is_video(path) for path in (still, moving, tmp_path / "torn.gif", tmp_path / "none.gif")] == [0, 1, 0, 0]
+    assert is_video(Path("CLIP.MOV"))
+    assert not is_video(Path("photo.jpg"))
+    assert not is_video(numbered(0))
