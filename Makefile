@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all dist card shipped-model ablation help
+.PHONY: demo test test-all docs dist card shipped-model ablation help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (a few minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (two to three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (six minutes in all)"
+	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make dist   build and check the source archive and the wheel in dist"
 	@echo "make card FERPLUS=ferplus.zip  measure the model that is shipped (some minutes on two cores)"
 	@echo "make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip  train it (days on two cores; goes on where it stopped)"
@@ -31,6 +32,10 @@ test: .venv/installed
 
 test-all: test
 	$(PYTEST) -m slow
+
+docs: .venv/installed
+	$(BIN)/python -m sphinx -qW --keep-going -c docs -d build/doctrees . build/site
+	@echo "Open build/site/index.html"
 
 dist: .venv/installed
 	@rm -rf dist

@@ -187,7 +187,7 @@ def assert_loads_back(net: RegionViT) -> None:
     assert torch.equal(again(image, boxes), before)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/attention.md", "docs/ablation.md", "docs/explaining.md"])
+@pytest.mark.parametrize("page", ["docs/attention.md", "docs/ablation.md", "docs/explaining.md"])
 def test_options_in_the_documentation_exist(page: str) -> None:
     text = (CONFIGS.parent / page).read_text()
     words = sorted(set(re.findall(r"--model\.network\.(\w+)(?:=| )(\S+)", text)))

@@ -1,0 +1,97 @@
+"""How Sphinx makes the site of this documentation: `make docs`, without the network."""
+
+import shutil
+
+from sphinx.application import Sphinx
+
+from fer_vit.version import __version__
+
+project = html_title = "fer-vit"
+release = __version__
+# Sphinx starts at the top of the project, so that links between pages hold on the site as they do in the repository.
+root_doc = "README"
+include_patterns = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "data/README.md",
+    "docs/*.md",
+    "docs/*.ipynb",
+    "fer_vit/weights/*/README.md",
+]
+exclude_patterns = [".*", "build", "demo", "dist", "runs", "data/*/*"]
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+nb_execution_mode = "off"  # the notebook has its results; a test runs it
+myst_heading_anchors = 3
+highlight_language = "bash"
+default_role = "code"  # docstrings are in Markdown's style
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+
+html_theme = "furo"
+html_copy_source = html_show_sphinx = False
+
+CONTENTS = """
+```{toctree}
+:caption: Use
+:hidden:
+
+docs/install
+docs/predict
+docs/video
+docs/quickstart
+docs/explaining
+docs/export
+```
+
+```{toctree}
+:caption: Train
+:hidden:
+
+data/README
+docs/training
+docs/scaling
+```
+
+```{toctree}
+:caption: Judge
+:glob:
+:hidden:
+
+fer_vit/weights/*/README
+docs/evaluate
+docs/reliability
+docs/benchmarks
+```
+
+```{toctree}
+:caption: Know
+:hidden:
+
+docs/attention
+docs/ablation
+docs/api
+docs/glossary
+CHANGELOG
+CONTRIBUTING
+```
+"""
+
+
+def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
+    """Gives the first page the contents of the site, which a reader of README.md does not need."""
+    if page == root_doc:
+        source[0] += CONTENTS
+
+
+def add_index(app: Sphinx, error: Exception | None) -> None:
+    """Makes the first page the one that opens at the site's address."""
+    if error is None:
+        shutil.copy(app.outdir / "README.html", app.outdir / "index.html")
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", add_contents)
+    app.connect("build-finished", add_index)
