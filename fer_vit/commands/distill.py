@@ -13,6 +13,7 @@ from fer_vit.files import check_output
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.checkpoint import as_dict, load_checkpoint
+from fer_vit.train.run import has_bf16
 
 
 def distill(
@@ -130,11 +131,15 @@ def left_out(teacher: Path) -> str | None:
 
 @torch.inference_mode()
 def judge(teacher: Recognizer, faces: Manifest, chosen: list[int]) -> Array:
-    """Returns a teacher's probabilities (M, C) of M chosen faces, each the mean over the face and its mirror image."""
+    """Returns a teacher's probabilities (M, C) of M chosen faces, each the mean over the face and its mirror image.
+
+    They are computed in bfloat16 where training is, which is about twice as fast.
+    """
     views = []
     for mirrored in (False, True):
         batches = face_batches(teacher, faces, chosen, mirrored)
-        logits = [teacher.net(batch.image, batch.boxes, batch.valid).double().cpu() for batch in batches]
+        with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
+            logits = [teacher.net(batch.image, batch.boxes, batch.valid).double().cpu() for batch in batches]
         views.append(torch.cat(logits).softmax(-1))
     return torch.stack(views).mean(0).numpy()
 
