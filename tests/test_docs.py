@@ -1,14 +1,91 @@
+import csv
+import functools
+import json
 import re
+import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from fer_vit import cli
 from fer_vit.store.configs import shipped_configs
 from fer_vit.version import __version__
+from tests.helpers.commands import main, parse_fit
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")),
+    *sorted(ROOT.glob("fer_vit/weights/*/README.md")),
+    *sorted(DOCS.glob("*.md")),
+    DOCS / "quickstart.ipynb",
+]
+
+
+def prose(page: Path) -> str:
+    """A page's text; of a notebook, that of its cells."""
+    text = page.read_text(encoding="utf-8")
+    return text if page.suffix == ".md" else "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of the `fer-vit` commands on a page, in blocks and in prose; not of those with SOME placeholder."""
+    text = prose(page).replace("\\\n", " ")
+    found = re.findall(r"^(?: {4}.*)?\bfer-vit (\w+ .+)$|`fer-vit (fit [^`]+|\w+ (?!-)[^`]+)`", text, re.M)
+    lines = [shlex.split((block or inline).partition(" > ")[0], comments=True) for block, inline in found]
+    known = {*cli.PLAIN_VERBS, *cli.LIGHTNING_VERBS}
+    return [words for words in lines if words[0] in known and not any(word.isupper() for word in words)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_the_documentation_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verbs, options and their values: the parsers read every command as if it were given."""
+    monkeypatch.chdir(ROOT)
+    verb_function = cli.verb_function
+    monkeypatch.setattr(cli, "verb_function", lambda verb: functools.wraps(verb_function(verb))(lambda **values: None))
+    for verb, *words in commands(page):
+        if verb in cli.PLAIN_VERBS:
+            cli.run_plain(verb, words)
+        else:
+            parse_fit(*(word for word in words if not word.startswith("$")))
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    asked = re.findall(r"(?:^    |`)make ([\w-]+(?: [a-z-]+)*)", prose(page), re.M)
+    assert {target for targets in asked for target in targets.split()} <= set(targets)
+
+
+RUN = {"predict", "visualize", "evaluate", "faithfulness", "export", "distill"}
+"""Verbs whose commands run here. Tests of `fit` run every config, those of `prepare` every data set."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if any(words[0] in RUN for words in commands(page))], ids=str)
+def test_commands_of_the_documentation_run(
+    page: Path, drawn: Path, checkpoint: Path, yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On drawn faces and a photo; tables that a command reads come from a command before it."""
+    from skimage import data, io
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(drawn / "faces" / "test", "photos")
+    io.imsave("photos/happiness/astronaut.png", data.astronaut())
+    Path("data").mkdir()
+    for name in ("best", "other", "large", "seed0", "seed1", "a", "b", "c"):
+        Path(f"{name}.ckpt").symlink_to(checkpoint)
+    for name in ("faces", "data/ferplus", "data/photos"):
+        Path(f"{name}.parquet").symlink_to(drawn / "faces.parquet")
+    main(["predict", "photos", "--face", "crop"])
+    with open("faces.csv") as table:
+        rows = list(csv.DictReader(table))
+    Path("truth.csv").write_text("\n".join(["path,label", *(f"{row['path']},{row['label']}" for row in rows)]))
+    people = (f"{row['path']},{30 + index % 2},{index % 3}" for index, row in enumerate(rows))
+    Path("people.csv").write_text("\n".join(["path,age,gender", *people]))
+    for words in commands(page):
+        if words[0] in RUN and not any(word.startswith("/") for word in words):
+            main([*words, "--overwrite", *(["--max_faces", "2"] if words[0] == "faithfulness" else [])])
 
 
 @pytest.mark.slow
@@ -31,6 +108,19 @@ def test_the_notebook_runs(yunet_named: None, tmp_path: Path) -> None:
         "image 0, face 1",
         "image 1, face 0",
     ]
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_warnings_and_needs_no_network(tmp_path: Path) -> None:
+    """Sphinx warns of links that lead nowhere, pages outside of the contents, and docstrings that it cannot read."""
+    sphinx = (sys.executable, "-m", "sphinx", "-qW", "--keep-going", "-c", DOCS, ROOT, tmp_path)
+    done = subprocess.run(sphinx, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert {tmp_path / "index.html", tmp_path / "docs" / "quickstart.html"} <= set(pages)
+    for file in [*pages, *tmp_path.rglob("*.css")]:
+        fetched = r"<(?:script|img|iframe|link)[^>]*(?:src|href)=.?(?:https?:)?//|@import|url\(.?(?:https?:)?//"
+        assert not re.search(fetched, file.read_text(encoding="utf-8")), file
 
 
 def test_recipes_of_clusters_parse_and_know_their_parts() -> None:
@@ -60,9 +150,8 @@ def test_recipes_of_clusters_parse_and_know_their_parts() -> None:
 
 
 def test_files_that_the_prose_names_exist() -> None:
-    root = DOCS.parent
-    for page in (root / "README.md", root / "CONTRIBUTING.md", root / "data/README.md", *DOCS.glob("*.md")):
-        text = page.read_text()
+    for page in PAGES:
+        text = prose(page)
         links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", text) if "://" not in link]
         assert [link for link in links if not (page.parent / link).exists()] == [], page
         anchors = re.findall(r"\]\(([^):]*)#([\w-]+)\)", text)
@@ -70,10 +159,10 @@ def test_files_that_the_prose_names_exist() -> None:
             titles = re.findall(r"^#+ (.*)$", ((page.parent / link) if link else page).read_text(), re.M)
             assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, page
         for config in re.findall(r"--config ([\w/.]+)", text):
-            assert (root / config).is_file() or config in shipped_configs(), config
+            assert (ROOT / config).is_file() or config in shipped_configs(), config
         for module in re.findall(r"python -m (benchmarks\.\w+)", text):
-            assert (root / f"{module.replace('.', '/')}.py").is_file(), module
+            assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
 
 
 def test_the_citation_is_of_this_version() -> None:
-    assert yaml.safe_load((DOCS.parent / "CITATION.cff").read_text())["version"] == __version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
