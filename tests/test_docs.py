@@ -1,4 +1,3 @@
-import csv
 import functools
 import json
 import re
@@ -10,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from playwright.sync_api import sync_playwright
+from skimage import data, io
 
 from fer_vit import cli
 from fer_vit.store.configs import shipped_configs
 from fer_vit.version import __version__
 from tests.helpers.commands import main, parse_fit
+from tests.helpers.videos import write_video
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -62,30 +64,28 @@ RUN = {"predict", "visualize", "evaluate", "faithfulness", "export", "distill"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if any(words[0] in RUN for words in commands(page))], ids=str)
 def test_commands_of_the_documentation_run(
-    page: Path, drawn: Path, checkpoint: Path, yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drawn: Path, checkpoint: Path, yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On drawn faces and a photo; tables that a command reads come from a command before it."""
-    from skimage import data, io
-
+    """On a photo, a video of it, and drawn faces; tables that a command reads come from a command before it."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(drawn / "faces" / "test", "photos")
-    io.imsave("photos/happiness/astronaut.png", data.astronaut())
-    Path("data").mkdir()
+    for folder in ("data", "photos", "videos"):
+        Path(folder).mkdir()
+    photo = data.astronaut()
+    io.imsave("photos/astronaut.png", photo)
+    write_video(Path("clip.mp4"), [photo] * 3, [0, 0.1, 0.2])
+    write_video(Path("videos/clip.mov"), [photo] * 12, range(12))
     for name in ("best", "other", "large", "seed0", "seed1", "a", "b", "c"):
         Path(f"{name}.ckpt").symlink_to(checkpoint)
-    for name in ("faces", "data/ferplus", "data/photos"):
-        Path(f"{name}.parquet").symlink_to(drawn / "faces.parquet")
-    main(["predict", "photos", "--face", "crop"])
-    with open("faces.csv") as table:
-        rows = list(csv.DictReader(table))
-    Path("truth.csv").write_text("\n".join(["path,label", *(f"{row['path']},{row['label']}" for row in rows)]))
-    people = (f"{row['path']},{30 + index % 2},{index % 3}" for index, row in enumerate(rows))
-    Path("people.csv").write_text("\n".join(["path,age,gender", *people]))
-    for words in commands(page):
-        if words[0] in RUN and not any(word.startswith("/") for word in words):
-            main([*words, "--overwrite", *(["--max_faces", "2"] if words[0] == "faithfulness" else [])])
+    for name in ("ferplus", "photos"):
+        Path(f"data/{name}.parquet").symlink_to(drawn / "faces.parquet")
+    Path("truth.csv").write_text("path,label\nphotos/astronaut.png,happiness\n")
+    Path("people.csv").write_text("path,age,gender\nphotos/astronaut.png,45,woman\n")
+    lines = dict.fromkeys(tuple(words) for page in PAGES for words in commands(page) if words[0] in RUN)
+    for words in (words for words in lines if not any(word.startswith("/") for word in words)):
+        if words[:2] == ("evaluate", "faces.csv"):
+            main(["predict", "photos", "--overwrite"])
+        main([*words, "--overwrite", *(["--max_faces", "2"] if words[0] == "faithfulness" else [])])
 
 
 @pytest.mark.slow
@@ -110,17 +110,41 @@ def test_the_notebook_runs(yunet_named: None, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
-def test_the_site_is_built_without_warnings_and_needs_no_network(tmp_path: Path) -> None:
-    """Sphinx warns of links that lead nowhere, pages outside of the contents, and docstrings that it cannot read."""
-    sphinx = (sys.executable, "-m", "sphinx", "-qW", "--keep-going", "-c", DOCS, ROOT, tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built strictly: links that lead nowhere, pages outside of the contents and odd docstrings are errors."""
+    folder = tmp_path_factory.mktemp("site")
+    sphinx = (sys.executable, "-m", "sphinx", "-qW", "--keep-going", "-c", DOCS, ROOT, folder)
     done = subprocess.run(sphinx, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    pages = list(tmp_path.rglob("*.html"))
-    assert {tmp_path / "index.html", tmp_path / "docs" / "quickstart.html"} <= set(pages)
-    for file in [*pages, *tmp_path.rglob("*.css")]:
-        fetched = r"<(?:script|img|iframe|link)[^>]*(?:src|href)=.?(?:https?:)?//|@import|url\(.?(?:https?:)?//"
-        assert not re.search(fetched, file.read_text(encoding="utf-8")), file
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_fetches_nothing(site: Path) -> None:
+    fetched = r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=.?(?:https?:)?//|@import|url\(.?(?:https?:)?//"
+    files = [*site.rglob("*.html"), *site.rglob("*.css")]
+    assert {site / "index.html", site / "docs" / "quickstart.html"} <= set(files)
+    assert [file for file in files if re.search(fetched, file.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.slow
+def test_the_site_fits_a_phone(site: Path) -> None:
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no browser is here: install chromium")
+    asked, wide = set(), []
+    with sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"]).new_page()
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.on("request", lambda request: asked.add(request.url.partition(":")[0]))
+        for file in site.rglob("*.html"):
+            page.goto(file.as_uri())
+            if page.evaluate("document.documentElement.scrollWidth") > 390:
+                wide.append(file.name)
+        page.goto(f"{(site / 'search.html').as_uri()}?q=predict")
+        page.locator("ul.search li a").first.wait_for()
+    assert (wide, asked) == ([], {"file"})
 
 
 def test_recipes_of_clusters_parse_and_know_their_parts() -> None:
