@@ -23,9 +23,9 @@ from tqdm import tqdm
 
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.cost import multiply_adds
+from fer_vit.model.precision import has_bf16
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
-from fer_vit.train.run import has_bf16
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "ablation.yaml"

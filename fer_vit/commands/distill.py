@@ -11,9 +11,9 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.labelled import check_same_labels, face_batches
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
+from fer_vit.model.precision import has_bf16
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.checkpoint import as_dict, load_checkpoint
-from fer_vit.train.run import has_bf16
 
 
 def distill(

@@ -20,6 +20,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
+from fer_vit.model.precision import has_bf16
 from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
 from fer_vit.store.configs import find_config
 from fer_vit.store.folder import read_model
@@ -27,7 +28,7 @@ from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint, check_
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.results import ReconstructionWriter, ResultWriter
-from fer_vit.train.run import has_bf16, print_once, run
+from fer_vit.train.run import print_once, run
 from fer_vit.train.starting import model_settings
 from fer_vit.train.task import FERTask
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -15,9 +14,6 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
 from fer_vit.train.checkpoints import newest_checkpoint
-
-BF16 = ("avx512_bf16", "amx_bf16", "bf16")
-"""CPU features for bfloat16 products, by torch's names: two of x86, one of ARM."""
 
 
 def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
@@ -58,14 +54,6 @@ def describe_failure(error: BaseException, last: Path | None) -> str | None:
         f"Resume with the same options and `--ckpt_path {last}`." if last else "Start again: no checkpoint exists yet."
     )
     return f"Another process of this run died or no longer answers; its own output may say why. {advice}"
-
-
-def has_bf16(accelerator: str) -> bool:
-    """Tells whether the GPU, if there is one to use, or else the CPU has bfloat16 instructions."""
-    if torch.cuda.is_available() and accelerator in ("auto", "gpu", "cuda"):
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    has = torch.cpu.get_capabilities()
-    return torch.backends.mkldnn.is_available() and any(has.get(name) for name in BF16)  # type: ignore[no-untyped-call]
 
 
 @rank_zero_only
