@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fer_vit import load
+from fer_vit.commands import distill
 from fer_vit.data.folds import in_fold
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.writing import write_manifest
@@ -16,6 +17,21 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.drawn import read
 from fer_vit.train.datamodule import FaceDataModule
 from tests.helpers.commands import TINY, fails, main
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Teachers judge in float32 on every machine."""
+    monkeypatch.setattr(distill, "has_bf16", lambda accelerator: False)
+
+
+def test_bfloat16_changes_little(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher, faces = load(), Manifest.read(drawn / "faces.parquet")
+    said = []
+    for short in (False, True):
+        monkeypatch.setattr(distill, "has_bf16", lambda accelerator, short=short: short)
+        said.append(distill.judge(teacher, faces, list(range(8))))
+    assert 0 < np.abs(said[0] - said[1]).max() < 0.05
 
 
 def test_training_votes_are_mixed_with_what_teachers_say(
