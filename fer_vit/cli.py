@@ -33,6 +33,7 @@ PLAIN_VERBS = {
     "distill": "mix the predictions of trained models into the labels that a smaller model learns from",
     "predict": "find and classify every face in photos, and write one table",
     "visualize": "explain each prediction with pictures and one HTML page",
+    "app": "serve a page in the browser that does both, for those who use no terminal",
     "evaluate": "say how good a model or a table of predictions is, for whom, and where it fails",
     "faithfulness": "measure how far these explanations can be trusted",
     "configs": "list the configs that come with fer-vit, with their results",
@@ -47,12 +48,13 @@ EXAMPLES = """\
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
   fer-vit predict photos
   fer-vit visualize photos --checkpoint best.ckpt --output report
+  fer-vit app
   fer-vit evaluate faces.parquet --checkpoint best.ckpt
   fer-vit export model.onnx
 """
 INTERRUPTED = "interrupted"
-RENAMED = {"--most": "--max_faces"}
-"""Old names of options, which still work."""
+RENAMED = {"--most": "--max_faces", "--model": "--checkpoint"}
+"""Other names of options, old ones among them."""
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):

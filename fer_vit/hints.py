@@ -15,6 +15,7 @@ NEXT = {
     "evaluate": "fer-vit visualize photos{same}",
     "predict": "fer-vit visualize {images}{same}",
     "visualize": "fer-vit faithfulness {images}{same}",
+    "app": "fer-vit predict photos{same}",
     "faithfulness": "fer-vit visualize photos{same} --method METHOD",
     "configs": "fer-vit fit --config drawn --data.manifest faces.parquet",
     "models": "fer-vit predict photos --checkpoint ferplus-small",

@@ -15,6 +15,7 @@ LAYERS = [
     {"predict"},
     {"sources"},
     {"visualize", "evaluate"},
+    {"app"},
     {"commands", "train"},
     {"cli", "__init__"},
 ]
@@ -43,6 +44,7 @@ HOMES = {
         "sources/landmarks.py",
         "sources/twins.py",
     },
+    "gradio": {"app/page.py"},
     "jinja2": {"report/html.py"},
     "matplotlib": {"report/charts.py", "report/colours.py"},
 }

@@ -122,3 +122,10 @@ dialog.addEventListener('keydown', event => {
   step(event.key === 'ArrowLeft' ? -1 : 1);
 });
 filter();
+
+/* In a frame of another page only the faces count, and a single one is shown at once. */
+if (window !== parent) {
+  document.documentElement.className = 'framed';
+  document.querySelector('details').open = false;
+  if (faces.length === 1) open(0);
+}

@@ -1,0 +1,87 @@
+"""What the page asks for: a table and a report of uploaded photos, made by the functions of `predict` and `visualize`.
+
+One job runs at a time, since each can use all cores, and in a working directory of its own, where uploads have their
+own names: tables and pages show no other path.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from secrets import token_urlsafe
+from tempfile import TemporaryDirectory
+from threading import Lock
+
+from fer_vit.errors import FerVitError
+from fer_vit.predict.inputs import find_images
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.recognizer import load
+from fer_vit.predict.tables import predict_table
+from fer_vit.visualize.writer import write_report
+
+MAX_PHOTOS, MAX_FACES = 20, 50
+"""Photos in one job, and faces that are explained in one: a face takes up to a second."""
+KEPT = 3600
+"""Seconds after which uploads and results are removed."""
+OPTIONS = PhotoOptions(workers=0)
+
+model_named = cache(load)
+_busy = Lock()
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Works on uploads; `uploads` and `results` are absolute folders whose entries are removed when they are old."""
+
+    uploads: Path
+    results: Path
+
+    def predict(self, photos: Sequence[str], model: str) -> tuple[str, Path]:
+        """Writes the table of `predict`; returns a summary and its path."""
+        with self._job(photos) as (paths, result):
+            said = predict_table(model_named(model), paths, result / "faces.csv", OPTIONS)
+        return said.rpartition("\n")[0], result / "faces.csv"
+
+    def visualize(self, photos: Sequence[str], model: str) -> Path | None:
+        """Writes the report of `visualize`; returns its folder, or None if there are no faces."""
+        with self._job(photos) as (paths, result):
+            recognizer = model_named(model)
+            batches = list(recognizer.batches(find_images(paths), OPTIONS))
+            faces = sum(len(photo.faces) for photos_, _ in batches for photo in photos_)
+            if faces > MAX_FACES:
+                raise FerVitError(
+                    f"{faces:,} faces: the page explains at most {MAX_FACES}, `fer-vit visualize` any number. The "
+                    "table has them all."
+                )
+            return (
+                result / "report"
+                if write_report(result / "report", recognizer, batches, "pixels", False, model)
+                else None
+            )
+
+    @contextmanager
+    def _job(self, photos: Sequence[str]) -> Iterator[tuple[list[Path], Path]]:
+        """Yields uploads as files in the working directory, and a new folder for what is made of them."""
+        if not 0 < len(photos) <= MAX_PHOTOS:
+            raise FerVitError(f"Expected 1 to {MAX_PHOTOS} photos at a time, but got {len(photos)}.")
+        with _busy, TemporaryDirectory() as folder, chdir(folder):
+            for parent in (self.uploads, self.results):
+                remove_old(parent)
+            paths = []
+            for number, photo in enumerate(photos):
+                name = Path(photo).name
+                paths.append(Path(f"{number} {name}" if Path(name) in paths else name))
+                paths[-1].symlink_to(photo)
+            result = self.results / token_urlsafe()  # its address is known only to who asked
+            result.mkdir(parents=True)
+            yield paths, result
+
+
+def remove_old(parent: Path) -> None:
+    """Removes what nothing was added to for a long time."""
+    for entry in parent.iterdir():
+        if time.time() - entry.stat().st_mtime > KEPT:
+            shutil.rmtree(entry, ignore_errors=True)

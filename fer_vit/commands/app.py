@@ -1,0 +1,55 @@
+"""The verb `app`: a page in the browser that predicts and explains."""
+
+import os
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from fer_vit.app.jobs import OPTIONS, Jobs, model_named
+from fer_vit.errors import check_number
+from fer_vit.store.hub import DEFAULT, shipped_models
+
+LOCAL = ("localhost", "127.0.0.1")
+
+
+def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7860) -> None:
+    """Serves a page in the browser: drop photos or use the camera, see the faces, what they express, and why.
+
+    It shows the report of `fer-vit visualize`, and offers it and the table of `fer-vit predict` to download. Photos
+    stay on this machine and are removed after an hour and at the end. Ctrl-C ends it.
+
+    Examples:
+        fer-vit app
+
+        fer-vit app --checkpoint best.ckpt --port 8000
+
+        fer-vit app --host 0.0.0.0
+
+    Args:
+        checkpoint: A model to choose on the page besides those that are shipped: a checkpoint of `fer-vit fit`, a
+            folder of `fer-vit export`, or "user/name" on the Hugging Face hub. Also called `--model`.
+        host: The address to listen at. With "0.0.0.0" every machine that reaches this one can use the page.
+        port: The port to listen at; 0 takes a free one.
+    """
+    check_number("port", port, 0, 65535)
+    models = list(dict.fromkeys([checkpoint or DEFAULT, *shipped_models()]))
+    with TemporaryDirectory(prefix="fer-vit-") as folder, suppress(KeyboardInterrupt):
+        jobs = Jobs(Path(folder, "uploads"), Path(folder, "results"))
+        jobs.uploads.mkdir()
+        jobs.results.mkdir()
+        # Read when Gradio is imported
+        os.environ |= {"GRADIO_TEMP_DIR": str(jobs.uploads), "GRADIO_ANALYTICS_ENABLED": "False"}
+        from fer_vit.app.page import build_page, serve
+
+        # Before the first visitor: the model and the detector are loaded, or there is an error
+        list(model_named(models[0]).stream([np.zeros((64, 64, 3), np.uint8)], OPTIONS))
+        server = socket.create_server((host, port))
+        address = f"{host}:{server.getsockname()[1]}"
+        if host not in LOCAL:
+            print(f"fer-vit: warning: anyone who reaches {address} can use this page, unencrypted", file=sys.stderr)
+        print(f"Open http://{address} (Ctrl-C ends it)", flush=True)
+        serve(build_page(jobs, models), jobs.results, server)

@@ -1,0 +1,125 @@
+import csv
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from skimage.data import astronaut
+
+from fer_vit.app import jobs as module
+from fer_vit.app.jobs import KEPT, MAX_PHOTOS, Jobs
+from fer_vit.errors import FerVitError
+from fer_vit.report.html import is_report
+from tests.helpers.commands import assert_same, main
+from tests.helpers.hostile import bomb
+
+MODEL = "ferplus-small"
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, yunet_named: None) -> Jobs:
+    made = Jobs(tmp_path / "uploads", tmp_path / "results")
+    made.uploads.mkdir()
+    made.results.mkdir()
+    return made
+
+
+def upload(jobs: Jobs, folder: str, name: str = "photo.png", data: bytes | None = None) -> str:
+    path = jobs.uploads / folder / name
+    path.parent.mkdir(exist_ok=True)
+    if data is None:
+        Image.fromarray(astronaut()).save(path)
+    else:
+        path.write_bytes(data)
+    return str(path)
+
+
+def rows(table: Path) -> list[dict[str, object]]:
+    with table.open(newline="") as file:
+        return [{name: number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+
+
+def number(cell: str) -> object:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def test_a_table_is_that_of_predict(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo = upload(jobs, "a")
+    before = os.getcwd()
+    summary, table = jobs.predict([photo], MODEL)
+    assert summary == "1 images: 1 ok\n1 faces: 1 happiness"
+    assert os.getcwd() == before
+    monkeypatch.chdir(Path(photo).parent)
+    main(["predict", "photo.png", "--output", str(tmp_path / "faces.csv")])
+    assert_same(rows(table), rows(tmp_path / "faces.csv"))
+
+
+def test_a_report_is_that_of_visualize(jobs: Jobs) -> None:
+    report = jobs.visualize([upload(jobs, "a")], MODEL)
+    assert report is not None
+    assert is_report(report / "index.html")
+    page = (report / "index.html").read_text()
+    assert '"name":"photo.png"' in page
+    assert str(jobs.uploads) not in page
+    assert {"faces.parquet", "photos", "shares.csv"} <= {path.name for path in report.iterdir()}
+
+
+def test_hostile_uploads_have_a_status_and_no_report(jobs: Jobs) -> None:
+    whole = Path(upload(jobs, "whole", "whole.jpg")).read_bytes()
+    files = {
+        "nothing.jpg": b"",
+        "text.jpg": b"Hello",
+        "drawing.svg": b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>",
+        "bomb.jpg": bomb("jpeg"),
+        "scans.jpg": bomb("scans"),
+        "cut.png": bomb("png")[:200],
+        "cut.jpg": whole[:300],
+        "<img src=x onerror=alert(1)>.jpg": b"x",
+        "-rf; *?[a].jpg": b"x",
+    }
+    photos = [upload(jobs, str(number), name, data) for number, (name, data) in enumerate(files.items())]
+    summary, table = jobs.predict(photos, MODEL)
+    assert summary.endswith("0 faces: ")
+    found = rows(table)
+    assert [row["path"] for row in found] == ["'" + name if name[0] == "-" else name for name in files]
+    assert not [row for row in found if row["status"] in ("ok", "no face")]
+    assert jobs.visualize(photos, MODEL) is None
+
+
+def test_two_uploads_of_one_name(jobs: Jobs) -> None:
+    photos = [upload(jobs, folder, data=b"x") for folder in "ab"]
+    _, table = jobs.predict(photos, MODEL)
+    assert [row["path"] for row in rows(table)] == ["photo.png", "1 photo.png"]
+
+
+@pytest.mark.parametrize("count", [0, MAX_PHOTOS + 1])
+def test_the_number_of_photos_is_limited(jobs: Jobs, count: int) -> None:
+    with pytest.raises(FerVitError, match=f"1 to {MAX_PHOTOS} photos"):
+        jobs.predict([upload(jobs, "a", data=b"x")] * count, MODEL)
+
+
+def test_a_crowd_has_a_table_but_no_report(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_FACES", 3)
+    face = np.asarray(Image.fromarray(astronaut()[:160, 140:300]))
+    Image.fromarray(np.tile(face, (2, 2, 1))).save(upload(jobs, "a"))
+    summary, table = jobs.predict([str(jobs.uploads / "a" / "photo.png")], MODEL)
+    assert len(rows(table)) == 4
+    assert "4 faces" in summary
+    with pytest.raises(FerVitError, match="4 faces: the page explains at most 3"):
+        jobs.visualize([str(jobs.uploads / "a" / "photo.png")], MODEL)
+
+
+def test_what_is_old_is_removed(jobs: Jobs) -> None:
+    photo, old = upload(jobs, "new", data=b"x"), upload(jobs, "old", data=b"x")
+    past = time.time() - KEPT - 60
+    os.utime(Path(old).parent, (past, past))
+    _, table = jobs.predict([photo], MODEL)
+    assert [path.name for path in jobs.uploads.iterdir()] == ["new"]
+    os.utime(table.parent, (past, past))
+    jobs.predict([photo], MODEL)
+    assert not table.parent.exists()

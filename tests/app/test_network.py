@@ -1,0 +1,45 @@
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from fer_vit.app.network import POLICY, confined, refuse
+
+
+@pytest.mark.parametrize(
+    ("event", "args"),
+    [
+        ("socket.connect", (None, ("192.0.2.1", 443))),
+        ("socket.connect", (None, ("127.0.0.1", 80))),
+        ("socket.connect", (None, ("2001:db8::1", 443, 0, 0))),
+        ("socket.sendto", (None, ("192.0.2.1", 53))),
+        ("socket.getaddrinfo", ("example.org", 443, 0, 0, 0)),
+    ],
+)
+def test_a_connection_is_refused(event: str, args: tuple[Any, ...]) -> None:
+    with pytest.raises(PermissionError, match="fer-vit app does not"):
+        refuse(event, args)
+
+
+def test_what_stays_here_is_not() -> None:
+    refuse("socket.connect", (None, "/run/socket"))
+    refuse("socket.bind", (None, ("127.0.0.1", 0)))
+    refuse("open", ("/etc/hostname", "r", 0))
+    with socket.create_server(("127.0.0.1", 0)):
+        pass
+
+
+def test_every_answer_has_the_policy() -> None:
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+        await send({"type": "http.response.body", "body": b"text"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(confined(app)({}, send, send))
+    assert sent[0]["headers"] == [(b"a", b"b"), (b"content-security-policy", POLICY)]
+    assert sent[1] == {"type": "http.response.body", "body": b"text"}
