@@ -40,6 +40,7 @@ CONTENTS = """
 docs/install
 docs/predict
 docs/video
+docs/app
 docs/quickstart
 docs/explaining
 docs/export

@@ -1,4 +1,4 @@
-"""What the page asks for: a table and a report of uploaded photos, made by the functions of `predict` and `visualize`.
+"""What the page asks for: tables and reports of uploads, made by the functions of `predict` and `visualize`.
 
 One job runs at a time, since each can use all cores, and in a working directory of its own, where uploads have their
 own names: tables and pages show no other path.
@@ -23,10 +23,11 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.visualize.writer import write_report
 
 MAX_PHOTOS, MAX_FACES = 20, 50
-"""Photos in one job, and faces that are explained in one: a face takes up to a second."""
+"""Photos or clips in one job, and faces that are explained in one: a face takes up to a second."""
 KEPT = 3600
 """Seconds after which uploads and results are removed."""
-OPTIONS = PhotoOptions(workers=0)
+OPTIONS = PhotoOptions(workers=0, fps=2, end=20)
+"""Of a clip a few frames a second are read, and only its start."""
 
 model_named = cache(load)
 _busy = Lock()
@@ -42,7 +43,7 @@ class Jobs:
     def predict(self, photos: Sequence[str], model: str) -> tuple[str, Path]:
         """Writes the table of `predict`; returns a summary and its path."""
         with self._job(photos) as (paths, result):
-            said = predict_table(model_named(model), paths, result / "faces.csv", OPTIONS)
+            said = predict_table(model_named(model), paths, result / "faces.csv", OPTIONS, people_table=None)
         return said.rpartition("\n")[0], result / "faces.csv"
 
     def visualize(self, photos: Sequence[str], model: str) -> Path | None:
@@ -66,7 +67,7 @@ class Jobs:
     def _job(self, photos: Sequence[str]) -> Iterator[tuple[list[Path], Path]]:
         """Yields uploads as files in the working directory, and a new folder for what is made of them."""
         if not 0 < len(photos) <= MAX_PHOTOS:
-            raise FerVitError(f"Expected 1 to {MAX_PHOTOS} photos at a time, but got {len(photos)}.")
+            raise FerVitError(f"Expected 1 to {MAX_PHOTOS} photos or clips at a time, but got {len(photos)}.")
         with _busy, TemporaryDirectory() as folder, chdir(folder):
             for parent in (self.uploads, self.results):
                 remove_old(parent)

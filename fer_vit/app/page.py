@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import make_archive
 from typing import Any
 
-from fer_vit.app.jobs import MAX_FACES, MAX_PHOTOS, Jobs
+from fer_vit.app.jobs import MAX_FACES, MAX_PHOTOS, OPTIONS, Jobs
 from fer_vit.app.network import confined, refuse
 from fer_vit.errors import FerVitError
 
@@ -21,13 +21,14 @@ except ModuleNotFoundError as missing:
     raise FerVitError('The page needs one more package: pip install "fer-vit[app]".') from missing
 
 MAX_BYTES = 32_000_000
-"""Size of a photo."""
+"""Size of a photo or clip."""
 MAX_WAITING = 64
 """Requests that wait for their turn."""
 INTRO = f"""# What does this face express?
 A model says how people would name the expression, and which parts of the face speak for it. It does not know what the
-person feels. Photos stay on the computer that runs this page, and are removed after an hour.
-At most {MAX_PHOTOS} photos of {MAX_BYTES // 10**6} MB and {MAX_FACES} faces at a time."""
+person feels. Photos stay on the computer that runs this page, and are removed after an hour. At most {MAX_PHOTOS}
+photos or clips of {MAX_BYTES // 10**6} MB and {MAX_FACES} faces at a time; of a clip, {OPTIONS.fps} frames a second
+of its first {OPTIONS.end:g} seconds."""
 CSS = """
 .gradio-container { max-width: 1180px !important; margin: 0 auto }
 .report .html-container { padding: 0 }
@@ -60,8 +61,8 @@ def build_page(jobs: Jobs, models: Sequence[str]) -> gr.Blocks:
         gr.Markdown(INTRO)
         with gr.Row():
             with gr.Column(scale=3), gr.Tabs():
-                with gr.Tab("Photos"):
-                    photos = gr.File(file_count="multiple", file_types=["image"], show_label=False, height=220)
+                with gr.Tab("Photos and clips"):
+                    photos = gr.File(file_count="multiple", file_types=["image", "video"], show_label=False, height=220)
                 with gr.Tab("Camera"):
                     shot = gr.Image(sources="webcam", type="filepath", image_mode=None, show_label=False)
             with gr.Column(scale=2):

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fer_vit.app.jobs import OPTIONS, Jobs, model_named
+from fer_vit.app.jobs import Jobs, model_named
 from fer_vit.errors import check_number
 from fer_vit.store.hub import DEFAULT, shipped_models
 
@@ -17,7 +17,7 @@ LOCAL = ("localhost", "127.0.0.1")
 
 
 def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7860) -> None:
-    """Serves a page in the browser: drop photos or use the camera, see the faces, what they express, and why.
+    """Serves a page in the browser: drop photos and clips or use the camera, see the faces, what they express, and why.
 
     It shows the report of `fer-vit visualize`, and offers it and the table of `fer-vit predict` to download. Photos
     stay on this machine and are removed after an hour and at the end. Ctrl-C ends it.
@@ -46,7 +46,7 @@ def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7
         from fer_vit.app.page import build_page, serve
 
         # Before the first visitor: the model and the detector are loaded, or there is an error
-        list(model_named(models[0]).stream([np.zeros((64, 64, 3), np.uint8)], OPTIONS))
+        model_named(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
         server = socket.create_server((host, port))
         address = f"{host}:{server.getsockname()[1]}"
         if host not in LOCAL:

@@ -14,6 +14,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.report.html import is_report
 from tests.helpers.commands import assert_same, main
 from tests.helpers.hostile import bomb
+from tests.helpers.videos import write_video
 
 MODEL = "ferplus-small"
 
@@ -99,7 +100,7 @@ def test_two_uploads_of_one_name(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize("count", [0, MAX_PHOTOS + 1])
 def test_the_number_of_photos_is_limited(jobs: Jobs, count: int) -> None:
-    with pytest.raises(FerVitError, match=f"1 to {MAX_PHOTOS} photos"):
+    with pytest.raises(FerVitError, match=f"1 to {MAX_PHOTOS} photos or clips"):
         jobs.predict([upload(jobs, "a", data=b"x")] * count, MODEL)
 
 
@@ -112,6 +113,26 @@ def test_a_crowd_has_a_table_but_no_report(jobs: Jobs, monkeypatch: pytest.Monke
     assert "4 faces" in summary
     with pytest.raises(FerVitError, match="4 faces: the page explains at most 3"):
         jobs.visualize([str(jobs.uploads / "a" / "photo.png")], MODEL)
+
+
+@pytest.fixture
+def clip(jobs: Jobs) -> str:
+    times = [0, 0.1, 0.6, 1.1, 60]
+    return str(write_video(Path(upload(jobs, "a", "clip.mp4", b"")), [astronaut()] * len(times), times))
+
+
+def test_a_clip(jobs: Jobs, clip: str) -> None:
+    _, table = jobs.predict([clip], MODEL)
+    assert [(row["path"], row["frame"], row["label"]) for row in rows(table)] == [
+        ("clip.mp4", frame, "happiness") for frame in (0, 2, 3)
+    ]
+
+
+@pytest.mark.slow
+def test_the_report_of_a_clip(jobs: Jobs, clip: str) -> None:
+    report = jobs.visualize([clip], MODEL)
+    assert report is not None
+    assert len(list((report / "faces").iterdir())) == 3
 
 
 def test_what_is_old_is_removed(jobs: Jobs) -> None:

@@ -141,7 +141,7 @@ def test_hostile_uploads(server: Server, page: Page, photo: Path) -> None:
     drop(page, {"name": "text.txt", "mimeType": "text/plain", "buffer": b"Hello"})
     expect(page.get_by_text("nvalid file type")).to_be_visible(timeout=PATIENCE)
     drop(page, *[{"name": f"{number}.jpg", "mimeType": "image/jpeg", "buffer": b"x"} for number in range(21)])
-    expect(page.get_by_text("Expected 1 to 20 photos at a time, but got 21.")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text("Expected 1 to 20 photos or clips at a time, but got 21.")).to_be_visible(timeout=PATIENCE)
     assert "Traceback" not in page.content() + server.log.read_text()
 
 
