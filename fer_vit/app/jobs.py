@@ -25,7 +25,7 @@ from fer_vit.visualize.writer import write_report
 MAX_PHOTOS, MAX_FACES = 20, 50
 """Photos or clips in one job, and faces that are explained in one: a face takes up to a second."""
 KEPT = 3600
-"""Seconds after which uploads and results are removed."""
+"""Seconds after which the next job removes uploads and results."""
 OPTIONS = PhotoOptions(workers=0, fps=2, end=20)
 """Of a clip a few frames a second are read, and only its start."""
 

@@ -26,9 +26,9 @@ MAX_WAITING = 64
 """Requests that wait for their turn."""
 INTRO = f"""# What does this face express?
 A model says how people would name the expression, and which parts of the face speak for it. It does not know what the
-person feels. Photos stay on the computer that runs this page, and are removed after an hour. At most {MAX_PHOTOS}
-photos or clips of {MAX_BYTES // 10**6} MB and {MAX_FACES} faces at a time; of a clip, {OPTIONS.fps} frames a second
-of its first {OPTIONS.end:g} seconds."""
+person feels. Photos stay on the computer that runs this page: the first request after an hour removes them, or the end
+of the program. At most {MAX_PHOTOS} photos or clips of {MAX_BYTES // 10**6} MB and {MAX_FACES} faces at a time; of a
+clip, {OPTIONS.fps} frames a second of its first {OPTIONS.end:g} seconds."""
 CSS = """
 .gradio-container { max-width: 1180px !important; margin: 0 auto }
 .report .html-container { padding: 0 }

@@ -20,7 +20,7 @@ def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7
     """Serves a page in the browser: drop photos and clips or use the camera, see the faces, what they express, and why.
 
     It shows the report of `fer-vit visualize`, and offers it and the table of `fer-vit predict` to download. Photos
-    stay on this machine and are removed after an hour and at the end. Ctrl-C ends it.
+    stay on this machine; the first request after an hour removes them, or the end of the program. Ctrl-C ends it.
 
     Examples:
         fer-vit app
