@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from tests.helpers.commands import fails
+from tests.helpers.commands import fails, main
 
 
 def test_the_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +25,15 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str], yunet_named: N
     pytest.importorskip("gradio")
     with socket.create_server(("localhost", 0)) as taken:
         assert "Address already in use" in fails(capsys, "app", "--port", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_warning_where_others_can_come(
+    host: str, warned: bool, capsys: pytest.CaptureFixture[str], yunet_named: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gradio")
+    monkeypatch.setattr("fer_vit.app.page.serve", lambda *_: None)
+    main(["app", "--host", host, "--port", "0"])
+    out, err = capsys.readouterr()
+    assert out.startswith(f"Open http://{host}:")
+    assert [line for line in err.splitlines() if "warning: anyone who reaches" in line] == err.splitlines()[:warned]
