@@ -53,8 +53,8 @@ EXAMPLES = """\
   fer-vit export model.onnx
 """
 INTERRUPTED = "interrupted"
-RENAMED = {"--most": "--max_faces", "--model": "--checkpoint"}
-"""Other names of options, old ones among them."""
+RENAMED = {"--most": "--max_faces"}
+"""Old names of options, which still work."""
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):

@@ -31,7 +31,7 @@ def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7
 
     Args:
         checkpoint: A model to choose on the page besides those that are shipped: a checkpoint of `fer-vit fit`, a
-            folder of `fer-vit export`, or "user/name" on the Hugging Face hub. Also called `--model`.
+            folder of `fer-vit export`, or "user/name" on the Hugging Face hub.
         host: The address to listen at. With "0.0.0.0" every machine that reaches this one can use the page.
         port: The port to listen at; 0 takes a free one.
     """

@@ -18,7 +18,7 @@ def test_a_port_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gradio")
-    assert "No checkpoint at gone.ckpt" in fails(capsys, "app", "--model", "gone.ckpt")
+    assert "No checkpoint at gone.ckpt" in fails(capsys, "app", "--checkpoint", "gone.ckpt")
 
 
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str], yunet_named: None) -> None:
