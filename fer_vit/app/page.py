@@ -75,7 +75,8 @@ def build_page(jobs: Jobs, models: Sequence[str]) -> gr.Blocks:
         shot.change(lambda photo: photo and [photo], shot, photos, api_visibility="private")
         found = gr.on([photos.change, model.input], predict, [photos, model], [summary, table])
         found.success(visualize, [photos, model], [report, archive])
-    return page.queue(max_size=MAX_WAITING)
+    page.queue(max_size=MAX_WAITING)
+    return page
 
 
 def told(work: Callable[[Sequence[str], str], Any], photos: Sequence[str], model: str) -> Any:
@@ -90,8 +91,12 @@ def serve(page: gr.Blocks, results: Path, server: socket.socket) -> None:
     """Answers requests until it is interrupted. From now on this process opens no connection to another machine."""
     app = FastAPI(openapi_url=None)
     app.mount("/results", StaticFiles(directory=results))
-    fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
-    theme = gr.themes.Default(primary_hue="stone", neutral_hue="stone", **fonts)
+    theme = gr.themes.Default(
+        primary_hue="stone",
+        neutral_hue="stone",
+        font=["system-ui", "sans-serif"],
+        font_mono=["ui-monospace", "monospace"],
+    )
     app = gr.mount_gradio_app(
         app,
         page,
