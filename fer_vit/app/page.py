@@ -57,7 +57,8 @@ def build_page(jobs: Jobs, models: Sequence[str]) -> gr.Blocks:
         frame = f'<iframe src="{address}" title="What speaks for each prediction"></iframe>'
         return frame, gr.DownloadButton(value=make_archive(str(report), "zip", report), visible=True)
 
-    with gr.Blocks(title="fer-vit", analytics_enabled=False) as page:
+    page = gr.Blocks(title="fer-vit", analytics_enabled=False)
+    with page:
         gr.Markdown(INTRO)
         with gr.Row():
             with gr.Column(scale=3), gr.Tabs():
