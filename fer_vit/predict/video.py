@@ -131,7 +131,7 @@ def _opened(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoS
             streams[0].codec_context.options = {"max_pixels": str(MAX_PIXELS)}
             yield container, streams[0]
     except FFmpegError as error:
-        raise ImageError(UNREADABLE if isinstance(error, ValueError) else str(error.strerror)) from error
+        raise ImageError(UNREADABLE if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
 
 
 def _upright(frame: av.VideoFrame) -> Image:
