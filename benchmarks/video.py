@@ -120,7 +120,9 @@ def report(model: Recognizer, path: Path, drawn: bool = False) -> None:
     }
     tracks = {every: len({track for _, track in faces}) for every, faces in runs.items()}
     print(f"\n{path.name}: tracks by detect_every {tracks}")
-    print(*following(runs), *smoothing(runs[5], drawn), sep="\n")
+    print(*following(runs), sep="\n")
+    for every, faces in runs.items():
+        print(f"detect_every {every}", *smoothing(faces, drawn), sep="\n", flush=True)
 
 
 def predict(path: Path, table: Path, detect_every: int = 5) -> list[str | Path]:

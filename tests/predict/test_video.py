@@ -172,6 +172,31 @@ def test_cut_files_of_other_formats(name: str, tmp_path: Path) -> None:
     assert end.startswith("ends early: after ") if found else end == "not a video that can be decoded"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "count", "reason"),
+    [(b"VideoHandler", b"VideoHandl\xe9r", 30, ""), (b"avc1", b"none", 0, video.UNREADABLE)],
+    ids=["words that are no Unicode", "an unknown codec"],
+)
+def test_odd_headers(clip: Path, old: bytes, new: bytes, count: int, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.mp4").write_bytes(clip.read_bytes().replace(old, new))
+    found, end = read(tmp_path / "odd.mp4")
+    assert (len(found), end) == (count, reason)
+
+
+def test_whatever_is_damaged_a_reason_is_told(clip: Path, tmp_path: Path) -> None:
+    rng, ends = np.random.default_rng(0), set()
+    for _ in range(150):
+        data = bytearray(clip.read_bytes())
+        for place in rng.integers(0, len(data), rng.integers(1, 30)):
+            data[place] = rng.integers(256)
+        (tmp_path / "odd.mp4").write_bytes(data)
+        try:
+            ends.add(len(list(read_frames(tmp_path / "odd.mp4"))) and "")
+        except ImageError as error:
+            ends.add(str(error).partition(":")[0])
+    assert {"", "damaged", video.UNREADABLE} <= ends
+
+
 def only_sound(path: Path) -> None:
     with av.open(str(path), "w") as file:
         stream = file.add_stream("aac", rate=44100)
