@@ -1,18 +1,27 @@
 """What following faces costs, and what smoothing does: labels kept, flicker, delay; on a drawn clip and on others.
 
 python -m benchmarks.video clip.mp4 ...
+python -m benchmarks.video --speed [clip.mp4 ...] [--minutes 30]
 
-In the drawn clip three people change their expression every 1.5 seconds, under noise and compression.
+In the drawn clip three people change their expression every 1.5 seconds, under noise and compression. The second
+command times the whole of `fer-vit predict`, on a drawn minute of one face at 1280 x 720 and on other clips, and
+compares the memory that a minute of a small clip takes with that of many minutes.
 """
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Sequence
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import av
 import numpy as np
 
-from benchmarks.machine import machine
+from benchmarks.hostile import run
+from benchmarks.machine import in_turns, machine, spread
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import FaceResult
@@ -30,17 +39,36 @@ def mood(seconds: float) -> str:
     return MOODS[int(seconds / 1.5) % len(MOODS)]
 
 
-def draw(path: Path, frames: int = 450) -> None:
-    """Draws a clip of three people, 25 frames a second."""
-    times, rng = [number / 25 for number in range(frames)], np.random.default_rng(0)
-    people = [
-        Actor(seed, lambda t, left=left: (left + 3 * t, 180, 150), mood)  # type: ignore[misc]
-        for seed, left in ((7, 110), (21, 320), (33, 530))
+def draw(path: Path, frames: int = 450, people: int = 3, height: int = 360) -> Path:
+    """Draws a clip of people who walk slowly, 16:9, 25 frames a second."""
+    times, rng, size = [number / 25 for number in range(frames)], np.random.default_rng(0), height / 360
+    actors = [
+        Actor(seed, lambda t, left=left: (size * (left + 3 * t), size * 180, size * 150), mood)  # type: ignore[misc]
+        for seed, left in ((7, 110), (21, 320), (33, 530))[:people]
     ]
     noisy = (
-        (image + rng.integers(-12, 13, image.shape)).clip(0, 255).astype(np.uint8) for image, _ in scene(people, times)
+        (image + rng.integers(-12, 13, image.shape)).clip(0, 255).astype(np.uint8)
+        for image, _ in scene(actors, times, (height * 16 // 9, height))
     )
-    write_video(path, noisy, times, options={"crf": "28", "bf": "3"})
+    return write_video(path, noisy, times, rate=Fraction(25), options={"crf": "28", "bf": "3"})
+
+
+def repeat(path: Path, goal: Path, times: int) -> Path:
+    """Joins copies of a clip into one, without decoding them."""
+    with av.open(str(path)) as file, av.open(str(goal), "w") as joined:
+        source = file.streams.video[0]
+        copy, length = joined.add_stream_from_template(source), source.duration or 0
+        for number in range(times):
+            file.seek(0)
+            for packet in file.demux(source):
+                if packet.pts is not None and packet.dts is not None:
+                    packet.pts, packet.dts, packet.stream = (
+                        packet.pts + number * length,
+                        packet.dts + number * length,
+                        copy,
+                    )
+                    joined.mux(packet)
+    return goal
 
 
 def following(runs: dict[int, Faces]) -> list[str]:
@@ -92,21 +120,55 @@ def report(model: Recognizer, path: Path, drawn: bool = False) -> None:
     }
     tracks = {every: len({track for _, track in faces}) for every, faces in runs.items()}
     print(f"\n{path.name}: tracks by detect_every {tracks}")
-    print(*following(runs), *smoothing(runs[5], drawn), sep="\n")
+    print(*following(runs), sep="\n")
+    for every, faces in runs.items():
+        print(f"detect_every {every}", *smoothing(faces, drawn), sep="\n", flush=True)
+
+
+def predict(path: Path, table: Path, detect_every: int = 5) -> list[str | Path]:
+    """The command that predicts a clip."""
+    program = [sys.executable, "-c", "from fer_vit.cli import main; main()"]
+    return [*program, "predict", path, "--output", table, "--overwrite", "true", "--detect_every", str(detect_every)]
+
+
+def speed(folder: Path, clips: Sequence[Path], minutes: int) -> None:
+    """Prints frames a second of the whole command, with its start, and memory by length."""
+    minute = repeat(draw(folder / "720p.mp4", 250, 1, 720), folder / "a minute at 720p.mp4", 6)
+    for clip in (minute, *clips):
+        with av.open(str(clip)) as file:
+            frames = file.streams.video[0].frames
+        works = {
+            f"detect_every {every}": partial(
+                subprocess.run, predict(clip, folder / "t.parquet", every), check=True, capture_output=True
+            )
+            for every in EVERY[:2]
+        }
+        for name, times in in_turns(works, rounds=3, least=1e-3).items():
+            print(f"{clip.name}, {name}: {spread([frames / seconds for seconds in times], 1)} frames/s", flush=True)
+    small = draw(folder / "small.mp4", 250, 1, 180)
+    for length in (1, minutes):
+        clip = repeat(small, folder / f"{length}.mp4", 6 * length)
+        code, _, most, last = run(predict(clip, folder / "t.parquet"), 1e6)
+        if code:
+            sys.exit(last)
+        print(f"{length} min: {most / 1e6:,.0f} MB in all processes", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clips", nargs="*", type=Path)
-    clips: list[Path] = parser.parse_args(arguments).clips
+    parser.add_argument("--speed", action="store_true", help="measure frames a second, and memory by length")
+    parser.add_argument("--minutes", type=int, default=10, help="the longer one of the two lengths")
+    args = parser.parse_args(arguments)
     print(machine())
-    model = load(device="cpu")
     with TemporaryDirectory() as folder:
-        draw(Path(folder) / "drawn.mp4")
-        report(model, Path(folder) / "drawn.mp4", drawn=True)
-    for clip in clips:
-        report(model, clip)
+        if args.speed:
+            return speed(Path(folder), args.clips, args.minutes)
+        model = load(device="cpu")
+        report(model, draw(Path(folder) / "drawn.mp4"), drawn=True)
+        for clip in args.clips:
+            report(model, clip)
 
 
 if __name__ == "__main__":

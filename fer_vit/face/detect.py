@@ -1,7 +1,6 @@
 """Face detection: the faces of an image with five landmarks each, by YuNet or another `Detector`."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urljoin
@@ -134,34 +133,34 @@ def look_closer(detector: Detector, image: Image, faces: list[Face]) -> list[Fac
 
 
 def _closer(detector: Detector, image: Image, face: Face, faces: list[Face]) -> Face:
-    again = _look(detector, image, face, FILL, _grey)
-    best = max(again, key=lambda found: overlap(found, face), default=face)
-    owner = max(faces, key=lambda other: overlap(best, other))  # a neighbour, for example, must not appear twice
-    return face._replace(landmarks=best.landmarks) if owner is face and overlap(best, face) > SAME else face
+    again = _look(detector, image, face) or face
+    owner = max(faces, key=lambda other: overlap(again, other))  # a neighbour, for example, must not appear twice
+    return face._replace(landmarks=again.landmarks) if owner is face else face
 
 
 def follow(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
-    """Finds faces of a video again, each in a cut of the next frame around the place where it is expected.
+    """Finds faces of a video again, each by a closer look at the place in the next frame where it is expected.
 
-    A cut is twice as wide as the face and has 224 pixels, a small part of what the whole frame has. Those that are not
-    found, or found twice, are left out.
+    A box keeps its size and goes with the landmarks, so that all looks are framed alike. Faces that are not found, or
+    found twice, are left out.
     """
     found: list[Face] = []
     for face in faces:
-        best = max(_look(detector, image, face, 0.5), key=lambda other: overlap(other, face), default=None)
-        if best and overlap(best, face) > 0 and all(overlap(best, other) <= SAME for other in found):
-            found.append(best)
+        if again := _look(detector, image, face):
+            box = face.moved(1.0, (again.landmarks - face.landmarks).mean(0)).box
+            again = again._replace(box=box)
+            found += [again] if all(overlap(again, other) <= SAME for other in found) else []
     return found
 
 
-def _look(
-    detector: Detector, image: Image, face: Face, fill: float, change: Callable[[Image], Image] = np.asarray
-) -> list[Face]:
-    """Returns the faces in a square cut of 224 pixels, of whose side the face's box fills so much."""
-    scale = fill * MIN_SIDE / max(face.box[2:] - face.box[:2])
+def _look(detector: Detector, image: Image, face: Face) -> Face | None:
+    """Returns a face as it is found in a grey cut of 224 pixels, framed like FERPlus' crops, if it is."""
+    scale = FILL * MIN_SIDE / max(face.box[2:] - face.box[:2])
     shift = MIN_SIDE / 2 - scale * (face.box[:2] + face.box[2:]) / 2
-    cut = change(warp(image, np.column_stack([scale * np.eye(2), shift]), MIN_SIDE))
-    return [found.moved(1 / scale, -shift / scale) for found in detector(cut)]
+    cut = _grey(warp(image, np.column_stack([scale * np.eye(2), shift]), MIN_SIDE))
+    found = [other.moved(1 / scale, -shift / scale) for other in detector(cut)]
+    best = max(found, key=lambda other: overlap(other, face), default=None)
+    return best if best and overlap(best, face) > SAME else None
 
 
 def _best(faces: list[Face]) -> Face | None:

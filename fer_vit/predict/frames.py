@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 from torch.utils.data import IterableDataset
 
-from fer_vit.face.detect import Face, follow, look_closer
+from fer_vit.face.detect import Face, follow
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, PhotoOptions
@@ -73,4 +73,4 @@ class FaceFinder:
         expected, detector = self._tracker.expected(seconds), self.photos.detector
         assert detector is not None  # for crops only
         found = follow(detector, image, expected)
-        return look_closer(detector, image, found) if len(found) == len(expected) else None
+        return found if len(found) == len(expected) else None

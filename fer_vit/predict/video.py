@@ -124,14 +124,17 @@ def _opened(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoS
         raise ImageError("not a regular file")  # reading a pipe could block forever
     allowed = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     try:
-        with av.open(f"file:{os.path.abspath(path)}", options=allowed) as container:
+        # The words in a file, such as its title, need not be Unicode.
+        with av.open(f"file:{os.path.abspath(path)}", options=allowed, metadata_errors="replace") as container:
             streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
             if not streams:
                 raise ImageError("no video in the file")
+            if streams[0].codec_context is None:  # PyAV's annotations do not know of it
+                raise ImageError(UNREADABLE)
             streams[0].codec_context.options = {"max_pixels": str(MAX_PIXELS)}
             yield container, streams[0]
     except FFmpegError as error:
-        raise ImageError(UNREADABLE if isinstance(error, ValueError) else str(error.strerror)) from error
+        raise ImageError(UNREADABLE if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
 
 
 def _upright(frame: av.VideoFrame) -> Image:

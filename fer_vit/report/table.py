@@ -18,7 +18,7 @@ from fer_vit.report.draw import printable
 
 SUFFIXES = (".csv", ".parquet", ".jsonl")
 Cell = str | int | float | None
-ROW_GROUP = 10_000
+ROW_GROUP = 5_000
 """Rows of a Parquet file that are held in memory before they are written."""
 
 

@@ -1,16 +1,15 @@
 """Videos for tests: files of all kinds with known frames and times, and drawn people whose places are known."""
 
 import struct
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import av
 import cv2
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from fer_vit.face.detect import Face
 from fer_vit.geometry import TEMPLATE, Array, Image
@@ -122,8 +121,7 @@ def as_face(seen: Seen) -> Face:
     return Face(np.concatenate([middle - half, middle + half]), seen.landmarks, 0.9)
 
 
-@dataclass(frozen=True)
-class TrackScores:
+class TrackScores(NamedTuple):
     """How well tracks follow people: IDF1 (Ristani et al. 2016), MOTA and switches (Bernardin & Stiefelhagen 2008)."""
 
     idf1: float
@@ -133,28 +131,20 @@ class TrackScores:
 
 def track_scores(truth: Sequence[Sequence[Seen]], found: Sequence[Sequence[tuple[int, Array]]]) -> TrackScores:
     """Compares tracks, landmarks by frame, with the people who were there. Those hidden in part do not count."""
-    together: defaultdict[tuple[int, int], int] = defaultdict(int)
-    people = faces = misses = false = switches = 0
-    last: dict[int, int] = {}
+    import motmetrics  # only here: it takes a second to import
+
+    events = motmetrics.MOTAccumulator(auto_id=True)
     for seen, tracks in zip(truth, found, strict=True):
         far = np.array([[np.linalg.norm(p - s.landmarks, axis=1).mean() / s.width for _, p in tracks] for s in seen])
         far = far.reshape(len(seen), len(tracks))
-        pairs = [(a, b) for a, b in zip(*linear_sum_assignment(far), strict=True) if far[a, b] < 0.25]
-        hits = {seen[a].actor: tracks[b][0] for a, b in pairs if seen[a].visible}
-        hidden = sum(not seen[a].visible for a, _ in pairs)
-        people += sum(s.visible for s in seen)
-        faces += len(tracks) - hidden
-        misses += sum(s.visible for s in seen) - len(hits)
-        false += len(tracks) - len(pairs)
-        for actor, track in hits.items():
-            together[actor, track] += 1
-            switches += last.get(actor, track) != track
-            last[actor] = track
-    table = np.zeros([max(ids, default=0) + 1 for ids in zip(*together, strict=True)] or (1, 1))
-    for pair, count in together.items():
-        table[pair] = count
-    best = table[linear_sum_assignment(table, maximize=True)].sum()
-    return TrackScores(float(2 * best / max(people + faces, 1)), 1 - (misses + false + switches) / people, switches)
+        hidden = np.array([not s.visible for s in seen], bool)
+        near = far < 0.25
+        ignored = (near & (far == far.min(0, initial=np.inf)))[hidden].any(0)
+        people = [s.actor for s in seen if s.visible]
+        numbers = [number for (number, _), skip in zip(tracks, ignored, strict=True) if not skip]
+        events.update(people, numbers, np.where(near, far, np.nan)[~hidden][:, ~ignored])
+    scores = motmetrics.metrics.create().compute(events, metrics=["idf1", "mota", "num_switches"])
+    return TrackScores(*scores.iloc[0])
 
 
 class Blobs:

@@ -54,6 +54,10 @@ KINDS: dict[str, tuple[list[float], dict[str, object]]] = {
     "vp9.webm": (UNEVEN, {"codec": "libvpx-vp9", "tick": MILLI}),
     "vp8.webm": (EVEN, {"codec": "libvpx", "tick": MILLI}),
     "h264.mkv": (UNEVEN, {}),
+    "av1.mp4": (EVEN, {"codec": "libsvtav1"}),
+    "prores.mov": (EVEN, {"codec": "prores_ks", "pixels": "yuv422p10le"}),
+    "old.wmv": (EVEN, {"codec": "wmv2", "tick": MILLI}),
+    "old.flv": (EVEN, {"codec": "flv", "tick": MILLI}),
     "mpeg4.avi": (EVEN, {"codec": "mpeg4", "tick": 1 / NTSC}),
     "moves.gif": ([n / 10 for n in range(15)], {"codec": "gif", "tick": TENTH, "rate": 10, "pixels": "rgb8"}),
     "one.mp4": ([0.0], {}),
@@ -66,22 +70,36 @@ def test_formats(name: str, tmp_path: Path) -> None:
     times, kind = KINDS[name]
     found, end = read(write_numbered(tmp_path / name, times, **kind))
     assert [(shown, number) for shown, number, _ in found] == [(n, n) for n in range(len(times))]
-    assert np.allclose([seconds for *_, seconds in found], times, atol=6e-4)  # WebM counts milliseconds
+    assert np.allclose([seconds for *_, seconds in found], times, atol=6e-4)  # some count milliseconds
     assert end == ""
     assert is_video(tmp_path / name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "tick"), [("b.ts", TICK), ("parts.mp4", TICK), ("b.avi", 1 / NTSC), ("b.h264", 1 / NTSC)]
+    ("name", "kind"),
+    [
+        ("b.ts", {}),
+        ("b.m2ts", {}),
+        ("b.mpg", {"codec": "mpeg2video", "tick": 1 / NTSC}),
+        ("parts.mp4", {"container": {"movflags": "frag_keyframe"}}),
+        ("b.avi", {"tick": 1 / NTSC}),
+        ("b.h264", {"tick": 1 / NTSC}),
+    ],
 )
-def test_times_that_start_late_or_are_guessed(name: str, tick: Fraction, tmp_path: Path) -> None:
-    container = {"movflags": "frag_keyframe"} if name == "parts.mp4" else {}
-    found, end = read(write_numbered(tmp_path / name, EVEN, tick=tick, container=container))
+def test_times_that_start_late_or_are_guessed(name: str, kind: dict[str, object], tmp_path: Path) -> None:
+    found, end = read(write_numbered(tmp_path / name, EVEN, **kind))
     steps = np.diff([seconds for *_, seconds in found])
     assert [shown for shown, *_ in found] == [*range(30)]
     assert np.allclose(steps, 1 / float(NTSC), atol=2e-5)
     assert end == ""
+
+
+@pytest.mark.slow
+def test_pictures_that_change_their_size(tmp_path: Path) -> None:
+    parts = [write_video(tmp_path / f"{width}.ts", [numbered(1, width)] * 5, EVEN) for width in (160, 320)]
+    (tmp_path / "both.ts").write_bytes(b"".join(part.read_bytes() for part in parts))
+    assert [frame.image.shape[1] for frame in read_frames(tmp_path / "both.ts")] == [160] * 5 + [320] * 5
 
 
 @pytest.mark.slow
@@ -154,6 +172,34 @@ def test_cut_files_of_other_formats(name: str, tmp_path: Path) -> None:
     assert end.startswith("ends early: after ") if found else end == "not a video that can be decoded"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "count", "reason"),
+    [(b"VideoHandler", b"VideoHandl\xe9r", 30, ""), (b"avc1", b"none", 0, video.UNREADABLE)],
+    ids=["words that are no Unicode", "an unknown codec"],
+)
+def test_odd_headers(clip: Path, old: bytes, new: bytes, count: int, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.mp4").write_bytes(clip.read_bytes().replace(old, new))
+    found, end = read(tmp_path / "odd.mp4")
+    assert (len(found), end) == (count, reason)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "phone.mov")) for n in KINDS])
+def test_whatever_is_damaged_frames_come_or_a_reason(name: str, tmp_path: Path) -> None:
+    times, kind = KINDS[name]
+    data, path = write_numbered(tmp_path / name, times, **kind).read_bytes(), tmp_path / f"odd{Path(name).suffix}"
+    rng, found = np.random.default_rng(0), set()
+    for _ in range(100):
+        odd = bytearray(data[: rng.choice([len(data), rng.integers(len(data))])])
+        for place in rng.integers(0, len(data), rng.integers(30)):
+            odd[place : place + 1] = rng.bytes(1)
+        path.write_bytes(odd)
+        try:
+            found.add(f"{len(list(read_frames(path)))} frames")
+        except ImageError as error:
+            found.add(str(error))
+    assert len(found) > 2
+
+
 def only_sound(path: Path) -> None:
     with av.open(str(path), "w") as file:
         stream = file.add_stream("aac", rate=44100)
@@ -161,6 +207,13 @@ def only_sound(path: Path) -> None:
         frame.rate, frame.pts = 44100, 0
         file.mux(stream.encode(frame))
         file.mux(stream.encode())
+
+
+def without_frames(path: Path) -> None:
+    with av.open(str(path), "w", format="matroska") as file:
+        stream = file.add_stream("libx264", 25)
+        stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p"
+        file.start_encoding()
 
 
 def playlist(path: Path) -> None:
@@ -184,10 +237,23 @@ def concatenation(path: Path) -> None:
         (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: os.mkfifo(path), "not a regular file"),
         (only_sound, "no video in the file"),
+        (without_frames, video.UNREADABLE),
         (playlist, video.UNREADABLE),
         (concatenation, video.UNREADABLE),
     ],
-    ids=["empty", "text", "noise", "picture", "gone", "folder", "pipe", "sound", "playlist", "concatenation"],
+    ids=[
+        "empty",
+        "text",
+        "noise",
+        "picture",
+        "gone",
+        "folder",
+        "pipe",
+        "sound",
+        "no frames",
+        "playlist",
+        "concatenation",
+    ],
 )
 def test_what_is_no_video_says_why(make: Callable[[Path], object], reason: str, tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
@@ -207,7 +273,7 @@ def test_without_pyav_one_line_says_what_to_install(clip: Path, monkeypatch: pyt
     for name in ("frames", "video"):
         monkeypatch.delitem(sys.modules, f"fer_vit.predict.{name}", raising=False)
     with pytest.raises(FerVitError, match=r'^Videos need one more package: pip install "fer-vit\[video\]"\.$'):
-        load(device="cpu").predict(clip)
+        load(device="cpu").predict(clip, face="crop", detector="none")
     assert load(device="cpu").predict(numbered(0), face="crop", detector="none")
 
 
