@@ -15,7 +15,8 @@ LAYERS = [
     {"predict"},
     {"sources"},
     {"visualize", "evaluate"},
-    {"commands", "train"},
+    {"train"},
+    {"commands"},
     {"cli", "__init__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
