@@ -38,6 +38,7 @@ CONTENTS = """
 :hidden:
 
 docs/install
+docs/own_photos
 docs/predict
 docs/video
 docs/app

@@ -30,6 +30,7 @@ LIGHTNING_VERBS = {
 }
 PLAIN_VERBS = {
     "prepare": "make a manifest (one Parquet table, or shards of it) from a data set as its owners distribute it",
+    "finetune": "make a model that knows your classes out of your photos, and say how good it is",
     "distill": "mix the predictions of trained models into the labels that a smaller model learns from",
     "predict": "find and classify every face in photos, and write one table",
     "visualize": "explain each prediction with pictures and one HTML page",
@@ -44,7 +45,7 @@ EXAMPLES = """\
   fer-vit prepare drawn faces faces.parquet
   fer-vit fit --config drawn --data.manifest faces.parquet
   fer-vit fit --config drawn --data.manifest s3://bucket/shards
-  fer-vit fit --config finetune --model.init ferplus-small --data.manifest mine.parquet
+  fer-vit finetune photos
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
   fer-vit predict photos
   fer-vit visualize photos --checkpoint best.ckpt --output report

@@ -8,6 +8,7 @@ from typing import Any
 NEXT = {
     "prepare": "fer-vit fit --config ferplus_small --data.manifest {out}",
     "prepare drawn": "fer-vit fit --config drawn --data.manifest {out}",
+    "finetune": "fer-vit predict new_photos --checkpoint {output}/model",
     "distill": "fer-vit fit --config ferplus_small --data.manifest {output}",
     "fit": "fer-vit validate --ckpt_path {checkpoint} --data.manifest {manifest}",
     "validate": "fer-vit visualize photos --checkpoint {checkpoint}",

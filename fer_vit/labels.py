@@ -1,8 +1,12 @@
 """The names of expressions."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
 
 from fer_vit.errors import FerVitError, short
+from fer_vit.geometry import Array
 
 EXPRESSIONS = ("neutral", "happiness", "surprise", "sadness", "anger", "disgust", "fear", "contempt")
 """The eight expressions in FERPlus' order."""
@@ -27,6 +31,34 @@ def canonical(name: str) -> str:
     """
     name = name.strip().lower()
     return SYNONYMS.get(name, name)
+
+
+Merge: TypeAlias = dict[str, str | None]
+"""New labels by old ones; None leaves the faces of an old one out."""
+
+
+def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Array]:
+    """Returns the labels after a merge, in its order, and which of them each of C names becomes.
+
+    Args:
+        names: The old labels. Those that are new ones already stay.
+        merge: The new ones; old labels that are not among the names do not matter.
+
+    Returns:
+        The N new labels, and (C, N): a row has one 1, or none if its label is left out.
+
+    Raises:
+        FerVitError: The merge says nothing of some names, or its labels are not valid.
+    """
+    goals = [merge.get(name, name) for name in names]
+    new = tuple(dict.fromkeys(goal for goal in merge.values() if goal is not None and goal in goals))
+    if missing := [goal for goal in goals if goal is not None and goal not in new]:
+        raise FerVitError(
+            f"The merge says nothing of {short(', '.join(missing))}. Give each a new label, or null to leave its faces "
+            "out."
+        )
+    check_labels(new, "merge")
+    return new, np.array([[goal == label for label in new] for goal in goals], float)
 
 
 def check_labels(names: Sequence[object], path: object) -> None:

@@ -44,7 +44,7 @@ def test_a_verb_is_imported_without_the_garbage_collector(tmp_path: Path, monkey
     assert gc.get_freeze_count() == 0
 
 
-@pytest.mark.parametrize("verb", ["prepare", "predict", "visualize", "evaluate"])
+@pytest.mark.parametrize("verb", ["prepare", "finetune", "predict", "visualize", "evaluate"])
 def test_verbs_help_shows_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([verb, "--help"])

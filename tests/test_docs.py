@@ -13,6 +13,8 @@ from playwright.sync_api import sync_playwright
 from skimage import data, io
 
 from fer_vit import cli
+from fer_vit.face.image import encode_png
+from fer_vit.sources.drawing import draw_face
 from fer_vit.store.configs import shipped_configs
 from fer_vit.version import __version__
 from tests.helpers.commands import main, parse_fit
@@ -81,11 +83,30 @@ def test_commands_of_the_documentation_run(
         Path(f"data/{name}.parquet").symlink_to(drawn / "faces.parquet")
     Path("truth.csv").write_text("path,label\nphotos/astronaut.png,happiness\n")
     Path("people.csv").write_text("path,age,gender\nphotos/astronaut.png,45,woman\n")
-    lines = dict.fromkeys(tuple(words) for page in PAGES for words in commands(page) if words[0] in RUN)
+    pages = [page for page in PAGES if page.name != "own_photos.md"]
+    lines = dict.fromkeys(tuple(words) for page in pages for words in commands(page) if words[0] in RUN)
     for words in (words for words in lines if not any(word.startswith("/") for word in words)):
         if words[:2] == ("evaluate", "faces.csv"):
             main(["predict", "photos", "--overwrite"])
         main([*words, "--overwrite", *(["--max_faces", "2"] if words[0] == "faithfulness" else [])])
+
+
+@pytest.mark.slow
+def test_commands_for_own_photos_run(yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, as they stand there."""
+    for number in range(10):
+        for name, drawn in {"calm": "neutral", "happy": "happiness"}.items():
+            image = encode_png(draw_face(drawn, number + 10 * (name == "calm"), 96)[0])
+            for folder in ("photos", "more_photos/test"):
+                (tmp_path / folder / name).mkdir(parents=True, exist_ok=True)
+                (tmp_path / folder / name / f"{number}.png").write_bytes(image)
+            (tmp_path / "new_photos").mkdir(exist_ok=True)
+            (tmp_path / "new_photos" / f"{name}-{number}.png").write_bytes(image)
+    monkeypatch.chdir(tmp_path)
+    for words in commands(DOCS / "own_photos.md"):
+        main(words)
+    made = ("mine/model", "mine/evaluation/index.html", "mine/faces.parquet", "mine/training", "second/model")
+    assert all((tmp_path / name).exists() for name in (*made, "faces.csv", "report/index.html", "more/index.html"))
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ LAYERS = [
     {"predict"},
     {"sources"},
     {"visualize", "evaluate"},
-    {"app"},
-    {"commands", "train"},
+    {"app", "train"},
+    {"commands"},
     {"cli", "__init__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

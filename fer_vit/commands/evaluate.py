@@ -12,10 +12,12 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces, aligned, predict_manifest, read_predictions, with_columns, with_labels
 from fer_vit.evaluate.groups import overview
 from fer_vit.evaluate.hard import hard_faces, hard_results
+from fer_vit.evaluate.labelled import Merged
 from fer_vit.evaluate.scores import compared, mcnemar, scored
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import atomic_write, check_output
 from fer_vit.geometry import Array
+from fer_vit.labels import Merge
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import is_table
 from fer_vit.store.hub import DEFAULT
@@ -27,6 +29,7 @@ def evaluate(
     checkpoint: str | None = None,
     labels: Path | None = None,
     split: Split = "val",
+    merge: Merge | None = None,
     columns: Path | None = None,
     by: Sequence[str] = (),
     against: str | None = None,
@@ -48,6 +51,8 @@ def evaluate(
 
         fer-vit evaluate faces.csv --labels truth.csv --columns people.csv --by age
 
+        fer-vit evaluate faces.parquet --merge "{calm: good, happiness: good, anger: bad, surprise: null}"
+
     Args:
         data: A manifest, whose faces the model predicts, or a table of `fer-vit predict`.
         checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit
@@ -55,6 +60,8 @@ def evaluate(
         labels: For a table: a manifest, or a table with columns path and label. Of a photo with several faces the
             surest is taken.
         split: The split of a manifest.
+        merge: For a manifest: new labels by old ones. Votes and probabilities of merged labels add up; null leaves the
+            faces of one out. The model may have the old labels or, trained with `fit --data.merge`, the new ones.
         columns: A table with a column path, and others to group by.
         by: Columns; each makes groups, which are compared. Groups of fewer than 30 are only counted.
         against: Another model, or a table of its predictions for the same images.
@@ -64,14 +71,15 @@ def evaluate(
     """
     for path in [output / name for name in FILES] if output.exists() else [output]:
         check_output(path, overwrite)
-    faces, model, rows = read(data, checkpoint, labels, split)
+    faces, model, rows = read(data, checkpoint, labels, split, merge)
     faces = with_columns(faces, columns) if columns else faces
     check_options(faces, by, against is not None or hard, model is None and hard)
     facts = {"data": str(data)} | ({"model": checkpoint or DEFAULT, "split": split} if rows else {})
+    facts |= {"merge": ", ".join(f"{old}: {new or 'left out'}" for old, new in merge.items())} if merge else {}
     results = overview(faces, by)
     theirs = np.full_like(faces.probabilities, np.nan)
     if against is not None:
-        theirs = aligned(faces, read_other(against, rows, split), against)
+        theirs = aligned(faces, read_other(against, rows, split, merge), against)
         facts["against"] = against
         results["comparison"] = comparison(faces, theirs)
     if hard and model and rows and faces.shares is not None:
@@ -83,12 +91,14 @@ def evaluate(
 
 
 def read(
-    data: Path, checkpoint: str | None, labels: Path | None, split: Split
+    data: Path, checkpoint: str | None, labels: Path | None, split: Split, merge: Merge | None = None
 ) -> tuple[Faces, Recognizer | None, Manifest | None]:
     """Reads a table of predictions, or predicts a manifest; the latter comes with its model and its rows."""
     if is_table(data):
         if checkpoint is not None:
             raise FerVitError("`--checkpoint` is for manifests. Leave it out, or predict with it first.")
+        if merge:
+            raise FerVitError("`--merge` is for manifests. Leave it out, or name a manifest and a model.")
         faces = read_predictions(data)
         return (with_labels(faces, labels, split) if labels else faces), None, None
     if labels is not None:
@@ -97,6 +107,8 @@ def read(
         )
     rows = Manifest.read(data, [split]).split(split)
     model = load(checkpoint)
+    if merge:
+        rows, model = rows.merge_labels(merge), Merged(model, merge)
     return predict_manifest(model, rows, split), model, rows
 
 
@@ -113,13 +125,13 @@ def check_options(faces: Faces, by: Sequence[str], truth: bool, images: bool) ->
         raise FerVitError("`--hard` needs images, and there is only a table. Name a manifest.")
 
 
-def read_other(against: str, rows: Manifest | None, split: Split) -> Faces:
+def read_other(against: str, rows: Manifest | None, split: Split, merge: Merge | None = None) -> Faces:
     """Reads another table of predictions, or predicts the same rows with another model."""
     if is_table(Path(against)):
         return read_predictions(Path(against))
     if rows is None:
         raise FerVitError(f"{against} is no table, and a model needs images. Name a manifest, or another table.")
-    return predict_manifest(load(against), rows, split)
+    return predict_manifest(Merged(load(against), merge) if merge else load(against), rows, split)
 
 
 def comparison(faces: Faces, theirs: Array) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.files import atomic_write, check_output
+from fer_vit.labels import Merge
 from fer_vit.predict.graphs import quantize_onnx, write_onnx, write_program
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.folder import average_networks, save_network
@@ -26,6 +27,7 @@ def export(
     calibrate: Path | None = None,
     half: bool = False,
     quantize: Path | None = None,
+    merge: Merge | None = None,
     overwrite: bool = False,
 ) -> None:
     """Writes a trained model for other programs; OUTPUT's name decides the format.
@@ -55,20 +57,21 @@ def export(
         half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
             size, and faster on CPUs (docs/benchmarks.md says how much, and what it costs).
+        merge: For the manifests of a model that was trained with `fit --data.merge`: new labels by old ones.
         overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card is kept.
     """
     kind = check_kind(output, half, quantize is not None, overwrite)
     names = checkpoint or [DEFAULT]
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
-        logits, target = evaluate_logits(model, calibrate)
+        logits, target = evaluate_logits(model, calibrate, merge=merge)
         model.net.temperature = fit_temperature(logits, target.argmax(-1))
         print(f"Temperature: {model.net.temperature:.3f}")
     with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
         if kind == ".onnx":
             write_onnx(model, new)
             if quantize is not None:
-                faces, _ = labelled_batches(model, quantize, "train", max_faces=CALIBRATION)
+                faces, _ = labelled_batches(model, quantize, "train", max_faces=CALIBRATION, merge=merge)
                 quantize_onnx(new, faces)
         elif kind == ".pt2":
             write_program(model, new)

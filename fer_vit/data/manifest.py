@@ -1,5 +1,6 @@
 """Reading a manifest: a table of labelled faces (see `data.schema`) that is checked when it is opened."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import read_bytes
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array
+from fer_vit.labels import Merge, merge_names
 
 
 class Manifest:
@@ -126,9 +128,29 @@ class Manifest:
             column[row] = values
         return self._with_column("votes", column)
 
-    def with_labels(self, labels: list[str]) -> "Manifest":
+    def with_labels(self, labels: list[str] | list[str | None]) -> "Manifest":
         """Returns the manifest with other labels (M,)."""
         return self._with_column("label", labels)
+
+    def merge_labels(self, merge: Merge) -> "Manifest":
+        """Returns the manifest with merged labels, whose votes add up; without the faces whose label is left out.
+
+        A face all of whose votes are for labels that are left out keeps its label alone.
+
+        Raises:
+            FerVitError: The merge says nothing of a label.
+        """
+        names, matrix = merge_names(self.names, merge)
+        new = [None if label is None else merge.get(label, label) for label in self.column("label")]
+        kept = np.array([label is not None for label in new]) | self.table["label"].is_null().to_numpy()
+        votes: list[Any] = [None] * len(self)
+        added = read_votes(self.table, self.names) @ matrix
+        for row, values in zip(np.flatnonzero(self.table["votes"].is_valid()), added.tolist(), strict=True):
+            votes[row] = values if any(values) else None
+        rows = self.with_labels(new)._with_column("votes", votes)
+        meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | {"labels": names}
+        table = rows.table.replace_schema_metadata({"fer_vit": json.dumps(meta)})
+        return Manifest(self.path, table, names).select(kept)
 
     def _with_column(self, name: str, values: list[Any]) -> "Manifest":
         field, index = SCHEMA.field(name), self.table.schema.get_field_index(name)

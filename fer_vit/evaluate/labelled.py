@@ -19,19 +19,24 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face, mirror
 from fer_vit.geometry import Array, Image
+from fer_vit.labels import Merge, merge_names
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 
 
 @torch.inference_mode()
 def evaluate_logits(
-    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False
+    model: Recognizer,
+    manifest: str | Path,
+    split: Split = "val",
+    mirrored: bool = False,
+    merge: Merge | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Computes the logits of the labelled faces of a manifest; arguments and errors as for `labelled_batches`.
 
     Returns:
         Logits (N, C) before the temperature, and the share of every class (N, C).
     """
-    batches, targets = labelled_batches(model, manifest, split, mirrored)
+    batches, targets = labelled_batches(model, manifest, split, mirrored, merge=merge)
     logits = [model.net(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches]
     return torch.cat(logits), targets
 
@@ -42,6 +47,7 @@ def labelled_batches(
     split: Split = "val",
     mirrored: bool = False,
     max_faces: int | None = None,
+    merge: Merge | None = None,
 ) -> tuple[Iterator[Batch], Tensor]:
     """Reads the labelled faces of a manifest under a progress bar.
 
@@ -51,6 +57,7 @@ def labelled_batches(
         split: The rows to read.
         mirrored: Whether every face is mirrored.
         max_faces: Take at most this many, evenly spaced. None: all.
+        merge: New labels by old ones, for a model that knows the new ones.
 
     Returns:
         Batches ready for the model, and the share of every class (N, C).
@@ -59,6 +66,7 @@ def labelled_batches(
         FerVitError: The manifest does not exist or has other labels, or a row has none.
     """
     rows = Manifest.read(manifest, [split]).split(split)
+    rows = rows.merge_labels(merge) if merge else rows
     check_same_labels(model, rows)
     targets = rows.targets()
     if targets is None or not len(rows):
@@ -66,6 +74,25 @@ def labelled_batches(
     number = min(max_faces or len(rows), len(rows))
     chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
     return face_batches(model, rows, chosen, mirrored), torch.from_numpy(targets[chosen]).float()
+
+
+class Merged(Recognizer):
+    """A model with merged labels: their probabilities add up, and what is left out goes to the others in proportion.
+
+    Raises:
+        FerVitError: The merge says nothing of one of the model's labels.
+    """
+
+    def __init__(self, model: Recognizer, merge: Merge) -> None:
+        super().__init__(model.net)
+        names, matrix = merge_names(model.labels, merge)
+        self.labels = list(names)
+        self.matrix = torch.from_numpy(matrix).float().to(model.device)  # (C, N)
+
+    def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
+        """Returns probabilities (B, N)."""
+        shares = super().forward(image, boxes, valid) @ self.matrix
+        return shares / shares.sum(-1, keepdim=True)
 
 
 def check_same_labels(model: Recognizer, rows: Manifest) -> None:

@@ -56,6 +56,23 @@ def place_regions(landmarks: Array, spec: CropSpec) -> tuple[NDArray[np.float32]
     return boxes, valid
 
 
+CUT = 384
+"""Longer side in pixels of what `cut_out` leaves of a photo."""
+
+
+def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
+    """Cuts a face out of a photo (H, W, 3), given its box (4,), with half the box around it.
+
+    Returns:
+        A square of at most CUT pixels, and the matrix (2, 3) from the photo to it.
+    """
+    side = 2 * max(box[2:] - box[:2])
+    scale = min(1.0, CUT / side)
+    size = round(scale * side)
+    matrix = np.column_stack([scale * np.eye(2), size / 2 - scale * (box[:2] + box[2:]) / 2])
+    return warp(image, matrix, size), matrix
+
+
 BORDER = cv2.BORDER_REPLICATE
 """Outside an image its border is repeated: an artificial edge would look like a contour of the face."""
 INTERPOLATION, REDUCTION = cv2.INTER_CUBIC, cv2.INTER_AREA

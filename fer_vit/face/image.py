@@ -130,6 +130,11 @@ def to_rgb(array: NDArray[np.generic]) -> Image:
     return np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)), np.uint8)
 
 
+def encode_jpeg(image: Image) -> bytes:
+    """Encodes an image (H, W, 3) RGB as JPEG bytes of high quality."""
+    return bytes(cv2.imencode(".jpg", image[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, 95))[1])
+
+
 def encode_png(image: Image) -> bytes:
     """Encodes an image (H, W, 3) RGB or (H, W) grey as PNG bytes."""
     return bytes(cv2.imencode(".png", image if image.ndim == 2 else image[..., ::-1])[1])

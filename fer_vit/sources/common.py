@@ -8,31 +8,40 @@ from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
-from fer_vit.data.schema import Reading, Split
+from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, short
+
+PERSON = "person"
+"""The column that says who is shown, where a data set knows it."""
 
 
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
-    """Moves a tenth of every class of the training images into each of `splits`.
+    """Moves a tenth of every class of the training images into each of `splits`; of known persons, a tenth of these.
 
-    The choice depends on the images' names alone (by their CRC-32), so it is the same on every machine. A small class
-    gives one image as long as train keeps one. Rows keep their order; a note reports the change.
+    The choice depends on the images' (or persons') names alone (by their CRC-32), so it is the same on every machine. A
+    small class gives one image as long as train keeps one. Rows keep their order; a note reports the change.
     """
-    classes = defaultdict(list)
+    classes: dict[str | None, set[str]] = defaultdict(set)
     for row in reading.rows:
         if row.split == "train":
-            classes[row.label].append(row.name)
+            classes[None if PERSON in row.extra else row.label].add(_unit(row))
     moved: dict[str, Split] = {}
-    for names in classes.values():
-        names.sort(key=lambda name: (crc32(os.fsencode(name)), name))
+    for units in classes.values():
+        names = sorted(units, key=lambda name: (crc32(os.fsencode(name)), name))
         tenth = min(max(1, round(len(names) / 10)), (len(names) - 1) // len(splits))
         for i, split in enumerate(splits):
             moved |= dict.fromkeys(names[i * tenth : (i + 1) * tenth], split)
     if not classes:
         return reading
-    rows = [replace(row, split=moved[row.name]) if row.name in moved else row for row in reading.rows]
-    held_out = f"A fixed tenth of every class of train is held out as {', another as '.join(splits)}"
+    rows = [replace(row, split=moved.get(_unit(row), "train")) if row.split == "train" else row for row in reading.rows]
+    what = "the persons" if PERSON in reading.extra else "every class"
+    held_out = f"A fixed tenth of {what} of train is held out as {', another as '.join(splits)}"
     return replace(reading, rows=rows, notes=[*reading.notes, f"{held_out}: choose the model by val, read test once."])
+
+
+def _unit(row: Row) -> str:
+    """Returns what is held out as a whole: the person, where it is known, else the image."""
+    return row.extra.get(PERSON, row.name)
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -4,16 +4,18 @@ With splits or without:
 
     train/happy/*.jpg, val/happy/*.jpg, test/happy/*.jpg   `valid`, `training` and the like as well
     happy/*.jpg                                            without splits
+    happy/anna/*.jpg                                       a folder for each person, with splits or without
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import IMAGE_SUFFIXES
-from fer_vit.files import files_below
+from fer_vit.files import as_text, files_below
 from fer_vit.labels import EXPRESSIONS, canonical
-from fer_vit.sources.common import hold_out, not_found
+from fer_vit.sources.common import PERSON, hold_out, not_found
 
 SPLIT_FOLDERS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -21,12 +23,16 @@ SPLIT_FOLDERS: dict[str, Split] = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 
+FEWEST_PERSONS = 3
+"""One for each split; fewer folders may mean something else."""
+
 
 def read(root: Path) -> Reading:
     """Reads images from class folders, sorted by path; labels are in FERPlus' order, then others alphabetically.
 
-    Hidden files are skipped; images below a class folder are found at any depth. Where there is no val, a fixed
-    tenth of train is held out for it; where there are no splits at all, another tenth becomes test.
+    Hidden files are skipped; images below a class folder are found at any depth, and a folder directly in it names a
+    person. Where there is no val, a fixed tenth of train is held out for it, of persons where they are known; where
+    there are no splits at all, another tenth becomes test.
 
     Raises:
         FerVitError: There is no image in any class folder, or only one class and no splits.
@@ -57,6 +63,10 @@ def _read_splits(root: Path, splits: dict[Path, Split]) -> Reading:
     reading.rows.sort(key=lambda row: row.name)
     labels = {str(row.label) for row in reading.rows}
     known = tuple(name for name in EXPRESSIONS if name in labels)
+    if len({*(row.extra.get(PERSON) for row in reading.rows)} - {None}) < FEWEST_PERSONS:
+        reading.rows = [replace(row, extra={}) for row in reading.rows]
+    else:
+        reading.extra = (PERSON,)
     reading.names = known + tuple(sorted(labels - set(known)))
     return reading
 
@@ -74,6 +84,8 @@ def _read_split(root: Path, split_folder: Path, split: Split, reading: Reading) 
         label = canonical(class_folder.name)
         for path in files_below(class_folder):
             if path.suffix.lower() in IMAGE_SUFFIXES:
-                reading.rows.append(Row(path, path.relative_to(root).as_posix(), split, label))
+                name, person = path.relative_to(root).as_posix(), path.relative_to(class_folder).parts[:-1]
+                extra = {PERSON: as_text(person[0])} if person else {}
+                reading.rows.append(Row(path, name, split, label, extra=extra))
             else:
                 reading.dropped["not an image by its suffix"] += 1

@@ -20,6 +20,7 @@ from fer_vit.data.stream import ShardDataset, ShardSampler
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
+from fer_vit.labels import Merge
 from fer_vit.processes import cores, one_thread, run_seed, start_worker
 
 
@@ -36,6 +37,8 @@ class FaceDataModule(L.LightningDataModule):
         balanced: Draw every class equally often in training.
         fold: Leave a fold of the training faces out, for example 0/3, the first of three: the model can then judge
             them in `fer-vit distill`. A checkpoint records it.
+        merge: New labels by old ones, say {happiness: positive, sadness: negative}; null leaves the faces of one out.
+            Votes add up. Every label of the manifest must be named.
         spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
         unlabelled: Allow rows without a label (the command line does so for `task: pretraining`).
     """
@@ -48,6 +51,7 @@ class FaceDataModule(L.LightningDataModule):
         augment: AugmentConfig = AugmentConfig(),  # noqa: B008 - frozen
         balanced: bool = False,
         fold: str | None = None,
+        merge: Merge | None = None,
         spec: CropSpec | None = None,
         unlabelled: bool = False,
     ) -> None:
@@ -69,9 +73,13 @@ class FaceDataModule(L.LightningDataModule):
             )
         if self.streamed and fold:
             raise FerVitError("Shards are streamed and have no folds: leave out data.fold, or use one file.")
+        if self.streamed and merge:
+            raise FerVitError("Shards are streamed and keep their labels: leave out data.merge, or use one file.")
         self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
         if fold:
             self.manifest = self.manifest.select(~in_fold(self.manifest, fold))
+        if merge:
+            self.manifest = self.manifest.merge_labels(merge)
         self.labels = list(self.manifest.names)
         self.position: dict[str, Any] = {}
 

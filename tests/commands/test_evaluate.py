@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit import intervals
@@ -13,13 +14,15 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.evaluate import writer
+from fer_vit.evaluate.labelled import evaluate_logits
 from fer_vit.face.image import encode_png
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.predict.recognizer import load
 from fer_vit.report.table import read_table
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import save_network
-from tests.helpers.commands import fails, main
+from tests.helpers.commands import TINY, fails, main
 
 
 @pytest.fixture(autouse=True)
@@ -193,3 +196,42 @@ def test_results_are_replaced_when_asked_and_nothing_else(tables: Path, tmp_path
     evaluated(tmp_path, tables / "p.csv", "--labels", tables / "truth.csv", "--overwrite")
     assert "confusion" in json.loads((tmp_path / "results.json").read_text())
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", *writer.FILES}
+
+
+MERGE = dict.fromkeys(("happiness", "surprise"), "good") | dict.fromkeys(("neutral", "contempt"), "so-so")
+MERGE |= dict.fromkeys(("sadness", "anger", "disgust", "fear"))
+
+
+def test_merged_labels(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [drawn / "faces.parquet", "--checkpoint", checkpoint]
+    found = evaluated(tmp_path / "e", *words, "--merge", json.dumps(MERGE), "--against", checkpoint)
+    assert found["labels"] == ["good", "so-so"]
+    logits, shares = evaluate_logits(load(checkpoint, "cpu"), drawn / "faces.parquet")
+    good, so_so = (logits.softmax(1)[:, which].sum(1) for which in ([1, 2], [0, 7]))
+    truth = shares.argmax(1)
+    kept = (truth < 3) | (truth == 7)
+    right = (good > so_so) == ((truth == 1) | (truth == 2))
+    assert found["faces"] == kept.sum()
+    assert found["all"]["accuracy"]["mean"] == pytest.approx(right[kept].float().mean().item())
+    expected = -torch.where((truth == 1) | (truth == 2), good, so_so).div(good + so_so).log()[kept].mean()
+    assert found["all"]["cross-entropy"]["mean"] == pytest.approx(expected.item(), rel=1e-4)
+    assert found["comparison"]["difference"]["accuracy"]["mean"] == 0
+    del MERGE["fear"]
+    assert "The merge says nothing of fear." in fails(
+        capsys, "evaluate", *words, "--merge", json.dumps(MERGE), "--output", tmp_path / "f"
+    )
+
+
+def test_a_model_of_merged_labels(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    merge = json.dumps(MERGE | {"fear": None})
+    words = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    main(["fit", *TINY, *words, f"--data.merge={merge}"])
+    (best,) = tmp_path.rglob("best.ckpt")
+    found = evaluated(tmp_path / "e", drawn / "faces.parquet", "--checkpoint", best, "--merge", merge)
+    assert found["labels"] == ["good", "so-so"]
+    model = tmp_path / "model"
+    calibrate = ["--calibrate", drawn / "faces.parquet", "--merge", merge]
+    main([str(word) for word in ("export", model, "--checkpoint", best, *calibrate)])
+    assert load(model).labels == ["good", "so-so"]
+    line = fails(capsys, "evaluate", drawn / "faces.parquet", "--checkpoint", best, "--output", tmp_path / "f")
+    assert "has the label `neutral`, but the model knows good, so-so" in line

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from fer_vit.face import crop as module
-from fer_vit.face.crop import CropSpec, crop_face, mirror, place_regions, warp
+from fer_vit.face.crop import CUT, CropSpec, crop_face, cut_out, mirror, place_regions, warp
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE, Array, Image, apply, crop_matrix, fit_matrix, invert, similarity
+from fer_vit.sources.drawing import draw_face
 
 FACE = np.array([[60.0, 80.0], [120.0, 70.0], [95.0, 110.0], [75.0, 140.0], [125.0, 130.0]])
 
@@ -187,3 +188,18 @@ def test_mirroring_swaps_what_is_left_and_right() -> None:
     again, back = mirror(flipped, moved)
     assert (again == image).all()
     assert (back == points).all()
+
+
+@pytest.mark.parametrize("side", [120, 900])
+def test_what_is_cut_out_of_a_photo_gives_the_same_crop(side: int) -> None:
+    face, points = draw_face("happiness", 3, side, colour=True)
+    photo = np.full((1400, 1500, 3), 128, np.uint8)
+    photo[300 : 300 + side, 400 : 400 + side] = face
+    points += (400, 300)
+    cut, to_cut = cut_out(photo, np.array([400.0, 300.0, 400.0 + side, 300.0 + side]))
+    assert cut.shape == (min(2 * side, CUT),) * 2 + (3,)
+    spec = CropSpec(48)
+    crop, expected, _ = crop_face(photo, points, spec, framed=True)
+    other, found, _ = crop_face(cut, apply(to_cut, points), spec, framed=True)
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert np.abs(crop.astype(float) - other).mean() < 2

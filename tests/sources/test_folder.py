@@ -74,6 +74,26 @@ def test_without_splits(tmp_path: Path) -> None:
     assert "held out as val, another as test" in found.notes[1]
 
 
+def test_persons_are_held_out_as_a_whole(tmp_path: Path) -> None:
+    people = [f"person {number}" for number in range(20)]
+    draw(tmp_path, *(f"{name}/{person}/{i}.jpg" for name in ("happy", "sad") for person in people for i in range(3)))
+    draw(tmp_path, *(f"happy/{i}.jpg" for i in range(10)))
+    found = folder.read(tmp_path)
+    assert found.extra == ("person",)
+    splits = {person: {row.split for row in found.rows if row.extra.get("person") == person} for person in people}
+    assert Counter(split for one in splits.values() for split in one) == {"train": 16, "val": 2, "test": 2}
+    assert Counter(row.split for row in found.rows if not row.extra) == {"train": 8, "val": 1, "test": 1}
+    assert "A fixed tenth of the persons of train is held out" in found.notes[1]
+    # What is split already stays so, and two folders are no persons.
+    draw(tmp_path / "b", "train/happy/anna/1.jpg", "test/happy/anna/2.jpg", "train/happy/ben/1.jpg")
+    again = folder.read(tmp_path / "b")
+    assert (again.extra, [row.extra for row in again.rows]) == ((), [{}] * 3)
+    draw(tmp_path / "b", *(f"train/happy/{name}/3.jpg" for name in "cdefg"))
+    again = folder.read(tmp_path / "b")
+    assert again.extra == ("person",)
+    assert [row.split for row in again.rows if row.name.startswith("test")] == ["test"]
+
+
 def test_nothing_found(tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"Expected images in class folders.* but got an empty folder"):
         folder.read(tmp_path)

@@ -1,0 +1,92 @@
+"""The verb `finetune`: from a folder of photos to a model of one's own, and how good it is."""
+
+from collections import Counter
+from pathlib import Path
+
+from fer_vit.commands.evaluate import evaluate
+from fer_vit.commands.export import export
+from fer_vit.commands.prepare import prepare
+from fer_vit.data.manifest import Manifest
+from fer_vit.errors import FerVitError
+from fer_vit.files import check_output
+from fer_vit.store.hub import DEFAULT
+from fer_vit.train.cli import train
+
+FEWEST = 8
+"""Photos of each class to learn from, at least: what is left of ten when one is held out to choose, one to judge."""
+CALIBRATES = 100
+"""Photos of the val split from which a temperature is fitted: one fitted to a handful that are all right, or all but
+one, says 100 % or nothing.
+"""
+
+
+def finetune(
+    photos: Path, *, output: Path = Path("mine"), checkpoint: str | None = None, overwrite: bool = False
+) -> None:
+    """Makes a model that knows your classes out of your photos: prepare, fit, export and evaluate in one go.
+
+    Each class has a folder of photos that is named after it (photos/calm/*.jpg, photos/bored/*.jpg), ten of each at
+    least; in it, each person may have a folder of their own. Photos of some persons, else some photos, are held out: to
+    choose the best epoch, and to judge the model. OUTPUT/model is the model, OUTPUT/evaluation/index.html says how good
+    it is. `fer-vit fit --config finetune` does the same with every option.
+
+    Examples:
+        fer-vit finetune photos
+
+        fer-vit finetune photos.zip --output moods
+
+        fer-vit finetune faces.parquet --checkpoint best.ckpt
+
+    Args:
+        photos: A folder, or a zip of it, with a folder for each class; or a manifest.
+        output: The folder to write: model, evaluation, faces.parquet (the faces that were found), training (the logs).
+        checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
+            `fer-vit models` or "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
+        overwrite: Whether existing results may be replaced.
+    """
+    model, page, manifest = output / "model", output / "evaluation", output / "faces.parquet"
+    for path in (model, page):
+        check_output(path, overwrite)
+    if photos.suffix == ".parquet":
+        manifest = photos
+    else:
+        prepare("folder", photos, manifest, cut=True, overwrite=overwrite)
+    counts = check_enough(manifest)
+    best = fit(manifest, checkpoint or DEFAULT, output)
+    enough = counts["val"] >= CALIBRATES
+    export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite)
+    evaluate(
+        manifest,
+        checkpoint=str(model),
+        split="test" if counts["test"] else "val",
+        output=page,
+        overwrite=overwrite,
+    )
+    if not enough:
+        print(f"Confidence is not calibrated: {counts['val']} photos chose the epoch, and that takes {CALIBRATES}.")
+    print(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
+
+
+def check_enough(manifest: Path) -> Counter[str]:
+    """Counts the photos of each split.
+
+    Raises:
+        FerVitError: There are too few of a class to learn from.
+    """
+    rows = Manifest.read(manifest)
+    learned = Counter(rows.split("train").column("label"))
+    if few := [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]:
+        raise FerVitError(
+            f"Expected at least {FEWEST} photos of each class to learn from, besides some that are held out, but got "
+            f"{', '.join(few)}. Add photos, or take these classes away."
+        )
+    return Counter(rows.column("split"))
+
+
+def fit(manifest: Path, start: str, output: Path) -> str:
+    """Trains as configs/finetune.yaml says; returns the best checkpoint."""
+    logger = [
+        f"--trainer.logger.init_args.{name}={value}" for name, value in (("save_dir", output), ("name", "training"))
+    ]
+    settings = [f"--data.manifest={manifest}", f"--model.init={start}", "--trainer.enable_model_summary=false"]
+    return str(train(["fit", "--config=finetune", *settings, *logger])["checkpoint"])

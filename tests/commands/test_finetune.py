@@ -1,0 +1,111 @@
+"""From photos to a model: everything that `finetune` writes, what it leaves out, and what it refuses."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from fer_vit import intervals
+from fer_vit.commands import finetune as verb
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest
+from fer_vit.face.crop import CUT
+from fer_vit.face.image import decode_image
+from fer_vit.report.table import read_table
+from fer_vit.sources.drawing import draw_face
+from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS
+from fer_vit.train.cli import train
+from tests.helpers.commands import fails, main
+
+CLASSES = {"happiness": "happiness", "stirred": "surprise"}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of photos of two classes, with some that cannot be used."""
+    folder = tmp_path_factory.mktemp("photos")
+    for name, drawn in CLASSES.items():
+        (folder / name).mkdir()
+        for number in range(10):
+            seed = number + 10 * (name == "stirred")
+            spots = np.random.default_rng(seed).integers(0, 256, (4, 6, 3), np.uint8)
+            photo = cv2.resize(spots, (600, 420), interpolation=cv2.INTER_CUBIC)
+            photo[50:370, 150:470] = draw_face(drawn, seed, 320, colour=True)[0]
+            cv2.imwrite(str(folder / name / f"{number}.jpg"), photo[..., ::-1])
+    cv2.imwrite(str(folder / "stirred" / "wall.png"), np.full((60, 60, 3), 90, np.uint8))
+    (folder / "stirred" / "broken.jpg").write_bytes(b"no image")
+    (folder / "stirred" / "list.txt").touch()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two epochs, few resamples."""
+    words = ["--trainer.max_epochs=2", "--data.num_workers=0", "--trainer.enable_progress_bar=false"]
+    monkeypatch.setattr(verb, "train", lambda given: train([*given, *words]))
+    monkeypatch.setattr(intervals, "RESAMPLES", 50)
+
+
+def test_photos_become_a_model_that_predicts(
+    photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    main(["finetune", str(photos), "--output", str(mine)])
+    out = capsys.readouterr().out
+    for line in (
+        "left out: 1 (not an image that can be decoded)",
+        "left out: 1 (no face found)",
+        "left out: 1 (not an image by its suffix)",
+        "kept happiness; new stirred.",
+        "Confidence is not calibrated: 2 photos chose the epoch, and that takes 100.",
+        f"Your model: {mine / 'model'}\nHow good it is: {mine / 'evaluation' / 'index.html'}",
+    ):
+        assert line in out
+    rows = Manifest.read(mine / "faces.parquet")
+    assert Counter(rows.column("split")) == {"train": 16, "val": 2, "test": 2}
+    assert {decode_image(rows.image_bytes(row)).shape for row in range(len(rows))} == {(CUT, CUT, 3)}
+    assert np.isfinite(rows.landmarks()).all()
+    assert {path.name for path in (mine / "model").iterdir()} == {CARD_FILE, CONFIG, WEIGHTS}
+    found = json.loads((mine / "evaluation" / "results.json").read_text())
+    assert (found["split"], found["faces"], found["model"]) == ("test", 2, str(mine / "model"))
+
+    before = {path: path.stat().st_mtime_ns for path in mine.rglob("*")}
+    assert "model exists already" in fails(capsys, "finetune", photos, "--output", mine)
+    assert {path: path.stat().st_mtime_ns for path in mine.rglob("*")} == before
+
+    photo, table = photos / "stirred" / "3.jpg", tmp_path / "faces.csv"
+    main(["predict", str(photo), "--checkpoint", str(mine / "model"), "--output", str(table)])
+    assert {"happiness", "stirred"} <= read_table(table).keys()
+
+
+def test_a_manifest_without_test_faces_is_judged_by_those_of_val(tmp_path: Path) -> None:
+    rows = [
+        Row(cv2.imencode(".png", draw_face(drawn, seed, 48)[0])[1].tobytes(), f"{name}-{seed}", split, name)
+        for name, drawn in CLASSES.items()
+        for seed in range(10)
+        for split in ("val" if seed < 2 else "train",)
+    ]
+    write_manifest(tmp_path / "m.parquet", Reading(tuple(CLASSES), rows), "drawn")
+    main(["finetune", str(tmp_path / "m.parquet"), "--output", str(tmp_path / "mine")])
+    assert json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())["split"] == "val"
+    assert not (tmp_path / "mine" / "faces.parquet").exists()
+
+
+def test_too_few_photos(photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    for number in range(5):
+        (tmp_path / "photos" / "stirred" / f"{number}.jpg").unlink()
+    line = fails(capsys, "finetune", tmp_path / "photos", "--output", tmp_path / "mine")
+    assert "at least 8 photos of each class to learn from" in line
+    assert "but got 4 of stirred. Add photos" in line
+    assert not (tmp_path / "mine" / "model").exists()
+
+
+def test_no_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is none at" in fails(capsys, "finetune", tmp_path / "gone", "--output", tmp_path / "mine")
+    assert not (tmp_path / "mine").exists() or not any((tmp_path / "mine").iterdir())
