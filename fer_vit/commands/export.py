@@ -4,6 +4,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from fer_vit.conformal import fit_thresholds
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.files import atomic_write, check_output
@@ -53,7 +54,8 @@ def export(
         checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or "user/name" on the
             Hugging Face hub. Left out: the model that comes with fer-vit. Repeated: the average of the weights of
             models of one configuration, started from the same weights.
-        calibrate: A manifest. A temperature is fitted on its val split, so that confidence matches accuracy.
+        calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches accuracy, and the
+            thresholds of `predict`'s column `set`.
         half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
             size, and faster on CPUs (docs/benchmarks.md says how much, and what it costs).
@@ -65,8 +67,11 @@ def export(
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
         logits, target = evaluate_logits(model, calibrate, merge=merge)
-        model.net.temperature = fit_temperature(logits, target.argmax(-1))
-        print(f"Temperature: {model.net.temperature:.3f}")
+        truth = target.argmax(-1)
+        model.net.temperature = fit_temperature(logits, truth)
+        model.net.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
+        found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.thresholds.items())
+        print(f"Temperature: {model.net.temperature:.3f}. Thresholds of sets: {found}.")
     with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
         if kind == ".onnx":
             write_onnx(model, new)
