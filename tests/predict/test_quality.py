@@ -38,7 +38,13 @@ def test_regions_outside_the_photo() -> None:
     angle = np.deg2rad(30)
     turn = np.array([[np.cos(angle), -np.sin(angle), 5.0], [np.sin(angle), np.cos(angle), -3.0]])
     to_crop = compose([[0.5, 0.0, 0.0], [0.0, 0.5, 0.0]], turn)
-    photo = {"in": (50.0, 30.0), "left": (-2.0, 30.0), "below": (50.0, 61.0), "right": (101.0, 5.0), "edge": (99.0, 59.0)}
+    photo = {
+        "in": (50.0, 30.0),
+        "left": (-2.0, 30.0),
+        "below": (50.0, 61.0),
+        "right": (101.0, 5.0),
+        "edge": (99.0, 59.0),
+    }
     boxes = {}
     for name, point in photo.items():
         x, y = to_crop @ np.array([*point, 1.0])
