@@ -67,7 +67,7 @@ def test_a_folder_of_tables(
     assert "unsure" not in whole["all"]
     old = pq.read_table(parts / "part-00000.parquet")
     pq.write_table(
-        old.drop_columns(["entropy", "set", "unsure", "size", "blur", "hidden"]), parts / "part-00000.parquet"
+        old.drop_columns(["entropy", "set", "unsure", "size", "blur", "outside"]), parts / "part-00000.parquet"
     )
     assert evaluated(tmp_path / "mixed", parts, *truth)["confusion"] == whole["confusion"]
     (parts / "part-00001.parquet").unlink()

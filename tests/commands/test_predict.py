@@ -58,7 +58,7 @@ def test_doubts(suffix: str, drawn: Path, tmp_path: Path, capsys: pytest.Capture
         assert (row["label"] or None) == (None if below else max(shares, key=shares.__getitem__))
         assert row["set"] == "; ".join(among)
         assert row["unsure"] in (below or len(among) != 1, str(below or len(among) != 1))
-        assert row["hidden"] == ""
+        assert row["outside"] == ""
         assert float(str(row["entropy"])) == pytest.approx(entropy(list(shares.values())), abs=1e-6)
         assert float(str(row["size"])) == pytest.approx(64)
         assert 0.5 < float(str(row["blur"])) < 5
