@@ -83,7 +83,7 @@ def predict(
     gpus = torch.cuda.device_count()  # SLURM may show each process only its own
     model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else "cpu")
     write = partial(predict_folder, part_size=part_size, rank=rank) if in_chunks else predict_table
-    print(write(model, images, output, options, min_confidence=min_confidence, people_table=summary))
+    print(write(model, images, output, options, people_table=summary, min_confidence=min_confidence))
 
 
 def check_outputs(table: Path | None, summary: Path | None, overwrite: bool, rank: ProcessRank) -> None:

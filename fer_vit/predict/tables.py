@@ -37,8 +37,8 @@ def predict_table(
     images: Sequence[Path],
     output: Path,
     options: PhotoOptions,
-    min_confidence: float,
     people_table: Path | None,
+    min_confidence: float = 0.0,
 ) -> str:
     """Writes one table of the faces in files, folders and patterns, and one of the people; returns a summary."""
     sources = find_images(images, MEDIA_SUFFIXES)
@@ -55,10 +55,10 @@ def predict_folder(
     images: Sequence[Path],
     output: Path,
     options: PhotoOptions,
-    min_confidence: float,
     people_table: Path | None,
     part_size: int,
     rank: ProcessRank,
+    min_confidence: float = 0.0,
 ) -> str:
     """Writes the missing tables of a folder that this process is to make, and returns a summary.
 
