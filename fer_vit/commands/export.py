@@ -66,12 +66,7 @@ def export(
     names = checkpoint or [DEFAULT]
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
-        logits, target = evaluate_logits(model, calibrate, merge=merge)
-        truth = target.argmax(-1)
-        model.net.temperature = fit_temperature(logits, truth)
-        model.net.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
-        found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.thresholds.items())
-        print(f"Temperature: {model.net.temperature:.3f}. Thresholds of sets: {found}.")
+        print(calibrated(model, calibrate, merge))
     with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
         if kind == ".onnx":
             write_onnx(model, new)
@@ -86,6 +81,16 @@ def export(
                 shutil.copy(card, new)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
+
+
+def calibrated(model: Recognizer, manifest: Path, merge: Merge | None) -> str:
+    """Fits temperature and thresholds of a model on the val split of a manifest, and says them."""
+    logits, target = evaluate_logits(model, manifest, merge=merge)
+    truth = target.argmax(-1)
+    model.net.temperature = fit_temperature(logits, truth)
+    model.net.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
+    found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.thresholds.items())
+    return f"Temperature: {model.net.temperature:.3f}. Thresholds of sets: {found}."
 
 
 def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:

@@ -100,8 +100,8 @@ def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
     paths, shares, columns = manifest_truth(rows, model.labels, split)
     batches = face_batches(model, rows, range(len(rows)))
     probabilities = np.array([row for batch in batches for row in model.probabilities(batch)])
-    if thresholds := model.net.thresholds:
-        columns["unsure"] = as_objects((in_set(probabilities, thresholds).sum(1) != 1).tolist())
+    if model.net.thresholds and model.labels == model.net.labels:  # they say nothing of merged labels
+        columns["unsure"] = as_objects((in_set(probabilities, model.net.thresholds).sum(1) != 1).tolist())
     return Faces(
         labels=model.labels,
         paths=paths,
