@@ -76,6 +76,7 @@ card: .venv/installed
 	@mkdir -p runs
 	$(BIN)/fer-vit prepare ferplus $(FERPLUS) runs/card.parquet --labels soft --overwrite
 	$(BIN)/python -m benchmarks.model_card runs/card.parquet fer_vit/weights/ferplus-small
+	$(BIN)/python -m benchmarks.unsure runs/card.parquet $(FERPLUS) fer_vit/weights/ferplus-small
 
 shipped-model: .venv/installed
 	@test -e "$(FERPLUS)" -a -e "$(FAIRFACE)" || { echo "Name both data sets: make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip"; exit 1; }

@@ -31,7 +31,7 @@ from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown
 from fer_vit.store.hub import CARD_FILE, find_folder
 
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 SCORES = ("accuracy", "macro F1", "UAR")
 
 
@@ -119,9 +119,15 @@ def write_card(path: Path, text: str, figures: dict[str, float]) -> None:
         )
         for name, value in figures.items()
     ]
-    before, _, rest = card.text.partition(BEGIN)
-    card.text = f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}"
+    card.text = replaced(card.text, "measured", text)
     card.save(path)
+
+
+def replaced(card: str, part: str, text: str) -> str:
+    """Returns a card with one of its measured parts replaced, or added."""
+    begin, end = BEGIN.format(part), END.format(part)
+    before, _, rest = card.partition(begin)
+    return f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
 
 
 def main() -> None:

@@ -9,7 +9,15 @@ import numpy as np
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import Faces, aligned, predict_manifest, read_predictions, with_columns, with_labels
+from fer_vit.evaluate.faces import (
+    Faces,
+    aligned,
+    is_predictions,
+    predict_manifest,
+    read_predictions,
+    with_columns,
+    with_labels,
+)
 from fer_vit.evaluate.groups import overview
 from fer_vit.evaluate.hard import hard_faces, hard_results
 from fer_vit.evaluate.labelled import Merged
@@ -19,7 +27,6 @@ from fer_vit.files import atomic_write, check_output
 from fer_vit.geometry import Array
 from fer_vit.labels import Merge
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.report.table import is_table
 from fer_vit.store.hub import DEFAULT
 
 
@@ -42,7 +49,8 @@ def evaluate(
     Writes OUTPUT/index.html, results.md and results.json: accuracy, macro F1, UAR (the mean recall), calibration error,
     cross-entropy; with votes, the agreement with one who voted. The page shows the mistakes, and labels that are likely
     wrong. Intervals resample persons (a column `person`), else photos. A column `twin` marks faces that were trained
-    on: there are scores without them as well. Without labels: how often a face was found, confidence, expressions.
+    on: there are scores without them as well. Without labels: how often a face was found, confidence, expressions. Of a
+    calibrated model also how many faces are unsure, and the accuracy on the others.
 
     Examples:
         fer-vit evaluate data/ferplus.parquet --checkpoint best.ckpt --against other.ckpt --hard
@@ -54,7 +62,7 @@ def evaluate(
         fer-vit evaluate faces.parquet --merge "{calm: good, happiness: good, anger: bad, surprise: null}"
 
     Args:
-        data: A manifest, whose faces the model predicts, or a table of `fer-vit predict`.
+        data: A manifest, whose faces the model predicts, or a table or folder of tables of `fer-vit predict`.
         checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit
             models` or "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         labels: For a table: a manifest, or a table with columns path and label. Of a photo with several faces the
@@ -94,7 +102,7 @@ def read(
     data: Path, checkpoint: str | None, labels: Path | None, split: Split, merge: Merge | None = None
 ) -> tuple[Faces, Recognizer | None, Manifest | None]:
     """Reads a table of predictions, or predicts a manifest; the latter comes with its model and its rows."""
-    if is_table(data):
+    if is_predictions(data):
         if checkpoint is not None:
             raise FerVitError("`--checkpoint` is for manifests. Leave it out, or predict with it first.")
         if merge:
@@ -127,7 +135,7 @@ def check_options(faces: Faces, by: Sequence[str], truth: bool, images: bool) ->
 
 def read_other(against: str, rows: Manifest | None, split: Split, merge: Merge | None = None) -> Faces:
     """Reads another table of predictions, or predicts the same rows with another model."""
-    if is_table(Path(against)):
+    if is_predictions(Path(against)):
         return read_predictions(Path(against))
     if rows is None:
         raise FerVitError(f"{against} is no table, and a model needs images. Name a manifest, or another table.")

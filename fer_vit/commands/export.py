@@ -4,6 +4,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from fer_vit.conformal import fit_thresholds
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.files import atomic_write, check_output
@@ -53,7 +54,8 @@ def export(
         checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or "user/name" on the
             Hugging Face hub. Left out: the model that comes with fer-vit. Repeated: the average of the weights of
             models of one configuration, started from the same weights.
-        calibrate: A manifest. A temperature is fitted on its val split, so that confidence matches accuracy.
+        calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches accuracy, and the
+            thresholds of `predict`'s column `set`.
         half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
             size, and faster on CPUs (docs/benchmarks.md says how much, and what it costs).
@@ -64,9 +66,7 @@ def export(
     names = checkpoint or [DEFAULT]
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
-        logits, target = evaluate_logits(model, calibrate, merge=merge)
-        model.net.temperature = fit_temperature(logits, target.argmax(-1))
-        print(f"Temperature: {model.net.temperature:.3f}")
+        print(calibrated(model, calibrate, merge))
     with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
         if kind == ".onnx":
             write_onnx(model, new)
@@ -81,6 +81,16 @@ def export(
                 shutil.copy(card, new)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
+
+
+def calibrated(model: Recognizer, manifest: Path, merge: Merge | None) -> str:
+    """Fits temperature and thresholds of a model on the val split of a manifest, and says them."""
+    logits, target = evaluate_logits(model, manifest, merge=merge)
+    truth = target.argmax(-1)
+    model.net.temperature = fit_temperature(logits, truth)
+    model.net.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
+    found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.thresholds.items())
+    return f"Temperature: {model.net.temperature:.3f}. Thresholds of sets: {found}."
 
 
 def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:

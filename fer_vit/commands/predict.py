@@ -26,6 +26,7 @@ def predict(
     batch_size: int = 32,
     workers: int | None = None,
     part_size: int = 1000,
+    min_confidence: float = 0.0,
     overwrite: bool = False,
     summary: Path | None = None,
     **video: Any,
@@ -39,6 +40,11 @@ def predict(
 
     With videos there is a row for each face of each frame, and more columns: frame (its index), seconds (its time in
     the file), track (the number of the person), and every probability once more, smoothed over time.
+
+    How far to trust a row: entropy (of the probabilities), set (the expressions that cannot be left out: the true one
+    is among them in 90 % of faces like those of the calibration), unsure (whether the set has not exactly one), size
+    (side of the face's crop in the photo's pixels), blur (length of its finest detail in 48ths of the crop's side),
+    outside (regions that lie outside the photo). `set` and `unsure` are empty for models without `export --calibrate`.
 
     A folder as `--output` gets one table per chunk of images. Several processes can share the work (torchrun, SLURM),
     the same command resumes an interrupted run, and the last process checks that every image has its rows exactly once.
@@ -62,12 +68,14 @@ def predict(
         batch_size: Photos or frames per batch; the result does not depend on it.
         workers: Processes that read photos. Left out: one per core. Videos are read by one.
         part_size: Images per table in a folder; a video has a table of its own.
+        min_confidence: Faces below this confidence get no label, and are unsure.
         overwrite: Whether an existing table may be replaced.
         summary: A second table, with a row for each person in the videos: when seen, with which expressions.
         video: How videos are read; see `PhotoOptions`.
     """
     rank = process_rank()
     check_number("part_size", part_size, 1, MAX_PART_SIZE)
+    check_number("min_confidence", min_confidence, 0, 1)
     in_chunks = output.is_dir() or not output.suffix
     check_outputs(None if in_chunks else output, summary, overwrite, rank)
     workers = max(1, cores() // rank.local_world_size) if workers is None else workers
@@ -75,7 +83,7 @@ def predict(
     gpus = torch.cuda.device_count()  # SLURM may show each process only its own
     model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else "cpu")
     write = partial(predict_folder, part_size=part_size, rank=rank) if in_chunks else predict_table
-    print(write(model, images, output, options, people_table=summary))
+    print(write(model, images, output, options, people_table=summary, min_confidence=min_confidence))
 
 
 def check_outputs(table: Path | None, summary: Path | None, overwrite: bool, rank: ProcessRank) -> None:

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fer_vit.conformal import in_set
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, short
@@ -16,9 +18,10 @@ from fer_vit.evaluate.labelled import face_batches
 from fer_vit.face.image import decode_image, read_image
 from fer_vit.geometry import Array, Image
 from fer_vit.labels import canonical
+from fer_vit.predict.plan import NAME, Plan
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import BOX
-from fer_vit.report.table import as_objects, is_table, read_table
+from fer_vit.predict.results import BOX, DOUBTS
+from fer_vit.report.table import as_objects, is_table, read_table, read_tables
 
 Columns = dict[str, NDArray[np.object_]]
 """What is known of each face by name (N,); None where it is not."""
@@ -70,6 +73,12 @@ class Faces:
         names = [f"image {path}" if person is None else f"person {person}" for person, path in pairs]
         return np.unique(names, return_inverse=True)[1]
 
+    @cached_property
+    def unsure(self) -> Array:
+        """Whether each face has not exactly one expression that cannot be left out (N,): 1, 0, or NaN when unknown."""
+        words = [str(value).lower() for value in self.columns.get("unsure", [None] * len(self.paths))]
+        return np.array([{"true": 1.0, "false": 0.0}.get(word, np.nan) for word in words])
+
     @property
     def right(self) -> NDArray[np.bool_]:
         """Which faces the model names as those who labelled (N,)."""
@@ -90,10 +99,13 @@ def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
         )
     paths, shares, columns = manifest_truth(rows, model.labels, split)
     batches = face_batches(model, rows, range(len(rows)))
+    probabilities = np.array([row for batch in batches for row in model.probabilities(batch)])
+    if model.net.thresholds and model.labels == model.net.labels:  # they say nothing of merged labels
+        columns["unsure"] = as_objects((in_set(probabilities, model.net.thresholds).sum(1) != 1).tolist())
     return Faces(
         labels=model.labels,
         paths=paths,
-        probabilities=np.array([row for batch in batches for row in model.probabilities(batch)]),
+        probabilities=probabilities,
         found=~np.isnan(rows.landmarks()[:, 0, 0]),
         shares=shares,
         columns=columns,
@@ -129,15 +141,21 @@ def position(label: str, labels: Sequence[str], path: object) -> int:
     return labels.index(label)
 
 
+def is_predictions(path: Path) -> bool:
+    """Tells a table, or a folder of tables that `predict` wrote, from anything else."""
+    return is_table(path) or (path / NAME).is_file()
+
+
 def read_predictions(path: Path) -> Faces:
-    """Reads a table that `predict` wrote.
+    """Reads a table, or a folder of tables, that `predict` wrote.
 
     Raises:
-        FerVitError: It is another table, is damaged, or a row has no proper probabilities.
+        FerVitError: It is another table, is damaged or not complete, or a row has no proper probabilities.
     """
-    table = read_table(path)
+    table = read_parts(Plan(path)) if path.is_dir() else read_table(path)
     names = list(table)
     labels = names[names.index("confidence") + 1 :] if "confidence" in names else []
+    labels = list(takewhile(lambda name: name not in DOUBTS, labels))
     if "path" not in table or None in table["path"] or len(labels) < 2:
         raise FerVitError(
             "Expected a table of `fer-vit predict` with columns path, confidence and then one for each expression, but "
@@ -154,6 +172,16 @@ def read_predictions(path: Path) -> Faces:
         rows=np.arange(len(found)),
         picture=partial(_picture, table),
     )
+
+
+def read_parts(plan: Plan) -> Columns:
+    """Reads the tables of a plan as one. Raises FerVitError when some are still missing, or cannot be read."""
+    if left := plan.missing():
+        raise FerVitError(
+            f"{plan.folder} lacks {len(left):,} of its {len(plan.chunks):,} tables. Run the same `fer-vit predict` "
+            "again: it makes them."
+        )
+    return read_tables([plan.table(chunk) for chunk in plan.chunks])
 
 
 def _probabilities(table: Columns, labels: Sequence[str], found: NDArray[np.bool_], path: Path) -> Array:

@@ -24,11 +24,22 @@ def described(faces: Faces) -> dict[str, Interval]:
     known = faces.take(faces.predicted)
     if not len(known.paths):
         return found
+    found |= abstentions(known)
     if known.shares is not None:
         return found | scored(known.probabilities, known.shares, known.labels, known.units)
     guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]
     means = mean_intervals(np.column_stack([known.probabilities.max(1), guess]), known.units)
     return found | dict(zip(("confidence", *known.labels), means, strict=True))
+
+
+def abstentions(faces: Faces) -> dict[str, Interval]:
+    """Returns how many faces are unsure and, with labels, the accuracy on the others; nothing where that is unknown."""
+    if np.isnan(faces.unsure).all():
+        return {}
+    values = {"unsure": faces.unsure}
+    if faces.shares is not None:
+        values["accuracy where sure"] = np.where(faces.unsure == 0, faces.right, np.nan)
+    return dict(zip(values, mean_intervals(np.column_stack([*values.values()]), faces.units), strict=True))
 
 
 def overview(faces: Faces, by: Sequence[str] = ()) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fer_vit.conformal import Thresholds
 from fer_vit.model import build
 from fer_vit.model.backbone import ATTENTION, create_backbone, prepend_prefix
 from fer_vit.model.config import RegionViTConfig
@@ -31,6 +32,7 @@ class RegionViT(nn.Module):
         align: How faces are cropped for it: "landmarks" or "crop" (see `face.crop`).
         template: Where the five landmarks belong in a crop, as fractions of its side. Empty: unknown.
         temperature: Divides the logits before the softmax, so that confidence matches accuracy.
+        thresholds: What makes a set of expressions (see `conformal`). Empty: not calibrated.
 
     Attributes:
         layout: Which token is which when they enter the encoder.
@@ -53,6 +55,7 @@ class RegionViT(nn.Module):
         align: Literal["landmarks", "crop"] = "landmarks",
         template: Sequence[tuple[float, float]] = (),
         temperature: float = 1.0,
+        thresholds: Thresholds | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -60,6 +63,7 @@ class RegionViT(nn.Module):
         self.align = align
         self.template = tuple((x, y) for x, y in template)
         self.temperature = temperature
+        self.thresholds: Thresholds = thresholds or {}
         self.drop_by_mask = False
         vit = create_backbone(config, len(self.labels))
         self.patch_size, grid = int(vit.patch_embed.patch_size[0]), vit.patch_embed.grid_size

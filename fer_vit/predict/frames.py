@@ -41,7 +41,8 @@ class VideoDataset(IterableDataset[Item]):
         find = FaceFinder(self.photos, options.detect_every)
         for frame in read_frames(path, options.every, options.fps, options.start, options.end):
             faces, tracks = find(frame)
-            photo = Photo(str(path), OK if faces else NO_FACE, faces, index, frame.number, frame.seconds, tracks)
+            status, size = OK if faces else NO_FACE, (frame.image.shape[1], frame.image.shape[0])
+            photo = Photo(str(path), status, faces, index, frame.number, frame.seconds, tracks, size)
             yield photo, self.photos.samples(frame.image, 1, faces, str(path))
 
 

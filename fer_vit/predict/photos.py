@@ -93,6 +93,7 @@ class Photo(NamedTuple, Generic[FaceT]):
         frame: The frame's index in its video; None for an image, and for the end of a video that broke.
         seconds: The frame's time, as its file has it.
         tracks: The number of the person that each face of a frame belongs to.
+        size: Its width and height.
     """
 
     path: str
@@ -102,6 +103,7 @@ class Photo(NamedTuple, Generic[FaceT]):
     frame: int | None = None
     seconds: float | None = None
     tracks: tuple[int, ...] = ()
+    size: tuple[int, int] = (0, 0)
 
     @property
     def reason(self) -> str:
@@ -143,7 +145,8 @@ class PhotoDataset(Dataset[Item]):
             return Photo(path, str(error), [], index), []
         except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
             return Photo(path, "the image cannot be processed", [], index), []
-        return Photo(path, OK if faces else NO_FACE, faces, index), samples
+        size = image.shape[1] * reduction, image.shape[0] * reduction
+        return Photo(path, OK if faces else NO_FACE, faces, index, size=size), samples
 
     def read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
         """Returns an image, its reduction, and its faces in pixels of the image at full size."""

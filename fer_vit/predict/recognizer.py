@@ -32,6 +32,7 @@ from fer_vit.predict.photos import (
     PhotoOptions,
     photo_loader,
 )
+from fer_vit.predict.quality import blur, inside
 from fer_vit.predict.results import FaceResult
 from fer_vit.predict.smoothing import smoothed
 from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
@@ -170,6 +171,8 @@ class Recognizer(nn.Module):
         """Returns the face in a row of a batch; `shares` are its probabilities."""
         probabilities = dict(zip(self.labels, shares, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
+        to_crop, regions = batch.to_crop[row].double().numpy(), self.region_boxes(batch, row)
+        shown = inside(regions, to_crop, photo.size)
         return FaceResult(
             label=label,
             confidence=probabilities[label],
@@ -180,9 +183,12 @@ class Recognizer(nn.Module):
             landmarks=None if face is None else dict(zip(LANDMARKS, map(tuple, face.landmarks.tolist()), strict=True)),
             score=None if face is None else face.score,
             source=source,
-            to_crop=batch.to_crop[row].double().numpy(),
+            to_crop=to_crop,
             crop_size=self.crop_spec.size,
-            regions=self.region_boxes(batch, row) if self.net.layout.num_regions else {},
+            regions=regions if self.net.layout.num_regions else {},
+            thresholds=self.net.thresholds,
+            blur=blur(batch.image[row, None]).item(),
+            outside=tuple(name for name in self.crop_spec.regions if name not in shown),
             frame=photo.frame,
             seconds=photo.seconds,
             track=photo.tracks[index] if photo.tracks else None,

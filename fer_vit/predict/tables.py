@@ -5,8 +5,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby, islice
-from operator import attrgetter
+from operator import add, attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -20,18 +21,33 @@ from fer_vit.predict.results import FaceResult, photo_rows, table_columns
 from fer_vit.processes import ProcessRank
 from fer_vit.report.table import TableWriter
 
+NO_LABEL = "without a label"
+
+
+class Counts(NamedTuple):
+    """How many images have each status, how many faces each label, and, where it is known, how many are unsure."""
+
+    status: Counter[str]
+    labels: Counter[str]
+    unsure: Counter[bool]
+
 
 def predict_table(
-    model: Recognizer, images: Sequence[Path], output: Path, options: PhotoOptions, people_table: Path | None
+    model: Recognizer,
+    images: Sequence[Path],
+    output: Path,
+    options: PhotoOptions,
+    people_table: Path | None,
+    min_confidence: float = 0.0,
 ) -> str:
     """Writes one table of the faces in files, folders and patterns, and one of the people; returns a summary."""
     sources = find_images(images, MEDIA_SUFFIXES)
     people = check_people(people_table, sources)
     columns = table_columns(model.labels, any(map(is_video, sources)))
-    status, labels = write_table(output, columns, model.results(sources, options), people)
+    counts = write_table(output, columns, model.results(sources, options), min_confidence, people)
     if people_table:
         people.write(people_table, model.labels)
-    return f"{summary(status, labels)}\nTable: {output}"
+    return f"{summary(counts)}\nTable: {output}"
 
 
 def predict_folder(
@@ -42,6 +58,7 @@ def predict_folder(
     people_table: Path | None,
     part_size: int,
     rank: ProcessRank,
+    min_confidence: float = 0.0,
 ) -> str:
     """Writes the missing tables of a folder that this process is to make, and returns a summary.
 
@@ -50,17 +67,17 @@ def predict_folder(
     """
     settings: dict[str, object] = {"images": [os.path.abspath(image) for image in images], "model": fingerprint(model)}
     settings |= {"face": options.face, "detector": options.detector, "part_size": part_size, **options.video()}
+    settings["min_confidence"] = min_confidence or None  # None as in plans of version 0.1
     plan = open_or_create(output, iter_images(images, MEDIA_SUFFIXES), part_size, settings, rank.rank)
     people = check_people(people_table, plan)
     mine = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
     columns = table_columns(model.labels, any(map(is_video, plan)))
     by_source = (photos for _, photos in groupby(model.results(mine, options), attrgetter("source")))
-    status, labels = Counter[str](), Counter[str]()
+    counts = Counts(Counter(), Counter(), Counter())
     for chunk in mine.chunks:
         photos = chain.from_iterable(islice(by_source, plan.sizes[chunk]))
-        found = write_table(plan.table(chunk), columns, photos)
-        status, labels = status + found[0], labels + found[1]
-    report = f"{summary(status, labels)}\n{check_folder(plan)}"
+        counts = Counts(*map(add, counts, write_table(plan.table(chunk), columns, photos, min_confidence)))
+    report = f"{summary(counts)}\n{check_folder(plan)}"
     if people_table and not plan.missing():
         for chunk in plan.chunks:
             for frame in plan.frames(chunk):
@@ -107,24 +124,33 @@ def fingerprint(model: Recognizer) -> str:
 
 
 def write_table(
-    path: Path, columns: dict[str, type], photos: Iterable[Photo[FaceResult]], people: People | None = None
-) -> tuple[Counter[str], Counter[str]]:
-    """Writes the rows of photos; returns how many images have each status, and how many faces each label."""
-    status, labels = Counter[str](), Counter[str]()
+    path: Path,
+    columns: dict[str, type],
+    photos: Iterable[Photo[FaceResult]],
+    min_confidence: float,
+    people: People | None = None,
+) -> Counts:
+    """Writes the rows of photos and counts them."""
+    counts = Counts(Counter(), Counter(), Counter())
     with TableWriter(path, columns) as table:
         for photo in photos:
-            rows = list(photo_rows(photo))
+            rows = list(photo_rows(photo, min_confidence))
             table.write(rows)
             if people:
                 people.add(rows)
-            status[photo.reason] += 1
-            labels.update(face.label for face in photo.faces)
-    return status, labels
+            counts.status[photo.reason] += 1
+            counts.labels.update(str(row["label"] or NO_LABEL) for row in rows if "label" in row)
+            counts.unsure.update(row["unsure"] is True for row in rows if row.get("unsure") is not None)
+    return counts
 
 
-def summary(status: Counter[str], labels: Counter[str]) -> str:
-    """Summarises what was found in two lines."""
-    return f"{status.total():,} images: {listed(status)}\n{labels.total():,} faces: {listed(labels)}"
+def summary(counts: Counts) -> str:
+    """Summarises what was found in two lines, and, where it is known, in a third how many faces are unsure."""
+    status, labels, unsure = counts
+    lines = [f"{status.total():,} images: {listed(status)}", f"{labels.total():,} faces: {listed(labels)}"]
+    if known := unsure.total():
+        lines.append(f"{unsure[True]:,} of {known:,} faces are unsure ({unsure[True] / known:.1%})")
+    return "\n".join(lines)
 
 
 def listed(counts: Counter[str], limit: int | None = None) -> str:

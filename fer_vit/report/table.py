@@ -27,7 +27,7 @@ class TableWriter:
 
     Args:
         path: Ends in one of `SUFFIXES`.
-        columns: Name and type (str, int or float) of every column; any cell may be None.
+        columns: Name and type (str, int, float or bool) of every column; any cell may be None.
 
     Raises:
         FerVitError: The suffix is another one, or (on entering) the folder cannot be written.
@@ -71,7 +71,7 @@ class TableWriter:
         with ExitStack() as stack:
             file = stack.enter_context(atomic_write(self.path))
             if self.path.suffix == ".parquet":
-                types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+                types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
                 schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
                 self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
             else:
@@ -104,10 +104,10 @@ def is_table(path: Path) -> bool:
 
 def read_table(path: Path) -> dict[str, NDArray[np.object_]]:
     """Reads the cells of a table by column, None where empty; a CSV has text. Raises FerVitError when it cannot."""
+    if path.suffix == ".parquet":
+        return read_tables([path])
     with _readable(path):
-        if path.suffix == ".parquet":
-            columns = pq.read_table(path).to_pydict()
-        elif path.suffix == ".jsonl":
+        if path.suffix == ".jsonl":
             rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
             columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
         else:
@@ -116,6 +116,17 @@ def read_table(path: Path) -> dict[str, NDArray[np.object_]]:
             if any(len(line) != len(names) for line in lines):
                 raise ValueError("its lines differ in their number of cells")
             columns = {name: [_plain(line[place]) for line in lines] for place, name in enumerate(names)}
+    return {name: as_objects(cells) for name, cells in columns.items()}
+
+
+def read_tables(paths: Sequence[Path]) -> dict[str, NDArray[np.object_]]:
+    """Reads Parquet tables as one; where one lacks a column its cells are None. Raises FerVitError when it cannot."""
+    tables = []
+    for path in paths:
+        with _readable(path):
+            tables.append(pq.read_table(path, partitioning=None))
+    with _readable(paths[0].parent):
+        columns = pa.concat_tables(tables, promote_options="default").to_pydict()
     return {name: as_objects(cells) for name, cells in columns.items()}
 
 

@@ -1,7 +1,7 @@
 """Trained models as files: shipped models, folders, the Hugging Face hub, and checkpoints of `fer-vit fit`.
 
 A folder holds model.safetensors and config.json: what to build, and what prediction needs (labels, cropping,
-temperature). Nothing here runs code from a file, or trusts the sizes that a file claims.
+calibration). Nothing here runs code from a file, or trusts the sizes that a file claims.
 """
 
 import json
@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from fer_vit.conformal import COVERAGES
 from fer_vit.errors import FerVitError, short
 from fer_vit.files import atomic_write
 from fer_vit.labels import check_labels
@@ -26,7 +27,7 @@ from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder,
 
 MAX_CONFIG = 1_000_000
 """Largest config.json in bytes; ours have 2 kB."""
-EXTRA_KEYS = ("labels", "align", "template", "temperature")
+EXTRA_KEYS = ("labels", "align", "template", "temperature", "thresholds")
 """What prediction needs besides the network."""
 CARD = """---
 library_name: fer-vit
@@ -52,12 +53,23 @@ def _is_template(value: Any) -> bool:
     return all(isinstance(number, int | float) and -9 <= number <= 9 for point in value for number in point)
 
 
-EXTRA_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "align": (lambda value: value in ("landmarks", "crop"), "landmarks or crop"),
-    "template": (_is_template, "five points (x, y)"),
-    "temperature": (lambda value: isinstance(value, int | float) and 1e-3 <= value <= 1e3, "from 0.001 to 1000"),
+def _are_thresholds(value: Any, classes: int) -> bool:
+    """Tells whether a value is what `fit_thresholds` gives, or nothing."""
+    if not isinstance(value, dict) or value.keys() not in (set(), set(map(str, COVERAGES))):
+        return False
+    rows = [*value.values()]
+    if not all_are(rows, list) or any(len(row) != 1 + classes for row in rows):
+        return False
+    return all(isinstance(number, int | float) and 0 <= number <= 1 for row in rows for number in row)
+
+
+EXTRA_RULES: dict[str, tuple[Callable[[Any, int], bool], str]] = {
+    "align": (lambda value, _: value in ("landmarks", "crop"), "landmarks or crop"),
+    "template": (lambda value, _: _is_template(value), "five points (x, y)"),
+    "temperature": (lambda value, _: isinstance(value, int | float) and 1e-3 <= value <= 1e3, "from 0.001 to 1000"),
+    "thresholds": (_are_thresholds, "numbers from 0 to 1 for 90 and 95 %, one for all faces and one for each label"),
 }
-"""What these settings may be, labels apart, and the words for it in messages."""
+"""What these settings may be, given the number of labels, and the words for it in messages."""
 
 
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
@@ -86,21 +98,21 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
 def average_networks(names: Sequence[str]) -> RegionViT:
     """Averages the weights of models, say of several seeds: a "model soup" (Wortsman et al. 2022).
 
-    Running statistics are averaged as well; counters are the first model's, and the temperature is 1.
+    Running statistics are averaged as well; counters are the first model's, and the calibration is none.
 
     Raises:
         FerVitError: A model cannot be loaded, or has another architecture, or other labels or crops than the first.
     """
     first, *others = nets = [load_network(name) for name in names]
     for name, net in zip(names[1:], others, strict=True):
-        for what in ("config", *EXTRA_KEYS[:-1]):
+        for what in ("config", *EXTRA_KEYS[:-2]):
             if getattr(net, what) != getattr(first, what):
                 raise FerVitError(f"{name} has another {what} than {names[0]}. Average models of one configuration.")
     states = [net.state_dict() for net in nets]
     for key, value in states[0].items():
         if value.is_floating_point():
             value.copy_(torch.stack([state[key].double() for state in states]).mean(0))
-    first.temperature = 1.0
+    first.temperature, first.thresholds = 1.0, {}
     return first
 
 
@@ -176,7 +188,7 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
         check_labels(settings["labels"], name)
     extra = {key: settings[key] for key in EXTRA_KEYS if key in settings}
     for key, (fits, expected) in EXTRA_RULES.items():
-        if key in extra and not fits(extra[key]):
+        if key in extra and not fits(extra[key], len(settings["labels"])):
             raise FerVitError(f"{name}: expected {key} to be {expected}, but got {short(extra[key])}.")
     # JSON has only lists
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}

@@ -30,7 +30,9 @@ def test_the_card_is_written_and_rewritten(
     folder = tmp_path / "tiny"
     fer_vit(["export", str(folder), "--checkpoint", str(checkpoint), "--calibrate", str(drawn / "faces.parquet")])
     card = folder / "README.md"
-    card.write_text(card.read_text() + f"\nWhat it is.\n\n{model_card.BEGIN}\nstale\n{model_card.END}\n\nThe end.\n")
+    card.write_text(
+        card.read_text() + "\nWhat it is.\n\n<!-- measured: begin -->\nstale\n<!-- measured: end -->\n\nThe end.\n"
+    )
     monkeypatch.setattr(intervals, "RESAMPLES", 100)
     faces = Manifest.read(drawn / "faces.parquet")
     place, marks = faces.table.schema.get_field_index("twin"), [split == "val" for split in faces.column("split")]

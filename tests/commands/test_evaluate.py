@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.metrics import accuracy_score
@@ -48,6 +49,39 @@ def tables(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFacto
 def evaluated(output: Path, *words: object) -> dict[str, Any]:
     main(["evaluate", *map(str, words), "--output", str(output)])
     return json.loads((output / "results.json").read_text())
+
+
+def test_a_folder_of_tables(
+    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [drawn / "faces" / "val", "--face=crop", "--detector=none", "--workers=0", f"--checkpoint={checkpoint}"]
+    parts = tmp_path / "parts"
+    main(["predict", *map(str, words), f"--output={parts}", "--part_size=10", "--min_confidence=0.13"])
+    truth = ["--labels", tables / "truth.csv"]
+    whole = evaluated(tmp_path / "whole", tables / "p.csv", *truth)
+    found = evaluated(tmp_path / "parts-results", parts, *truth, "--against", parts)
+    assert found["confusion"] == whole["confusion"]
+    assert found["comparison"]["McNemar"]["first"] == 0
+    rows = [row for path in sorted(parts.glob("part-*")) for row in pq.read_table(path).to_pylist()]
+    assert found["all"]["unsure"]["mean"] == pytest.approx(np.mean([row["unsure"] for row in rows]))
+    assert "unsure" not in whole["all"]
+    old = pq.read_table(parts / "part-00000.parquet")
+    pq.write_table(
+        old.drop_columns(["entropy", "set", "unsure", "size", "blur", "outside"]), parts / "part-00000.parquet"
+    )
+    assert evaluated(tmp_path / "mixed", parts, *truth)["confusion"] == whole["confusion"]
+    (parts / "part-00001.parquet").unlink()
+    assert f"{parts} lacks 1 of its" in fails(capsys, "evaluate", parts, *truth)
+
+
+def test_a_calibrated_model_says_where_it_is_unsure(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    data = drawn / "faces.parquet"
+    main(["export", str(tmp_path / "model"), "--checkpoint", str(checkpoint), "--calibrate", str(data)])
+    found = evaluated(tmp_path / "e", data, "--checkpoint", tmp_path / "model", "--by", "unsure")
+    groups = {name: one["faces"] for name, one in found["by"]["unsure"]["groups"].items()}
+    sizes = groups | found["by"]["unsure"]["few"]
+    assert found["all"]["unsure"]["mean"] == pytest.approx(sizes.get("True", 0) / found["faces"])
+    assert "| unsure |" in (tmp_path / "e" / "results.md").read_text()
 
 
 def test_a_model_on_a_manifest(

@@ -141,6 +141,23 @@ def test_a_soup_of_checkpoints(checkpoint: Path, tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "bad").exists()
 
 
+def test_a_calibrated_folder_has_sets(
+    checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--checkpoint", str(checkpoint), "--calibrate", str(drawn / "faces.parquet")]
+    main(["export", str(tmp_path / "model"), *words])
+    model, said = load(tmp_path / "model", "cpu"), capsys.readouterr().out
+    assert f"Temperature: {model.net.temperature:.3f}. Thresholds of sets: {model.net.thresholds['90'][0]:.3f}" in said
+    assert f"for 90 %, {model.net.thresholds['95'][0]:.3f} for 95 %." in said
+    batches, targets = labelled_batches(model, drawn / "faces.parquet")
+    shares = torch.tensor([row for batch in batches for row in model.probabilities(batch)])
+    own = shares[torch.arange(len(shares)), targets.argmax(1)]
+    for coverage, least in model.net.thresholds.items():
+        reached = (own >= least[0] - 1e-6).float().mean().item()
+        assert int(coverage) / 100 <= reached <= int(coverage) / 100 + 2 / len(own)
+        assert len(least) == 1 + len(model.labels)
+
+
 def test_half_a_folder_is_half_the_size(checkpoint: Path, tmp_path: Path) -> None:
     main(["export", str(tmp_path / "whole"), "--checkpoint", str(checkpoint)])
     main(["export", str(tmp_path / "half"), "--checkpoint", str(checkpoint), "--half"])

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from matplotlib import cbook
+from scipy.stats import entropy
 from skimage.data import astronaut
 
 from fer_vit import load
@@ -16,7 +17,8 @@ from fer_vit.face.image import encode_png, read_image
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.tables import fingerprint
 from fer_vit.report.table import TableWriter
-from tests.helpers.commands import assert_same, main
+from fer_vit.store.hub import DEFAULT
+from tests.helpers.commands import assert_same, fails, main
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,52 @@ def predict(images: Path, checkpoint: Path, output: Path, *more: object) -> list
         return pq.read_table(output).to_pylist()
     lines = output.read_text(encoding="utf-8").splitlines()
     return list(csv.DictReader(lines)) if output.suffix == ".csv" else [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_doubts(suffix: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--face=crop", "--detector=none", "--workers=0", "--min-confidence=0.5"]
+    rows = predict(drawn / "faces" / "val", Path(DEFAULT), tmp_path / f"t.{suffix}", *words)
+    least, unsure = load(DEFAULT, "cpu").net.thresholds["90"][0], 0
+    for row in rows:
+        shares = {name: float(str(row[name])) for name in EXPRESSIONS}
+        below = max(shares.values()) < 0.5
+        among = [name for name, share in shares.items() if share >= least]
+        assert (row["label"] or None) == (None if below else max(shares, key=shares.__getitem__))
+        assert row["set"] == "; ".join(among)
+        assert row["unsure"] in (below or len(among) != 1, str(below or len(among) != 1))
+        assert row["outside"] == ""
+        assert float(str(row["entropy"])) == pytest.approx(entropy(list(shares.values())), abs=1e-6)
+        assert float(str(row["size"])) == pytest.approx(64)
+        assert 0.5 < float(str(row["blur"])) < 5
+        unsure += below or len(among) != 1
+    assert 0 < unsure < len(rows)
+    said = capsys.readouterr().out
+    assert f"{unsure:,} of {len(rows):,} faces are unsure ({unsure / len(rows):.1%})" in said
+    assert " without a label" in said
+
+
+def test_without_a_calibration_only_a_least_confidence_makes_a_face_unsure(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--face=crop", "--detector=none", "--workers=0"]
+    rows = predict(drawn / "faces" / "val", checkpoint, tmp_path / "a.parquet", *words)
+    assert {(row["set"], row["unsure"]) for row in rows} == {(None, None)}
+    assert "unsure" not in capsys.readouterr().out
+    least = sorted(row["confidence"] for row in rows)[2]
+    rows = predict(drawn / "faces" / "val", checkpoint, tmp_path / "b.parquet", *words, f"--min_confidence={least}")
+    assert sorted(row["unsure"] for row in rows) == [False] * (len(rows) - 2) + [True] * 2
+    assert f"2 of {len(rows)} faces are unsure" in capsys.readouterr().out
+    assert "min_confidence to be from 0 to 1" in fails(capsys, "predict", drawn, "--min_confidence=2")
+
+
+def test_a_folder_resumes_with_the_same_least_confidence(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [drawn / "faces" / "val", f"--checkpoint={checkpoint}", f"--output={tmp_path / 'parts'}", "--workers=0"]
+    words += ["--face=crop", "--detector=none"]
+    main(["predict", *map(str, words), "--min_confidence=0.5"])
+    assert "was started with min_confidence 0.5, but now it is None" in fails(capsys, "predict", *words)
 
 
 def test_every_photo_has_its_rows(photos: Path, checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:

@@ -54,6 +54,21 @@ def test_groups_are_compared_with_all_others() -> None:
     assert found["gap"]["high"] - found["gap"]["low"] == pytest.approx(2 * 1.96 * error, rel=0.15)
 
 
+@pytest.mark.parametrize("labelled", [True, False])
+def test_abstentions_by_group(labelled: bool) -> None:
+    rng = np.random.default_rng(0)
+    right, unsure, age = rng.random(200) < 0.8, rng.random(200) < 0.3, np.repeat(["old", "young"], 100)
+    words = [None, *map(str, unsure[1:])]  # as a CSV has them; of the first face nothing is known
+    groups = by_group(faces(right, labelled, unsure=words, age=age), "age")["groups"]
+    for name, part in (("old", slice(1, 100)), ("young", slice(100, 200))):
+        assert groups[name]["unsure"]["mean"] == pytest.approx(unsure[part].mean())
+        if labelled:
+            assert groups[name]["accuracy where sure"]["mean"] == pytest.approx(right[part][~unsure[part]].mean())
+        else:
+            assert "accuracy where sure" not in groups[name]
+    assert "unsure" not in described(faces(right, labelled))
+
+
 def test_two_groups_are_one_test() -> None:
     right = np.random.default_rng(0).random(200) < np.repeat([0.8, 0.7], 100)
     found = by_group(faces(right, side=["left"] * 100 + ["right"] * 100), "side")

@@ -1,10 +1,12 @@
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from matplotlib import cbook
 from PIL import Image as Pil
+from scipy.stats import entropy
 from skimage.data import astronaut
 
 from fer_vit import load
@@ -83,6 +85,39 @@ def test_the_temperature_makes_it_less_sure(model: Recognizer, photo: Path) -> N
     model.net.temperature = 2.0
     warm = np.sqrt(list(cold.values()))
     assert list(model.predict(photo)[0].probabilities.values()) == pytest.approx(warm / warm.sum(), abs=1e-6)
+
+
+def test_what_cannot_be_left_out(model: Recognizer, photo: Path) -> None:
+    (face,) = model.predict(photo)
+    assert (face.expressions(), face.unsure) == (None, None)  # not calibrated
+    assert face.entropy == pytest.approx(entropy(list(face.probabilities.values())))
+    ranked = sorted(face.probabilities.values())
+    each = [1.0 if name == face.label else 0.0 for name in model.labels]
+    model.net.thresholds = {"90": [ranked[-1], *each], "95": [ranked[-3], *each]}
+    (face,) = model.predict(photo)
+    assert (face.expressions(), face.unsure) == ([face.label], False)
+    among = face.expressions(95)
+    assert [face.probabilities[name] >= ranked[-3] for name in model.labels] == [name in among for name in model.labels]
+    assert face.expressions(95, by_class=True) == [name for name in model.labels if name != face.label]
+    model.net.thresholds = {"90": [1.0, *each], "95": [0.0, *each]}
+    (face,) = model.predict(photo)
+    assert (face.expressions(), face.expressions(95), face.unsure) == ([], model.labels, True)
+    with pytest.raises(FerVitError, match="coverage of 90 or 95 percent, but got 80"):
+        face.expressions(80)
+
+
+def test_what_the_photo_shows(model: Recognizer) -> None:
+    pixels = astronaut()
+    (whole,) = model.predict(pixels)
+    assert whole.outside == ()
+    left, top, right, bottom = whole.box
+    assert 0.7 * (right - left) < whole.size < 1.3 * (bottom - top)
+    (half,) = model.predict(cv2.resize(pixels, (256, 256), interpolation=cv2.INTER_AREA))
+    assert half.size == pytest.approx(whole.size / 2, rel=0.1)
+    (cut,) = model.predict(pixels[int(whole.landmarks["right_eye"][1]) - 12 :])  # the brows are missing
+    assert {"right_brow", "left_brow"} <= set(cut.outside) <= {"right_brow", "left_brow", "right_eye", "left_eye"}
+    (blurred,) = model.predict(cv2.GaussianBlur(pixels, (0, 0), whole.size / 24))
+    assert blurred.blur > whole.blur + 1
 
 
 @pytest.mark.parametrize("memory", [True, False])

@@ -28,6 +28,7 @@ from fer_vit.store.hub import DEFAULT, push
 NETWORK = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), keep_rate=(1.0, 0.5)
 )
+THRESHOLDS = {"90": [0.4, 0.3, 0.2, 0.1], "95": [0.2, 0.1, 0.05, 0.0]}
 TEMPLATE = ((0.3, 0.4), (0.7, 0.4), (0.5, 0.6), (0.35, 0.8), (0.65, 0.8))
 
 
@@ -45,13 +46,42 @@ def logits(net: RegionViT) -> torch.Tensor:
 
 
 def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) -> None:
+    net.thresholds = THRESHOLDS
     save_network(net, tmp_path / "model")
     again = load_network(tmp_path / "model")
     assert not again.training
     assert (again.config, again.labels, again.align, again.template) == (NETWORK, net.labels, "crop", TEMPLATE)
-    assert again.temperature == 1.5
+    assert (again.temperature, again.thresholds) == (1.5, THRESHOLDS)
     assert torch.equal(logits(again), logits(net))
     assert ModelCard.load(tmp_path / "model" / "README.md").data.library_name == "fer-vit"
+
+
+def test_a_folder_of_an_older_version_has_no_thresholds(net: RegionViT, tmp_path: Path) -> None:
+    save_network(net, tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    del settings["thresholds"]
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert load_network(tmp_path).thresholds == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [0.4],
+        {"90": THRESHOLDS["90"]},
+        {**THRESHOLDS, "99": THRESHOLDS["90"]},
+        {**THRESHOLDS, "95": [0.2]},  # one for each label
+        {**THRESHOLDS, "95": [0.2, 0.1, 0.1, float("nan")]},
+        {**THRESHOLDS, "95": [0.2, 0.1, 0.1, "0"]},
+        {**THRESHOLDS, "95": 0.2},
+    ],
+)
+def test_thresholds_that_are_none(wrong: object, net: RegionViT, tmp_path: Path) -> None:
+    save_network(net, tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "thresholds": wrong}))
+    with pytest.raises(FerVitError, match="expected thresholds to be numbers from 0 to 1 for 90 and 95 %"):
+        load_network(tmp_path)
 
 
 def test_half_precision_is_read_into_float32(net: RegionViT, tmp_path: Path) -> None:
@@ -66,12 +96,12 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
     names = [str(tmp_path / str(seed)) for seed in range(3)]
     for seed, name in enumerate(names):
         torch.manual_seed(seed)
-        one = RegionViT(replace(NETWORK, stem="conv"), "abc", temperature=2.0)
+        one = RegionViT(replace(NETWORK, stem="conv"), "abc", temperature=2.0, thresholds=THRESHOLDS)
         for value in one.state_dict().values():
             value.copy_(torch.rand_like(value) if value.is_floating_point() else torch.tensor(7 + seed))
         save_network(one, Path(name))
     soup, states = average_networks(names), [load_file(f"{name}/model.safetensors") for name in names]
-    assert (soup.temperature, soup.training) == (1.0, False)
+    assert (soup.temperature, soup.thresholds, soup.training) == (1.0, {}, False)
     found = soup.state_dict()
     assert sum(key.endswith("num_batches_tracked") for key in found) > 0
     assert any(key.endswith("running_var") for key in found)

@@ -1,0 +1,63 @@
+import math
+
+import numpy as np
+import pytest
+
+from fer_vit.conformal import COVERAGES, fit_thresholds, in_set
+
+
+def drawn(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of three classes, the last one rare and hard, and the truth, which they do not quite follow."""
+    target = rng.choice(3, count, p=[0.6, 0.3, 0.1])
+    logits = rng.normal(size=(count, 3)) + np.array([2.0, 1.5, 0.3])[target][:, None] * np.eye(3)[target]
+    shares = np.exp(logits)
+    return shares / shares.sum(1, keepdims=True), target
+
+
+def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> list[float]:
+    """The textbook: the (1 - alpha) (n + 1) smallest of the scores 1 - p, rounded up; infinite when there are fewer."""
+    found = []
+    for label in (None, *range(probabilities.shape[1])):
+        scores = [1 - row[t] for row, t in zip(probabilities, target, strict=True) if label in (None, t)]
+        rank = math.ceil((len(scores) + 1) * coverage / 100)
+        found.append(sorted(scores)[rank - 1] if rank <= len(scores) else math.inf)
+    return found
+
+
+@pytest.mark.parametrize("count", [5, 40, 399])
+def test_thresholds_are_those_of_the_textbook(count: int) -> None:
+    rng = np.random.default_rng(count)
+    probabilities, target = drawn(count, rng)
+    others, _ = drawn(100, rng)
+    thresholds = fit_thresholds(probabilities, target)
+    assert list(thresholds) == [str(coverage) for coverage in COVERAGES]
+    for coverage in COVERAGES:
+        overall, *each = by_loops(probabilities, target, coverage)
+        assert np.array_equal(in_set(others, thresholds, coverage), 1 - others <= overall)
+        assert np.array_equal(in_set(others, thresholds, coverage, by_class=True), 1 - others <= np.array(each))
+    assert in_set(others[0], thresholds).shape == (3,)
+
+
+def test_a_class_that_was_never_seen_cannot_be_left_out() -> None:
+    probabilities, target = drawn(200, np.random.default_rng(0))
+    seen = target < 2
+    thresholds = fit_thresholds(probabilities[seen], target[seen])
+    assert in_set(np.array([1.0, 0.0, 0.0]), thresholds, by_class=True).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("coverage", COVERAGES)
+def test_sets_hold_the_truth_as_often_as_promised(coverage: int) -> None:
+    rng, rounds = np.random.default_rng(0), 300
+    hits, rare = [], {False: [], True: []}
+    for _ in range(rounds):
+        thresholds = fit_thresholds(*drawn(300, rng))
+        probabilities, target = drawn(300, rng)
+        own = np.arange(300), target
+        hits.append(in_set(probabilities, thresholds, coverage)[own].mean())
+        for by_class, found in rare.items():
+            found.append(in_set(probabilities, thresholds, coverage, by_class)[own][target == 2].mean())
+    least, error = coverage / 100, 4 * np.std(hits) / math.sqrt(rounds)
+    assert least - error < np.mean(hits) < least + 1 / 301 + error
+    assert np.mean(rare[False]) < least - 0.05  # what the promise for all faces does not cover
+    error = 4 * np.std(rare[True]) / math.sqrt(rounds)
+    assert least - error < np.mean(rare[True]) < least + 1 / 20 + error
