@@ -163,8 +163,8 @@ def main() -> None:
                 if (folder / "result.json").is_file():
                     continue
                 first = [f"--model.init={args.start}"]
-                if name == "scratch":  # needs more steps: 600 at least
-                    first = [f"--config={scratch}", f"--trainer.max_epochs={max(40, 3000 // count)}"]
+                if name == "scratch":  # needs more steps than a start
+                    first = [f"--config={scratch}", f"--trainer.max_epochs={max(40, 12_000 // count)}"]
                 found = run(folder, reading, [config, *first, *ROWS[name], f"--seed_everything={seed}"])
                 with atomic_write(folder / "result.json") as file:
                     file.write_text(json.dumps(found))
