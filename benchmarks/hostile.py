@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
@@ -33,23 +34,30 @@ from fer_vit.predict.inputs import find_images
 from tests.helpers.hostile import BOMBS, add_odd, bomb, many_scans, write_hostile
 
 
-def memory(process: psutil.Process) -> int:
-    """Bytes of a process and all that it started; what they share counts once."""
+def pss(process: psutil.Process) -> int:
+    """Bytes of a process; what several share counts once."""
+    return int(process.memory_full_info().pss)
+
+
+def memory(process: psutil.Process, size: Callable[[psutil.Process], int]) -> int:
+    """Bytes of a process and all that it started."""
     found = 0
     for one in (process, *process.children(recursive=True)):
         try:
-            found += one.memory_full_info().pss
+            found += size(one)
         except psutil.Error:  # it ended just now
             continue
     return found
 
 
-def run(words: list[str | Path], seconds: float) -> tuple[int, float, int, str]:
+def run(
+    words: list[str | Path], seconds: float, size: Callable[[psutil.Process], int] = pss
+) -> tuple[int, float, int, str]:
     """Runs a command; returns its exit code, its seconds, its most bytes of memory, and its last line."""
     start, most = time.perf_counter(), 0
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
-            most = max(most, memory(psutil.Process(process.pid)))
+            most = max(most, memory(psutil.Process(process.pid), size))
             if time.perf_counter() - start > seconds:
                 process.kill()
                 sys.exit(f"it hangs: {words}")
