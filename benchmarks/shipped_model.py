@@ -63,6 +63,8 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
     yield Stage("export", model, ["export", str(model), *learned_best])
     measured = [str(faces), str(model), "--fairface", str(more), "--write"]
     yield Stage("card", output / "card.md", ["-m", "benchmarks.model_card", *measured])
+    doubts = [str(faces), str(ferplus), str(model), "--write"]
+    yield Stage("doubts", output / "doubts.md", ["-m", "benchmarks.unsure", *doubts])
 
 
 def fit(folder: Path, config: Path, manifest: Path, seed: int, *words: str) -> Stage:
