@@ -43,7 +43,8 @@ def fer_vit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FerVit:
 def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit, tmp_path: Path) -> None:
     shipped_model.main()
     verbs = [words[0] for words in fer_vit.ran]
-    assert verbs == ["prepare"] * 2 + ["fit", "validate"] * 3 + ["distill"] + ["fit", "validate"] * 2 + ["export", "-m", "-m"]
+    train = ["fit", "validate"]
+    assert verbs == ["prepare"] * 2 + train * 3 + ["distill"] + train * 2 + ["export", "-m", "-m"]
     assert [f"--data.fold={fold}/3" in fer_vit.ran[2 + 2 * fold] for fold in range(3)] == [True] * 3
     assert str(tmp_path / "student-1" / "run" / "last.ckpt") in fer_vit.ran[-3]  # the better one on validation
     notes = json.loads((tmp_path / "stages.json").read_text())
