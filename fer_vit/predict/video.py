@@ -57,7 +57,7 @@ def read_frames(
         ImageError: It cannot be read, or (after the frames that could be) not to its end.
     """
     slot, first = None, None
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         for index, (frame, seconds) in enumerate(_in_order(_decoded(container, stream))):
             if seconds >= end:
                 break
@@ -118,7 +118,7 @@ def _decoded(container: av.container.InputContainer, stream: av.VideoStream) -> 
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
+def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
     """Opens a video. Raises ImageError when it, or what is read from it, is none."""
     if path.exists() and not path.is_file():
         raise ImageError("not a regular file")  # reading a pipe could block forever
