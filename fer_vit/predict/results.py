@@ -140,6 +140,8 @@ class FaceResult:
             box=self.box,
             name=self.path,
             face=self.face,
+            track=self.track,
+            seconds=self.seconds or 0.0,
             probabilities=self.probabilities,
         )
 
