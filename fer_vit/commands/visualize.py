@@ -70,7 +70,7 @@ def visualize(
     sources = find_images(images, MEDIA_SUFFIXES)
     with atomic_write(output, REPORT) as folder:
         faces = write_report(folder, model, sources, options, method, heads, checkpoint or DEFAULT)
-    print(f"{faces:,} faces in {len(sources):,} files: open {output / 'index.html'}")
+    print(f"{faces:,} faces in {len(sources):,} photos and videos: open {output / 'index.html'}")
 
 
 def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
