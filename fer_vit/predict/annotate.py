@@ -78,7 +78,7 @@ class FrameWriter:
         image = np.pad(image, [(0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)], "edge")  # codecs want it even
         if not self.started:
             self._start(image.shape[1], image.shape[0], seconds)
-        self._copy_sound(2 * seconds - self._seconds)
+        self._copy_sound(2 * seconds - self._seconds)  # until the next frame, if that takes as long as this one
         self._seconds, self._ticks = seconds, max(round(seconds / TICK), self._ticks + 1)
         frame = av.VideoFrame.from_ndarray(image, format="rgb24")
         frame.pts, frame.time_base = self._ticks, TICK

@@ -185,12 +185,13 @@ function show(person) {
   };
   place(block.own[0]);
   block.addEventListener('pointermove', event => place(block.near(event)));
-  block.addEventListener('click', () => { back = () => { place(current); return block; }; });
+  const here = () => { place(current); return block; };
+  block.addEventListener('click', () => { back = here; });
   block.addEventListener('keydown', event => {
     const steps = {ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, Home: -Infinity, End: Infinity};
     const last = block.own.length - 1, to = block.own.indexOf(block.number) + steps[event.key];
     if (event.key in steps) place(block.own[Math.min(last, Math.max(0, to))]);
-    else if (event.key === 'Enter') { line = () => block.own; back = () => { place(current); return block; }; open(block.number); }
+    else if (event.key === 'Enter') { line = () => block.own; back = here; open(block.number); }
     else return;
     event.preventDefault();
   });
