@@ -65,7 +65,7 @@ def write_report(
     status: Counter[str] = Counter()
     photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
     videos, frames = watch(model.results(films, options)) if films else ({}, Counter())
-    faces = chain(_photos(model, photos, options, status), pictures(model, videos, options))
+    faces = chain(_photos(model, photos, options, status), pictures(model, videos, options) if films else ())
     records: list[FaceRecord] = []
     columns = table_columns(regions, bool(films))
     with TableWriter(folder / "faces.parquet", columns) as table:
