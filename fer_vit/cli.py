@@ -32,7 +32,7 @@ PLAIN_VERBS = {
     "prepare": "make a manifest (one Parquet table, or shards of it) from a data set as its owners distribute it",
     "finetune": "make a model that knows your classes out of your photos, and say how good it is",
     "distill": "mix the predictions of trained models into the labels that a smaller model learns from",
-    "predict": "find and classify every face in photos, and write one table",
+    "predict": "find and classify every face in photos and videos, and write one table",
     "visualize": "explain each prediction with pictures and one HTML page",
     "app": "serve a page in the browser that does both, for those who use no terminal",
     "evaluate": "say how good a model or a table of predictions is, for whom, and where it fails",

@@ -16,6 +16,7 @@ NEXT = {
     "evaluate": "fer-vit visualize photos{same}",
     "predict": "fer-vit visualize {images}{same}",
     "visualize": "fer-vit faithfulness {images}{same}",
+    "visualize .mp4": "fer-vit predict {images}{same} --annotate marked.mp4",
     "app": "fer-vit predict photos{same}",
     "faithfulness": "fer-vit visualize photos{same} --method METHOD",
     "configs": "fer-vit fit --config drawn --data.manifest faces.parquet",
@@ -24,7 +25,7 @@ NEXT = {
     "export .onnx": "fer-vit export --help",
     "export .pt2": "fer-vit export --help",
 }
-"""The command after each verb, or after a verb with one kind of data set or file."""
+"""The command after each verb, or after a verb with one kind of data set or file, the one written or read."""
 
 SAME = {"checkpoint": None, "face": "detect", "detector": "yunet"}
 """Options that the next command needs as well, and their defaults."""
@@ -37,7 +38,7 @@ def next_command(verb: str, given: Mapping[str, Any]) -> str:
         verb: One of those in `NEXT`.
         given: The values of its arguments and options by name.
     """
-    kind = given.get("source") or Path(given.get("output", "")).suffix
+    kind = given.get("source") or Path(given.get("output", "")).suffix or Path(*given.get("images", [])[:1]).suffix
     lists = {name: value if isinstance(value, list) else [value] for name, value in given.items()}
     words = {name: shlex.join(map(str, values)) if len(values) <= 3 else "photos" for name, values in lists.items()}
     same = (f" --{name} {words[name]}" for name, usual in SAME.items() if given.get(name, usual) != usual)

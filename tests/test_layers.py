@@ -33,7 +33,7 @@ HOMES = {
         "predict/plan.py",
         "report/table.py",
     },
-    "av": {"predict/video.py"},
+    "av": {"predict/annotate.py", "predict/video.py"},
     "cv2": {
         *(f"face/{name}.py" for name in ("crop", "detect", "image")),
         "evaluate/hard.py",

@@ -50,18 +50,16 @@ class Jobs:
         """Writes the report of `visualize`; returns its folder, or None if there are no faces."""
         with self._job(photos) as (paths, result):
             recognizer = model_named(model)
-            batches = list(recognizer.batches(find_images(paths), OPTIONS))
-            faces = sum(len(photo.faces) for photos_, _ in batches for photo in photos_)
+            sources = find_images(paths)
+            batches = recognizer.batches(sources, OPTIONS)
+            faces = sum(len(photo.faces) for some, _ in batches for photo in some)
             if faces > MAX_FACES:
                 raise FerVitError(
                     f"{faces:,} faces: the page explains at most {MAX_FACES}, `fer-vit visualize` any number. The "
                     "table has them all."
                 )
-            return (
-                result / "report"
-                if write_report(result / "report", recognizer, batches, "pixels", False, model)
-                else None
-            )
+            folder = result / "report"
+            return folder if write_report(folder, recognizer, sources, OPTIONS, "pixels", False, model) else None
 
     @contextmanager
     def _job(self, photos: Sequence[str]) -> Iterator[tuple[list[Path], Path]]:

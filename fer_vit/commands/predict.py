@@ -29,6 +29,7 @@ def predict(
     min_confidence: float = 0.0,
     overwrite: bool = False,
     summary: Path | None = None,
+    annotate: Path | None = None,
     **video: Any,
 ) -> None:
     """Finds and classifies every face in photos and videos: one row for each face, and one for each image without one.
@@ -58,6 +59,8 @@ def predict(
 
         fer-vit predict clip.mp4 "videos/*.mov" photos --fps 5 --summary people.csv
 
+        fer-vit predict clip.mp4 --annotate marked.mp4
+
     Args:
         images: Image and video files, folders (searched recursively) and glob patterns.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
@@ -71,6 +74,7 @@ def predict(
         min_confidence: Faces below this confidence get no label, and are unsure.
         overwrite: Whether an existing table may be replaced.
         summary: A second table, with a row for each person in the videos: when seen, with which expressions.
+        annotate: A copy (.mp4) of the only video, with a box, track, label and probability for each face.
         video: How videos are read; see `PhotoOptions`.
     """
     rank = process_rank()
@@ -78,11 +82,14 @@ def predict(
     check_number("min_confidence", min_confidence, 0, 1)
     in_chunks = output.is_dir() or not output.suffix
     check_outputs(None if in_chunks else output, summary, overwrite, rank)
+    if annotate:
+        check_copy(annotate, in_chunks, overwrite)
     workers = max(1, cores() // rank.local_world_size) if workers is None else workers
     options = PhotoOptions(face=face, detector=detector, batch_size=batch_size, workers=workers, **video)
     gpus = torch.cuda.device_count()  # SLURM may show each process only its own
     model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else "cpu")
-    write = partial(predict_folder, part_size=part_size, rank=rank) if in_chunks else predict_table
+    parts = partial(predict_folder, part_size=part_size, rank=rank)
+    write = parts if in_chunks else partial(predict_table, annotate=annotate)
     print(write(model, images, output, options, people_table=summary, min_confidence=min_confidence))
 
 
@@ -94,6 +101,16 @@ def check_outputs(table: Path | None, summary: Path | None, overwrite: bool, ran
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
     if summary:
         check_table(summary, overwrite, ProcessRank())
+
+
+def check_copy(path: Path, in_chunks: bool, overwrite: bool) -> None:
+    """Raises FerVitError, before any work, when a marked copy of a video cannot be written there."""
+    if path.suffix != ".mp4" or in_chunks:
+        raise FerVitError(
+            "`--annotate` needs a name that ends in .mp4, and one table rather than a folder of them: for example "
+            "--output faces.csv --annotate marked.mp4."
+        )
+    check_output(path, overwrite)
 
 
 def check_table(path: Path, overwrite: bool, rank: ProcessRank) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import Method
 from fer_vit.files import atomic_write, check_output
-from fer_vit.predict.inputs import find_images
+from fer_vit.predict.inputs import MEDIA_SUFFIXES, find_images
 from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.report.html import is_report
@@ -26,13 +27,17 @@ def visualize(
     batch_size: int = 32,
     workers: int | None = None,
     overwrite: bool = False,
+    **video: Any,
 ) -> None:
-    """Shows, for every face in photos, which pixels and facial regions speak for the prediction.
+    """Shows, for every face in photos and videos, which pixels and facial regions speak for the prediction.
 
     Writes OUTPUT/index.html, a gallery to filter, sort and search. A face opens large, with what each region says
     for or against any expression. The page needs only OUTPUT/photos beside it. OUTPUT/faces has a figure of every face,
     faces.parquet a row; shares.csv has the mean shares by predicted expression, relations.csv and .png which regions
     attend to which. `--heads` adds a picture per face in OUTPUT/heads, and means as heads*.png and heads*.csv.
+
+    Of a video the page shows every person over time: the probabilities in all frames, and up to 120 of the faces,
+    evenly chosen, with what speaks for their expression.
 
     Examples:
         fer-vit visualize photos
@@ -41,8 +46,10 @@ def visualize(
 
         fer-vit visualize photos --heads --output report
 
+        fer-vit visualize clip.mp4 --start 60 --end 120
+
     Args:
-        images: Image files, folders (searched recursively) and glob patterns.
+        images: Image and video files, folders (searched recursively) and glob patterns.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The folder to write.
@@ -55,14 +62,15 @@ def visualize(
         batch_size: Photos per batch.
         workers: Processes that read photos. Left out: one per core.
         overwrite: Whether an existing report may be replaced.
+        video: How videos are read; see `PhotoOptions`.
     """
+    options = PhotoOptions(face=face, detector=detector, batch_size=batch_size, workers=workers, **video)
     check_report(output, images, overwrite)
     model = load(checkpoint)
-    sources = find_images(images)
-    batches = model.batches(sources, PhotoOptions(face, detector, batch_size, workers))
+    sources = find_images(images, MEDIA_SUFFIXES)
     with atomic_write(output, REPORT) as folder:
-        faces = write_report(folder, model, batches, method, heads, checkpoint or DEFAULT)
-    print(f"{faces:,} faces in {len(sources):,} images: open {output / 'index.html'}")
+        faces = write_report(folder, model, sources, options, method, heads, checkpoint or DEFAULT)
+    print(f"{faces:,} faces in {len(sources):,} photos and videos: open {output / 'index.html'}")
 
 
 def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:

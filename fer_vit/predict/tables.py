@@ -39,12 +39,22 @@ def predict_table(
     options: PhotoOptions,
     people_table: Path | None,
     min_confidence: float = 0.0,
+    annotate: Path | None = None,
 ) -> str:
-    """Writes one table of the faces in files, folders and patterns, and one of the people; returns a summary."""
+    """Writes one table of the faces in files, folders and patterns, and one of the people; returns a summary.
+
+    With `annotate` also a copy of the only video, in which the faces are marked.
+    """
     sources = find_images(images, MEDIA_SUFFIXES)
     people = check_people(people_table, sources)
     columns = table_columns(model.labels, any(map(is_video, sources)))
-    counts = write_table(output, columns, model.results(sources, options), min_confidence, people)
+    photos = model.results(sources, options)
+    if annotate:
+        video = only_video(sources, annotate)
+        from fer_vit.predict.annotate import annotated  # only here: PyAV may not be installed
+
+        photos = annotated(photos, video, annotate, options)
+    counts = write_table(output, columns, photos, min_confidence, people)
     if people_table:
         people.write(people_table, model.labels)
     return f"{summary(counts)}\nTable: {output}"
@@ -91,6 +101,17 @@ def check_people(table: Path | None, sources: Iterable[Source]) -> People:
     if table and not any(map(is_video, sources)):
         raise FerVitError("`--summary` is about the people in videos, but there is no video. Leave it out.")
     return People()
+
+
+def only_video(sources: Iterable[Source], copy: Path) -> Path:
+    """Returns the video of which a copy is wanted. Raises FerVitError unless there is one, which is not replaced."""
+    videos = [source for source in sources if isinstance(source, Path) and is_video(source)]
+    if len(videos) != 1 or videos[0].resolve() == copy.resolve():
+        raise FerVitError(
+            f"`--annotate` makes a marked copy of one video, but there are {len(videos)}, or it is {copy} itself. "
+            "Name one video, and another file for the copy."
+        )
+    return videos[0]
 
 
 def check_folder(plan: Plan) -> str:

@@ -3,7 +3,7 @@
 import math
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from pathlib import Path
@@ -40,7 +40,12 @@ class Frame(NamedTuple):
 
 
 def read_frames(
-    path: Path, every: int = 1, fps: float | None = None, start: float = 0.0, end: float = math.inf
+    path: Path,
+    every: int = 1,
+    fps: float | None = None,
+    start: float = 0.0,
+    end: float = math.inf,
+    only: Container[int] | None = None,
 ) -> Iterator[Frame]:
     """Yields frames of a video in the order in which they are shown.
 
@@ -52,12 +57,13 @@ def read_frames(
         fps: Take at most so many frames a second, evenly by their times.
         start: Take frames from this time on, in seconds.
         end: Take frames before this time, in seconds.
+        only: Take only frames with these indices.
 
     Raises:
         ImageError: It cannot be read, or (after the frames that could be) not to its end.
     """
     slot, first = None, None
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         for index, (frame, seconds) in enumerate(_in_order(_decoded(container, stream))):
             if seconds >= end:
                 break
@@ -65,7 +71,7 @@ def read_frames(
                 continue
             first = (index, seconds) if first is None else first
             due = (index - first[0]) // every if fps is None else math.floor((seconds - first[1]) * fps + 1e-6)
-            if due != slot:
+            if due != slot and (only is None or index in only):
                 slot = due
                 yield Frame(_upright(frame), index, seconds)
     if first is None:
@@ -118,7 +124,7 @@ def _decoded(container: av.container.InputContainer, stream: av.VideoStream) -> 
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
+def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
     """Opens a video. Raises ImageError when it, or what is read from it, is none."""
     if path.exists() and not path.is_file():
         raise ImageError("not a regular file")  # reading a pipe could block forever

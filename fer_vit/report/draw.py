@@ -38,6 +38,8 @@ class FaceView:
         box: Detected face (4,), xyxy in photo pixels; None for an image taken whole as a crop.
         name: Path of the photo as the user should see it. Untrusted text.
         face: Index of the face in the photo.
+        track: The number of the person in a video; None in a photo.
+        seconds: The frame's time.
         probabilities: Probability of each label.
         heat: Scores on a grid over the crop (h, w), negative where it speaks against; (0, 0) if unexplained.
         shares: Share of each region, same keys as `regions`, negative where it speaks against; empty if unexplained.
@@ -50,9 +52,17 @@ class FaceView:
     box: Array | None = None
     name: str = ""
     face: int = 0
+    track: int | None = None
+    seconds: float = 0.0
     probabilities: dict[str, float] = field(default_factory=dict)
     heat: Array = field(default_factory=lambda: np.zeros((0, 0)))
     shares: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """Which face of the photo it is; in a video, who and when."""
+        minutes, seconds = divmod(round(self.seconds, 1), 60)
+        return f"face {self.face}" if self.track is None else f"person {self.track} at {minutes:.0f}:{seconds:04.1f}"
 
 
 class Bar(NamedTuple):
@@ -232,10 +242,9 @@ def _titled(view: FaceView, width: int) -> Pil.Image:
     title = fitted(f"{label}  {confidence:.0%}", 24, SIDE)
     draw.text((_PAD, 40), title, INK, font(24), "ls")
     start = _PAD + max(font(24).getlength(title) + 16, SIDE + _GAP)
-    where = f"face {view.face}"
-    name = fitted(view.name, 14, width - _PAD - start - font(14).getlength(where) - 12)
+    name = fitted(view.name, 14, width - _PAD - start - font(14).getlength(view.where) - 12)
     draw.text((start, 40), name, INK, font(14), "ls")
-    draw.text((start + font(14).getlength(name) + 12, 40), where, MUTED, font(14), "ls")
+    draw.text((start + font(14).getlength(name) + 12, 40), view.where, MUTED, font(14), "ls")
     return figure
 
 

@@ -22,7 +22,7 @@ from PIL import Image as Pil
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array, invert
 from fer_vit.intervals import Interval, mean_intervals
-from fer_vit.report.colours import evidence_colours, region_colour
+from fer_vit.report.colours import evidence_colours, expression_colour, region_colour
 from fer_vit.report.draw import FaceView, face_figure, percent, printable, ranked, zoom
 from fer_vit.report.heads import JOINED
 
@@ -101,6 +101,9 @@ def _page_data(close: FaceView, image: str, evidence: Evidence, regions: Sequenc
     return {
         "name": printable(close.name),
         "number": close.face,
+        "where": close.where,
+        "track": close.track,
+        "seconds": close.seconds,
         "image": image,
         "size": close.photo.shape[1::-1],
         "order": list(evidence.order),
@@ -167,7 +170,7 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     undefined=StrictUndefined,
 )
-_ENVIRONMENT.filters |= {"data_uri": _data_uri, "percent": percent, "printable": printable}
+_ENVIRONMENT.filters |= {"data_uri": _data_uri, "percent": percent, "printable": printable, "colour": expression_colour}
 
 
 def render(path: Path, name: str, **values: object) -> None:
@@ -196,11 +199,13 @@ def write_page(
     *,
     relations: Sequence[Pil.Image] = (),
     heads: Sequence[Pil.Image] = (),
+    people: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Writes the page beside the folder `photos` of `save_face`; an existing one is replaced.
 
     It shows the faces of one model in the order of `records`, and their `mean_shares`. `facts` say what was run, for
-    example {"Method": ..., "Model": ...}. The pictures of `relations` and `heads` become part of the page.
+    example {"Method": ..., "Model": ...}. The pictures of `relations` and `heads` become part of the page. Each of the
+    `people` in videos has a time line, see `timeline.Video.lines`.
 
     Raises:
         FerVitError: The page cannot be written.
@@ -216,6 +221,7 @@ def write_page(
         regions=[{"name": name, "colour": region_colour(name)} for name in regions],
         relations=relations,
         heads=heads,
+        people=people,
         joined=JOINED,
         generator=GENERATOR,
     )

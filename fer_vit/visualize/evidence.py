@@ -1,6 +1,6 @@
 """The evidence for a face: its photo, its regions and what speaks for its expression."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
@@ -16,6 +16,7 @@ from fer_vit.data.sample import Batch
 from fer_vit.explain.heads import HeadRoles, head_roles, relations
 from fer_vit.explain.methods import CLASS_SPECIFIC, Method, explain_each
 from fer_vit.explain.trace import Trace, trace
+from fer_vit.face.detect import Face
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image
 from fer_vit.model.region_vit import RegionViT
@@ -29,6 +30,15 @@ GRID = 24
 """Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
 
 
+class FoundFace(NamedTuple):
+    """A face, its index in a photo or frame, and the picture; None: it is read from the photo's path."""
+
+    photo: FoundPhoto
+    number: int
+    face: Face | None
+    image: Image | None = None
+
+
 class ExplainedFace(NamedTuple):
     """A face with what speaks for its most probable expression (in `view`) and for every one (in `evidence`)."""
 
@@ -39,10 +49,10 @@ class ExplainedFace(NamedTuple):
 
 
 def explained(
-    model: Recognizer, photos: Sequence[FoundPhoto], chunks: Iterable[Batch], method: Method, heads: bool
+    model: Recognizer, faces: Iterable[FoundFace], chunks: Iterable[Batch], method: Method, heads: bool
 ) -> Iterator[ExplainedFace]:
-    """Explains every face of some photos; `chunks` are the faces in order, ready for the model."""
-    faces = ((photo, index, face) for photo in photos for index, face in enumerate(photo.faces))
+    """Explains faces; `chunks` are the same ones, ready for the model."""
+    faces = iter(faces)
     # Photos are read again: workers return only crops, since photos can be large.
     read = lru_cache(maxsize=1)(_read_again)
     for chunk in chunks:
@@ -50,15 +60,20 @@ def explained(
         probabilities = model.net.probabilities(seen.logits).tolist()
         roles = _per_face(head_roles(seen)) if heads else repeat(None)
         for row, (evidence, role) in enumerate(zip(evidence_of(model.net, seen, method), roles, strict=False)):
-            photo, index, face = next(faces)
+            photo, index, face, image = next(faces)
             result = model.result(photo, Path(photo.path), index, face, row, chunk, probabilities[row])
             regions = model.region_boxes(chunk, row)
             shares, heat = evidence.labels[evidence.order[0]]
             by_name = dict(zip(model.crop_spec.regions, shares.tolist(), strict=True))
             shown = {name: by_name[name] for name in regions}
-            view = _in_photo(result, read(photo.path), chunk.image[row])
+            view = _in_photo(result, read(photo.path) if image is None else image, chunk.image[row])
             view = replace(view, regions=regions, heat=heat, shares=shown)
             yield ExplainedFace(view, evidence, chunk.image[row], role)
+
+
+def faces_of(photos: Iterable[FoundPhoto]) -> Iterator[FoundFace]:
+    """Yields every face of some photos."""
+    return (FoundFace(photo, index, face) for photo in photos for index, face in enumerate(photo.faces))
 
 
 def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidence]:

@@ -1,8 +1,9 @@
 """Writes a report: a folder with the page, pictures and tables."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,17 @@ from fer_vit.data.sample import Batch
 from fer_vit.explain.methods import Method
 from fer_vit.geometry import Array
 from fer_vit.intervals import mean_intervals
-from fer_vit.predict.photos import FoundPhoto
+from fer_vit.predict.inputs import is_video
+from fer_vit.predict.photos import FoundPhoto, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.tables import listed
 from fer_vit.report.charts import relations_figure
 from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.html import Evidence, FaceRecord, Means, mean_shares, save_face, write_page
-from fer_vit.report.table import TableWriter
-from fer_vit.visualize.evidence import explained
+from fer_vit.report.table import Cell, TableWriter
+from fer_vit.visualize.evidence import FoundFace, explained, faces_of
 from fer_vit.visualize.heads import HeadWriter
+from fer_vit.visualize.timeline import pictures, watch
 
 REPORT = (
     "faces",
@@ -44,47 +48,71 @@ MEANS = {"predicted": str, "region": str, "faces": int, "mean": float, "low": fl
 def write_report(
     folder: Path,
     model: Recognizer,
-    batches: Iterable[tuple[Sequence[FoundPhoto], Sequence[Batch]]],
+    sources: Sequence[Path],
+    options: PhotoOptions,
     method: Method,
     heads: bool,
     name: str,
 ) -> int:
-    """Writes a report to a new folder and returns how many faces it shows.
+    """Writes a report of photos and videos to a new folder and returns how many faces it shows.
 
-    `batches` are photos with all their faces, see `Recognizer.batches`; `name` is the model's name.
+    `name` is the model's name.
     """
     folder.mkdir()
     regions = model.crop_spec.regions
     relation_writer = RelationWriter(folder, model.labels, regions)
     head_writer = HeadWriter(folder, model) if heads else None
     status: Counter[str] = Counter()
+    photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
+    videos, frames = watch(model.results(films, options)) if films else ({}, Counter())
+    faces = chain(_photos(model, photos, options, status), pictures(model, videos, options) if films else ())
     records: list[FaceRecord] = []
-    columns = {"path": str, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
+    columns = table_columns(regions, bool(films))
     with TableWriter(folder / "faces.parquet", columns) as table:
-        for photos, chunks in batches:
-            status.update(photo.reason for photo in photos)
-            for view, evidence, crop, roles in explained(model, photos, chunks, method, heads):
+        for found, chunks in faces:
+            for (photo, *_), explained_face in zip(found, explained(model, found, chunks, method, heads), strict=True):
+                view, evidence, crop, roles = explained_face
                 relation_writer.add(view, evidence)
                 if head_writer and roles:
                     head_writer.add(view, crop, roles)
                 records.append(save_face(folder, len(records), view, evidence, regions))
-                label, confidence = ranked(view.probabilities)[0]
-                row = {"path": view.name, "face": view.face, "predicted": label, "confidence": confidence}
-                table.write([row | view.shares])
+                table.write([_row(photo, view)])
     means = mean_shares(records, regions)
     write_shares(folder, means)
-    photos_by_status = ", ".join(f"{number:,} {reason}" for reason, number in status.most_common())
+    counts = {"Photos": status, "Frames": frames}
     write_page(
         folder / "index.html",
         "What speaks for each prediction",
-        {"Method": method, "Model": name, "Photos": photos_by_status},
+        {"Method": method, "Model": name, **{kind: listed(found) for kind, found in counts.items() if found}},
         records,
         means,
         regions,
         relations=relation_writer.write(),
         heads=head_writer.write() if head_writer else (),
+        people=[line for video in videos.values() for line in video.lines()],
     )
     return len(records)
+
+
+def _photos(
+    model: Recognizer, photos: Sequence[Path], options: PhotoOptions, status: Counter[str]
+) -> Iterator[tuple[Sequence[FoundFace], Sequence[Batch]]]:
+    """Yields the faces of photos, and counts the photos by status."""
+    for some, chunks in model.batches(photos, options) if photos else ():
+        status.update(photo.reason for photo in some)
+        yield list(faces_of(some)), chunks
+
+
+def table_columns(regions: Sequence[str], videos: bool) -> dict[str, type]:
+    """Returns name and type of the columns of `faces.parquet`, with more of them where there are videos."""
+    when: dict[str, type] = {"frame": int, "seconds": float, "track": int} if videos else {}
+    return {"path": str, **when, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
+
+
+def _row(photo: FoundPhoto, view: FaceView) -> dict[str, Cell]:
+    label, confidence = ranked(view.probabilities)[0]
+    when = {"frame": photo.frame, "seconds": photo.seconds, "track": view.track}
+    return {"path": view.name, "face": view.face, "predicted": label, "confidence": confidence, **when, **view.shares}
 
 
 def write_shares(folder: Path, means: Means) -> None:

@@ -12,6 +12,7 @@ from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.predict.video import read_frames
 from fer_vit.sources.drawing import draw_face
 from tests.helpers.commands import assert_same, fails, main
 from tests.helpers.videos import write_video
@@ -184,6 +185,27 @@ def test_a_face_that_moves(walk: Path, checkpoint: Path, tmp_path: Path, yunet_n
     noses = np.array([[row["nose_x"], row["nose_y"]] for row in rows[:8]])
     assert np.polyfit(range(8), noses[:, 0], 1)[0] == pytest.approx(4, abs=0.5)
     assert np.abs(noses[:, 1] - noses[0, 1]).max() < 3
+
+
+def test_a_marked_copy(
+    walk: Path, folder: Path, checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = predict(walk, checkpoint, tmp_path / "t.jsonl", "--annotate", tmp_path / "marked.mp4")
+    frames = list(zip(read_frames(walk), read_frames(tmp_path / "marked.mp4"), strict=True))
+    for (before, after), row in zip(frames, rows, strict=True):
+        assert after.seconds == pytest.approx(before.seconds, abs=1e-4)
+        change = np.abs(after.image.astype(float) - before.image).max(-1) > 80
+        assert change.any() == (row["status"] == "ok")
+    good = ["predict", walk, "--checkpoint", checkpoint, "--output", tmp_path / "u.csv"]
+    for words, expected in (
+        (["--annotate", tmp_path / "marked.mp4"], "exists already"),
+        (["--annotate", tmp_path / "marked.avi"], "ends in .mp4"),
+        (["--annotate", walk, "--overwrite"], "itself"),
+        (["--output", tmp_path / "parts", "--annotate", tmp_path / "new.mp4"], "one table rather than a folder"),
+    ):
+        assert expected in fails(capsys, *good, *words)
+    assert "there are 4" in fails(capsys, "predict", folder, *good[2:], "--annotate", tmp_path / "new.mp4")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marked.mp4", "t.jsonl"]
 
 
 def test_in_python(walk: Path, yunet_named: None, folder: Path) -> None:

@@ -1,4 +1,5 @@
 import csv
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -10,13 +11,17 @@ import torch
 from PIL import Image
 from skimage.data import astronaut
 
+from fer_vit import load
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.predict.video import read_frames
+from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import main
 from tests.helpers.marks import slow
+from tests.helpers.videos import write_video
 
 
 def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
@@ -232,3 +237,38 @@ def test_controls_are_no_methods(method: str, tmp_path: Path, capsys: pytest.Cap
 
 def test_pixels_are_explained_unless_asked_otherwise(report: Path) -> None:
     assert "<dt>Method</dt><dd>pixels</dd>" in (report / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_report_of_videos(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    faces = [draw_face(name, seed, 64, colour=True)[0] for seed, name in enumerate(["anger", "fear", "neutral"] * 3)]
+    times = [0.0, 0.04, 0.2, 0.24, 0.5, 0.54, 0.7, 0.74, 0.9]
+    for name in "ab":
+        write_video(tmp_path / "in" / f"{name}.mp4", faces, times)
+    (tmp_path / "in" / "c.png").write_bytes(encode_png(faces[0]))
+    (tmp_path / "in" / "d.mp4").write_text("no video")
+    words = ("--face", "crop", "--detector", "none", "--start", "0.1", "--every", "2")
+    page = visualize(tmp_path / "in", checkpoint, tmp_path / "r", *words)
+    table = pq.read_table(tmp_path / "r" / "faces.parquet").to_pydict()
+    assert [Path(path).name for path in table["path"]] == ["c.png"] + ["a.mp4"] * 4 + ["b.mp4"] * 4
+    assert table["frame"] == [None, *[2, 4, 6, 8] * 2]
+    assert table["seconds"][1:] == pytest.approx([0.2, 0.5, 0.7, 0.9] * 2, abs=1e-4)
+    assert table["track"] == [None, *[0] * 8]
+    shares = np.stack([table[region] for region in DEFAULT_REGIONS], axis=1)
+    assert np.allclose(np.abs(shares).sum(1), 1)
+    assert np.allclose(shares[1:5], shares[5:], atol=1e-5)  # the same video
+    assert "<dt>Photos</dt><dd>1 ok</dd>" in page
+    assert "<dt>Frames</dt><dd>8 ok, 1 not a video that can be decoded</dd>" in page
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
+    assert [(one["track"], one["frames"], one["start"], one["end"]) for one in data["people"]] == [(0, 4, 0.2, 0.9)] * 2
+    assert data["faces"][1]["where"] == "person 0 at 0:00.2"
+    one = load(checkpoint).predict(tmp_path / "in" / "a.mp4", face="crop", detector="none", start=0.1, every=2)
+    for number, result in enumerate(one):
+        assert data["faces"][1 + number]["probabilities"] == pytest.approx([*result.probabilities.values()], abs=1e-3)
+        smoothed = [share[number] / 1000 for share in data["people"][0]["shares"]]
+        assert smoothed == pytest.approx([*result.smoothed.values()], abs=1e-3)
+        with Image.open(tmp_path / "r" / data["faces"][1 + number]["image"]) as picture:
+            expected = Image.fromarray(
+                next(read_frames(tmp_path / "in" / "a.mp4", start=times[2 + 2 * number] - 0.01)).image
+            )
+            assert np.abs(np.asarray(picture.resize((64, 64)), float) - np.asarray(expected, float)).mean() < 8

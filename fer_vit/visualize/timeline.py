@@ -1,0 +1,132 @@
+"""The people in videos over time: probabilities in every frame, and the frames of which pictures are made."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fer_vit.data.sample import Batch, collate
+from fer_vit.face.detect import Face
+from fer_vit.predict.photos import OK, Photo, PhotoDataset, PhotoOptions
+from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.results import FaceResult
+from fer_vit.report.draw import printable
+from fer_vit.visualize.evidence import FoundFace
+
+PICTURES = 120
+"""Pictures of one person, at most; and of all people in one video, four times as many."""
+POINTS = 1000
+"""Points of a curve, at most: means over as many equal spans of the video."""
+FRAMES = 8
+"""Frames that are explained together."""
+
+
+@dataclass
+class Person:
+    """One track of a video: when it was there, with which smoothed probabilities (C,), and the faces to show of it."""
+
+    path: str
+    track: int
+    times: list[float] = field(default_factory=list)
+    shares: list[list[float]] = field(default_factory=list)
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+    faces: list[FaceResult] = field(default_factory=list)
+    _frame: int = 0  # the last one, counted among those that were read
+    _stride: int = 1
+
+    def see(self, face: FaceResult, seconds: float, frame: int) -> None:
+        """Adds a face; of those to show every second one is dropped whenever they are twice as many as needed."""
+        if self.times and frame > self._frame + 1:
+            self.gaps.append((self.times[-1], seconds))
+        if len(self.times) % self._stride == 0:
+            self.faces.append(face)
+            if len(self.faces) > 2 * PICTURES:
+                self.faces, self._stride = self.faces[::2], 2 * self._stride
+        self.times.append(seconds)
+        self.shares.append([*face.smoothed.values()])
+        self._frame = frame
+
+
+@dataclass
+class Video:
+    """The people of a video by track, and the times of its first and last frame."""
+
+    start: float
+    end: float
+    people: dict[int, Person] = field(default_factory=dict)
+
+    def pictures(self) -> Iterator[FaceResult]:
+        """Yields the faces to show, evenly chosen for each person."""
+        most = max(1, min(PICTURES, 4 * PICTURES // max(1, len(self.people))))
+        for person in self.people.values():
+            number = min(most, len(person.faces))
+            yield from (person.faces[round(place)] for place in np.linspace(0, len(person.faces) - 1, number))
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yields what `page.js` draws of each person, as JSON values: times in seconds, shares in thousandths."""
+        for person in self.people.values():
+            times = np.array(person.times)
+            span = np.floor((times - self.start) * POINTS / (self.end - self.start or 1.0))
+            _, first, count = np.unique(span, return_index=True, return_counts=True)
+            shares = np.add.reduceat(np.array(person.shares), first) / count[:, None]
+            yield {
+                "name": printable(person.path),
+                "track": person.track,
+                "frames": len(times),
+                "start": round(self.start, 3),
+                "end": round(self.end, 3),
+                "times": (np.add.reduceat(times, first) / count).round(3).tolist(),
+                "shares": (1000 * shares.T).round().astype(int).tolist(),
+                "gaps": np.round(person.gaps, 3).tolist(),
+            }
+
+
+def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counter[str]]:
+    """Follows the people in videos by path; also counts the frames by status."""
+    videos: dict[str, Video] = {}
+    status: Counter[str] = Counter()
+    for frame, photo in enumerate(photos):
+        status[photo.reason] += 1
+        if photo.seconds is None:  # the end of a video that broke
+            continue
+        video = videos.setdefault(photo.path, Video(photo.seconds, photo.seconds))
+        video.end = photo.seconds
+        for face in photo.faces:
+            track = face.track or 0
+            video.people.setdefault(track, Person(photo.path, track)).see(face, photo.seconds, frame)
+    return videos, status
+
+
+def pictures(
+    model: Recognizer, videos: dict[str, Video], options: PhotoOptions
+) -> Iterator[tuple[Sequence[FoundFace], Sequence[Batch]]]:
+    """Yields the faces to show, in the frames that are read once more, and as the model's input."""
+    from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
+
+    photos = PhotoDataset((), model.crop_spec, options.face, None)
+    for path, video in videos.items():
+        wanted: defaultdict[int, list[FaceResult]] = defaultdict(list)
+        for result in video.pictures():
+            wanted[result.frame or 0].append(result)
+        frames = islice(read_frames(Path(path), only=wanted), len(wanted))
+        with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
+            while some := list(islice(frames, FRAMES)):
+                found = [_found(face, frame.image) for frame in some for face in wanted[frame.number]]
+                crops = (photos.samples(one.image, 1, [one.face], path)[0] for one in found if one.image is not None)
+                yield found, [chunk.ready(model.device) for chunk in collate([*crops]).split(CHUNK)]
+                bar.update(len(some))
+
+
+def _found(result: FaceResult, image: Any) -> FoundFace:
+    """Returns a face as it was found in its frame (H, W, 3)."""
+    face = None
+    if result.box is not None and result.landmarks is not None and result.score is not None:
+        face = Face(result.box, np.array([*result.landmarks.values()]), result.score)
+    # Tracks are looked up by the face's index.
+    tracks = (result.track or 0,) * (result.face + 1)
+    return FoundFace(Photo(result.path, OK, [], 0, result.frame, result.seconds, tracks), result.face, face, image)

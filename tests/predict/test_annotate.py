@@ -1,0 +1,128 @@
+"""Marked copies of videos: every frame at its time, and the sound."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.predict import annotate
+from fer_vit.predict.annotate import annotated
+from fer_vit.predict.photos import OK, Photo, PhotoOptions
+from fer_vit.predict.results import FaceResult
+from fer_vit.predict.video import read_frames
+from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered, write_video
+
+UNEVEN = [0.0, 0.04, 0.08, 0.3, 0.34, 0.5, 0.501, 1.7]
+EVEN = [float(n / NTSC) for n in range(40)]
+WHOLE = PhotoOptions()
+
+
+def face(number: int) -> FaceResult:
+    """A face at the lower right whose expression is as probable as the frame's number says."""
+    shares = {"happiness": 0.6 + number / 1000, "fear": 0.4 - number / 1000}
+    box = np.array([80.0, 70.0, 140.0, 110.0])
+    return FaceResult(
+        "fear", 0.9, {"fear": 0.9, "happiness": 0.1}, "", 0, box, None, 1.0, Path(), np.eye(2, 3), 8, {},
+        track=3, smoothed=shares,
+    )  # fmt: skip
+
+
+def copied(source: Path, output: Path, options: PhotoOptions = WHOLE) -> list[Photo[FaceResult]]:
+    """What comes out while a copy is made."""
+    frames = read_frames(source, options.every, options.fps, options.start, options.end)
+    photos = (Photo(str(source), OK, [face(f.number)], 0, f.number, f.seconds, (3,)) for f in frames)
+    return list(annotated(photos, source, output, options))
+
+
+def times(path: Path) -> list[float]:
+    return [frame.seconds for frame in read_frames(path)]
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+@pytest.mark.parametrize("moments", [UNEVEN, EVEN, [5.2003, 5.3, 5.5]], ids=["uneven", "29.97", "late"])
+def test_frames_keep_their_times(
+    moments: Sequence[float], codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(annotate, "CODECS", (codec,))
+    source = write_numbered(tmp_path / "a.mp4", moments, container={"movie_timescale": "60000"})
+    photos = copied(source, tmp_path / "b.mp4")
+    assert [photo.frame for photo in photos] == [*range(len(moments))]
+    assert times(tmp_path / "b.mp4") == pytest.approx(moments, abs=1e-4)
+    assert [number_of(frame.image) for frame in read_frames(tmp_path / "b.mp4")] == [*range(len(moments))]
+    assert f"b.mp4 ({codec}, no sound)" in capsys.readouterr().out
+
+
+def test_faces_are_marked_where_they_are(tmp_path: Path) -> None:
+    source = write_video(tmp_path / "a.mp4", [numbered(n, 161, 119) for n in range(3)], EVEN[:3], pixels="yuv444p")
+    copied(source, tmp_path / "b.mp4")
+    for before, after in zip(read_frames(source), read_frames(tmp_path / "b.mp4"), strict=True):
+        assert after.image.shape == (120, 162, 3)  # codecs want it even
+        assert after.image[70:110, 80].mean() > 180  # the left side of the box
+        changed = np.abs(after.image[:119, :161].astype(float) - before.image).max(-1) > 60
+        assert changed[:40].sum() == changed[:, :60].sum() == 0
+
+
+def test_turned_videos_stay_upright_and_a_choice_of_frames_is_kept(tmp_path: Path) -> None:
+    source = turned(write_numbered(tmp_path / "a.mp4", EVEN), tmp_path / "turned.mp4", 90)
+    copied(source, tmp_path / "b.mp4", PhotoOptions(every=4, start=0.3, end=1.0))
+    expected = list(read_frames(source, 4, None, 0.3, 1.0))
+    found = list(read_frames(tmp_path / "b.mp4"))
+    assert [frame.seconds for frame in found] == pytest.approx([frame.seconds for frame in expected], abs=1e-4)
+    assert found[0].image.shape == expected[0].image.shape == (160, 120, 3)
+    assert np.abs(found[0].image[:40].astype(float) - expected[0].image[:40]).mean() < 4
+
+
+def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
+    """A video of numbers with a tone."""
+    with av.open(str(path), "w") as file:
+        pictures = file.add_stream("libx264", 25, width=160, height=120, pix_fmt="yuv420p")
+        tone = file.add_stream(codec, 48000, layout="mono")
+        for number, _ in enumerate(moments):
+            file.mux(pictures.encode(av.VideoFrame.from_ndarray(numbered(number), format="rgb24")))
+            wave = np.sin(np.arange(number * 1920, number * 1920 + 1920) / 20).astype(np.float32)[None]
+            sound = av.AudioFrame.from_ndarray(wave if codec == "aac" else (wave * 9999).astype(np.int16),
+                                               format="fltp" if codec == "aac" else "s16", layout="mono")  # fmt: skip
+            sound.sample_rate, sound.pts, sound.time_base = 48000, number * 1920, Fraction(1, 48000)
+            file.mux(tone.encode(sound))
+        file.mux(pictures.encode())
+        file.mux(tone.encode())
+    return path
+
+
+def heard(path: Path) -> Iterator[float]:
+    with av.open(str(path)) as file:
+        yield from (float(packet.pts * packet.time_base) for packet in file.demux(audio=0) if packet.dts is not None)
+
+
+def test_sound_is_copied_with_its_times(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    source = with_sound(tmp_path / "a.mp4", "aac", EVEN)
+    copied(source, tmp_path / "b.mp4")
+    assert [*heard(tmp_path / "b.mp4")] == pytest.approx(
+        [*heard(source)][: len([*heard(tmp_path / "b.mp4")])], abs=1e-4
+    )
+    assert len([*heard(tmp_path / "b.mp4")]) > 60
+    assert times(tmp_path / "b.mp4") == pytest.approx(times(source), abs=1e-4)
+    assert "with its sound" in capsys.readouterr().out
+    copied(source, tmp_path / "c.mp4", PhotoOptions(start=0.8, end=1.2))
+    inside = [*heard(tmp_path / "c.mp4")]
+    assert (min(inside) > 0.6, max(inside) < 1.3) == (True, True)
+    copied(with_sound(tmp_path / "d.avi", "adpcm_ms", EVEN[:5]), tmp_path / "e.mp4")
+    assert "without its sound, adpcm_ms" in capsys.readouterr().out
+    assert len(times(tmp_path / "e.mp4")) == 5
+
+
+def test_nothing_is_left_of_a_copy_that_was_broken_off_or_empty(tmp_path: Path) -> None:
+    source = write_numbered(tmp_path / "a.mp4", EVEN)
+    photos = (Photo(str(source), OK, [], 0, f.number, f.seconds) for f in read_frames(source))
+    going = annotated(photos, source, tmp_path / "b.mp4", PhotoOptions())
+    assert [photo.frame for photo in islice(going, 3)] == [0, 1, 2]
+    going.close()  # type: ignore[attr-defined]
+    end: Photo[FaceResult] = Photo(str(source), "no frame in the time that was chosen", [], 0)
+    with pytest.raises(FerVitError, match=r"a.mp4: no frame in the time"):
+        list(annotated([end], source, tmp_path / "b.mp4", PhotoOptions(start=50.0)))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]

@@ -1,0 +1,155 @@
+"""People over time in the page, in a real browser."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from fer_vit.report.draw import FaceView
+from fer_vit.report.html import Evidence, mean_shares, save_face, write_page
+
+NAME = """<img src=x onerror="document.title='owned'">.mp4"""
+LABELS = ("happiness", "<i>fear")
+REGIONS = ("mouth", "nose")
+
+
+def person(track: int, frames: int, name: str = NAME) -> dict[str, Any]:
+    times = np.linspace(0, 10, frames)
+    return {
+        "name": name, "track": track, "frames": frames, "start": 0.0, "end": 10.0, "times": times.tolist(),
+        "shares": [(100 * times).tolist(), (1000 - 100 * times).tolist()], "gaps": [[4.0, 6.0]] if track == 1 else [],
+    }  # fmt: skip
+
+
+def write(folder: Path) -> Path:
+    records = []
+    for track in range(10):
+        for seconds in (0.0, 2.5, 5.0, 10.0) if track < 2 else (5.0,):
+            view = FaceView(
+                np.full((60, 80, 3), 10 * len(records) + 40, np.uint8), np.eye(2, 3), 32,
+                {"mouth": np.array([4.0, 20, 20, 28]), "nose": np.array([8.0, 8, 16, 20])}, np.array([2.0, 2, 40, 40]),
+                NAME, 0, track, seconds, {"happiness": seconds / 10, "<i>fear": 1 - seconds / 10}, np.ones((8, 8)),
+                {"mouth": 0.75, "nose": -0.25},
+            )  # fmt: skip
+            order = [0, 1] if seconds > 5 else [1, 0]
+            shares = (np.array([0.75, -0.25]), np.ones((8, 8)))
+            evidence = Evidence(order, {0: shares, 1: shares}, shares, np.eye(2))
+            records.append(save_face(folder, len(records), view, evidence, REGIONS))
+    photo = replace(view, name="a.jpg", track=None, seconds=0.0)
+    records.append(save_face(folder, len(records), photo, evidence, REGIONS))
+    people = [person(track, 30 - track) for track in range(10)]
+    means = mean_shares(records, REGIONS)
+    write_page(folder / "index.html", "Title", {"Method": "x"}, records, means, REGIONS, people=people)
+    return folder / "index.html"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, list[str]]]:
+    """The page in a real browser, and what goes wrong in it."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no browser is here: install chromium")
+    file = write(tmp_path_factory.mktemp("people"))
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        opened, wrong = chromium.new_page(), []
+        opened.on("console", lambda message: wrong.append(message.text))
+        opened.on("pageerror", lambda error: wrong.append(str(error)))
+        opened.goto(file.as_uri())
+        yield opened, wrong
+        chromium.close()
+
+
+def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> None:
+    page, wrong = browser
+    line, dialog = page.get_by_role("slider", name="person 1 over time"), page.locator("dialog")
+    assert line.get_attribute("aria-valuetext") == "0:00.0  <i>fear 100%"
+    line.focus()
+    for key, seconds in (("ArrowRight", 2.5), ("ArrowRight", 5), ("ArrowLeft", 2.5), ("End", 10), ("ArrowRight", 10)):
+        page.keyboard.press(key)
+        assert float(line.get_attribute("aria-valuenow") or -1) == seconds
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    assert dialog.locator("h3").text_content() == "<i>fear 100%"
+    assert dialog.locator(".number").text_content() == "person 1 at 0:00.0"
+    playhead = "one => getComputedStyle(one).getPropertyValue('--x')"
+    assert dialog.locator(".timeline").evaluate(playhead) == "0"
+    page.keyboard.press("ArrowLeft")  # there is none
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    assert dialog.locator(".number").text_content() == "person 1 at 0:10.0"
+    assert dialog.locator("h3").text_content() == "happiness 100%"
+    assert dialog.locator(".timeline").evaluate(playhead) == "1"
+    assert dialog.locator(".shares li").all_text_contents() == ["mouth75%", "nose-25%"]
+    page.keyboard.press("Escape")
+    expect(line).to_be_focused()
+    assert line.get_attribute("aria-valuetext") == "0:10.0  happiness 100%"  # where the arrows ended
+    assert wrong == []
+
+
+def test_a_click_opens_the_picture_nearest_in_time(browser: tuple[Page, list[str]]) -> None:
+    page, wrong = browser
+    line, dialog = page.get_by_role("slider", name="person 0 over time"), page.locator("dialog")
+    box = line.bounding_box()
+    assert box
+    for part, seconds in ((0.1, "0.0"), (0.2, "2.5"), (0.6, "5.0"), (0.9, "10.0")):
+        line.click(position={"x": part * box["width"], "y": box["height"] / 2})
+        assert dialog.locator(".number").text_content() == f"person 0 at 0:{float(seconds):04.1f}"
+        page.keyboard.press("Escape")
+    line.click(position={"x": 5, "y": 50})
+    when = dialog.locator(".timeline").bounding_box()
+    assert when
+    dialog.locator(".timeline").click(position={"x": 0.9 * when["width"], "y": 30})  # the one below the face as well
+    assert dialog.locator(".number").text_content() == "person 0 at 0:10.0"
+    page.keyboard.press("Escape")
+    page.locator(".card", has_text="a.jpg").click()  # a photo has no time
+    assert dialog.locator(".timeline").count() == 0
+    assert dialog.locator(".number").text_content() == "face 0"
+    page.keyboard.press("ArrowLeft")  # in the gallery's order
+    assert dialog.locator(".number").text_content() == "person 9 at 0:05.0"
+    page.keyboard.press("Escape")
+    assert wrong == []
+
+
+def test_areas_are_as_high_as_their_shares(browser: tuple[Page, list[str]]) -> None:
+    page, _ = browser
+    areas = page.locator(".person").nth(1).locator("svg")
+
+    def top(area: int, name: str, point: int) -> float:
+        path = areas.nth(area).locator("path", has_text=name).get_attribute("d") or ""
+        return float(path[1:-1].split("L")[point].split()[1])
+
+    for point in range(29):
+        assert top(0, "happiness", point) == pytest.approx(100 - 100 * point / 28, abs=0.06)
+        assert top(0, "<i>fear", point) == pytest.approx(0, abs=0.06)
+    path = areas.nth(1).locator("path", has_text="nose").get_attribute("d") or ""
+    heights = [float(corner.split()[1]) for corner in path[1:-1].split("L")]
+    assert heights == [0, 0, 0, 0, 100, 100, 100, 100]  # 0.75 upwards, 0.25 downwards
+    assert areas.nth(1).locator("line").get_attribute("y1") == "75.0"
+    absent = areas.nth(0).locator("rect")
+    assert (absent.get_attribute("x"), absent.get_attribute("width")) == ("400.0", "200")
+
+
+def test_people_are_switched_on_and_off(browser: tuple[Page, list[str]]) -> None:
+    page, wrong = browser
+    shown = page.locator(".person:visible h3")
+    assert shown.all_text_contents() == [f"person {n}" for n in range(8)]  # the eight who are seen longest
+    page.locator(".tracks label", has_text="person 9").click()
+    page.locator(".tracks label", has_text="person 0").click()
+    assert shown.all_text_contents() == [f"person {n}" for n in (*range(1, 8), 9)]
+    page.get_by_label("person 0", exact=False).first.press("Space")
+    assert shown.all_text_contents() == [f"person {n}" for n in (*range(8), 9)]
+    assert NAME in (page.locator(".person bdi").first.text_content() or "")
+    loaded = "images => images.length > 0 && images.every(image => image.complete && image.naturalWidth > 0)"
+    page.locator(".strip").nth(0).scroll_into_view_if_needed()
+    expect(page.locator(".strip").nth(0).locator("img").first).to_have_js_property("complete", True)
+    assert page.locator(".strip").nth(0).locator("img").evaluate_all(loaded)
+    assert page.title() == "Title"
+    page.set_viewport_size({"width": 360, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert wrong == []

@@ -1,0 +1,73 @@
+"""People over time: curves from every frame, and a fair choice of pictures."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit.predict.photos import NO_FACE, OK, Photo
+from fer_vit.predict.results import FaceResult
+from fer_vit.visualize.timeline import PICTURES, watch
+
+
+def frames(path: str, tracks: Sequence[Sequence[int]], step: float = 0.04) -> Iterator[Photo[FaceResult]]:
+    """Frames in which these people are; the share of the first expression is the frame's number in thousandths."""
+    for number, seen in enumerate(tracks):
+        share = number % 1000 / 1000
+        faces = [
+            FaceResult("b", 1.0, {"a": 0.0, "b": 1.0}, path, index, None, None, None, Path(path), np.eye(2, 3), 8, {},
+                       number, number * step, track, {"a": share, "b": 1 - share})
+            for index, track in enumerate(seen)
+        ]  # fmt: skip
+        yield Photo(path, OK if faces else NO_FACE, faces, 0, number, number * step, tuple(seen))
+
+
+def test_every_frame_counts_and_absences_are_known() -> None:
+    tracks = [[0]] * 5 + [[0, 1]] * 3 + [[]] * 2 + [[1]] + [[0, 1]] * 2
+    videos, status = watch([*frames("a.mp4", tracks), Photo("a.mp4", "damaged: 3 packets", [])])
+    assert status == {"ok": 11, "no face": 2, "damaged": 1}
+    first, second = videos["a.mp4"].lines()
+    assert (first["track"], first["frames"], first["start"], first["end"]) == (0, 10, 0, 0.48)
+    assert first["times"] == pytest.approx([0.04 * n for n in (*range(8), 11, 12)], abs=1e-3)
+    assert first["gaps"] == [[0.28, 0.44]]
+    assert first["shares"] == [[*range(8), 11, 12], [1000 - n for n in (*range(8), 11, 12)]]
+    assert second["times"] == pytest.approx([0.04 * n for n in (5, 6, 7, 10, 11, 12)], abs=1e-3)
+    assert second["gaps"] == [[0.28, 0.4]]
+
+
+def test_a_long_curve_has_means_of_equal_spans() -> None:
+    (line,) = watch(frames("a.mp4", [[3]] * 5001))[0]["a.mp4"].lines()
+    times, shares = np.arange(5001) * 0.04, np.arange(5001) % 1000 / 1000
+    span = (times * 1000 / times[-1]).astype(int)
+    expected = [shares[span == n].mean() * 1000 for n in range(1001)]
+    assert len(line["times"]) == 1001
+    assert np.allclose(line["shares"][0], expected, atol=0.51)
+    assert np.allclose(line["times"], [times[span == n].mean() for n in range(1001)], atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 50, 119, 240, 5000])
+def test_pictures_are_spread_evenly(count: int) -> None:
+    numbers = [face.frame for face in watch(frames("a.mp4", [[0]] * count))[0]["a.mp4"].pictures()]
+    assert len(numbers) == min(count, PICTURES)
+    steps = np.diff(np.array(numbers, float))
+    assert len(steps) == 0 or steps.max() <= 3 * max(steps.min(), count / PICTURES / 2)
+    assert numbers[0] == 0
+    assert count - 1 - numbers[-1] <= max(1, count / PICTURES)
+
+
+def test_in_a_crowd_everyone_has_a_picture() -> None:
+    tracks = [[*range(40)]] * 30 + [[*range(700)]]
+    (video,) = watch(frames("a.mp4", tracks))[0].values()
+    shown = [face.track for face in video.pictures()]
+    assert sorted(shown) == [*range(700)]
+    (few,) = watch(frames("a.mp4", tracks[:30]))[0].values()
+    assert len(list(few.pictures())) == 4 * PICTURES
+
+
+def test_people_of_two_videos_are_not_one() -> None:
+    videos, _ = watch([*frames("a.mp4", [[0]] * 3), *frames("b.mp4", [[0]] * 2)])
+    assert [(line["name"], line["frames"], line["gaps"]) for video in videos.values() for line in video.lines()] == [
+        ("a.mp4", 3, []),
+        ("b.mp4", 2, []),
+    ]
