@@ -15,6 +15,7 @@ from fer_vit.geometry import LANDMARKS, Array, Image
 from fer_vit.predict.inputs import Source
 from fer_vit.predict.photos import Photo
 from fer_vit.report.draw import FaceView, prediction_figure
+from fer_vit.report.overlay import Marked
 from fer_vit.report.table import Cell
 
 
@@ -104,6 +105,13 @@ class FaceResult:
     def size(self) -> float:
         """The side of the crop in pixels of the photo; a crop that is smaller than `crop_size` had to be enlarged."""
         return float(self.crop_size / np.sqrt(np.linalg.det(self.to_crop[:, :2])))
+
+    @property
+    def marked(self) -> Marked:
+        """The face for `draw_faces`, with its smoothed expression where there is one."""
+        shares = self.smoothed or self.probabilities
+        label = max(shares, key=shares.__getitem__)
+        return Marked(self.box, label, shares[label], self.track)
 
     def plot(self) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities; a notebook displays it."""

@@ -1,6 +1,7 @@
 """The colours of all pictures. The page, which also has a dark theme, has its own in `page.css`."""
 
 from functools import cache
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,18 @@ REGIONS = {
 }
 """Line colour of each region; the person's right is the darker of a pair."""
 
+EXPRESSIONS = {
+    "neutral": "#9aa0a8",
+    "happiness": "#f0b400",
+    "surprise": "#1fb5c4",
+    "sadness": "#3a6fd8",
+    "anger": "#d8362f",
+    "disgust": "#5d9c3c",
+    "fear": "#7d52c8",
+    "contempt": "#b5713c",
+}
+"""Colour of each usual expression over time."""
+
 PAPER, INK, MUTED, TRACK, EMPTY = "#ffffff", "#1c1c1e", "#6e6e73", "#ececef", "#d8d8dc"
 ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
 
@@ -29,6 +42,11 @@ ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
 def region_colour(region: str) -> str:
     """Returns the line colour of a region; grey for one that has none of its own."""
     return REGIONS.get(region, "#8a8a90")
+
+
+def expression_colour(label: str) -> str:
+    """Returns the colour of an expression; one that is not usual has some colour, always the same."""
+    return EXPRESSIONS.get(label, f"hsl({crc32(label.encode(errors='replace')) % 360}, 45%, 55%)")
 
 
 @cache
