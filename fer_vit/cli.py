@@ -33,6 +33,7 @@ PLAIN_VERBS = {
     "finetune": "make a model that knows your classes out of your photos, and say how good it is",
     "distill": "mix the predictions of trained models into the labels that a smaller model learns from",
     "predict": "find and classify every face in photos and videos, and write one table",
+    "live": "find and classify the faces before a camera, on a page and in a table",
     "visualize": "explain each prediction with pictures and one HTML page",
     "app": "serve a page in the browser that does both, for those who use no terminal",
     "evaluate": "say how good a model or a table of predictions is, for whom, and where it fails",
@@ -48,6 +49,7 @@ EXAMPLES = """\
   fer-vit finetune photos
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
   fer-vit predict photos
+  fer-vit live
   fer-vit visualize photos --checkpoint best.ckpt --output report
   fer-vit app
   fer-vit evaluate faces.parquet --checkpoint best.ckpt
@@ -187,15 +189,22 @@ def verb_parser(verb: str) -> ArgumentParser:
     )
     several = (list[Path], Sequence[str], list[str] | None)
     lists = {name: kind for name, kind in function.__annotations__.items() if kind in several}
+    optional = {  # positional ones that may be left out
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is not parameter.empty
+    }
     for argument in docstring_parser.parse(function.__doc__).params:
         name, text = argument.arg_name, argument.description
         if lists.get(name) == list[Path]:
             parser.add_argument(name, nargs="+", type=Path, help=text)
         elif lists.get(name) == Sequence[str]:
             parser.add_argument(f"--{name}", nargs="+", default=[], help=text)
+        elif name in optional:
+            parser.add_argument(name, nargs="?", default=optional[name], help=text)
         elif name in lists:  # an option that may be repeated
             parser.add_argument(f"--{name}", action="append", help=text)
-    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=set(lists))
+    parser.add_function_arguments(function, as_group=False, as_positional=True, skip={*lists, *optional})
     return parser
 
 

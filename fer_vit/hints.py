@@ -15,6 +15,7 @@ NEXT = {
     "test": "fer-vit export my-model --checkpoint {checkpoint}",
     "evaluate": "fer-vit visualize photos{same}",
     "predict": "fer-vit visualize {images}{same}",
+    "live": "fer-vit predict clip.mp4 --summary people.csv",
     "visualize": "fer-vit faithfulness {images}{same}",
     "visualize .mp4": "fer-vit predict {images}{same} --annotate marked.mp4",
     "app": "fer-vit predict photos{same}",

@@ -38,6 +38,7 @@ HOMES = {
         *(f"face/{name}.py" for name in ("crop", "detect", "image")),
         "evaluate/hard.py",
         "predict/frames.py",
+        "predict/live.py",
         "predict/photos.py",
         "processes.py",
         "sources/drawing.py",

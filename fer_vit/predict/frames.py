@@ -1,6 +1,6 @@
 """From videos to face crops: the frames of a video go the way of photos, and its faces are followed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,12 +38,20 @@ class VideoDataset(IterableDataset[Item]):
 
     def _frames(self, index: int) -> Iterator[Item]:
         path, options = Path(str(self.photos.sources[index])), self.options
-        find = FaceFinder(self.photos, options.detect_every)
-        for frame in read_frames(path, options.every, options.fps, options.start, options.end):
-            faces, tracks = find(frame)
-            status, size = OK if faces else NO_FACE, (frame.image.shape[1], frame.image.shape[0])
-            photo = Photo(str(path), status, faces, index, frame.number, frame.seconds, tracks, size)
-            yield photo, self.photos.samples(frame.image, 1, faces, str(path))
+        frames = read_frames(path, options.every, options.fps, options.start, options.end)
+        return find_faces(self.photos, frames, str(path), index, options.detect_every)
+
+
+def find_faces(
+    photos: PhotoDataset, frames: Iterable[Frame], path: str, index: int, detect_every: int
+) -> Iterator[Item]:
+    """Yields the frames of source number `index` with their faces, and these as the model's input."""
+    find = FaceFinder(photos, detect_every)
+    for frame in frames:
+        faces, tracks = find(frame)
+        status, size = OK if faces else NO_FACE, (frame.image.shape[1], frame.image.shape[0])
+        photo = Photo(path, status, faces, index, frame.number, frame.seconds, tracks, size)
+        yield photo, photos.samples(frame.image, 1, faces, path)
 
 
 class FaceFinder:

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 from tqdm import tqdm
 
-from fer_vit.data.sample import Batch
+from fer_vit.data.sample import Batch, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detect import CROP_SCORE, Face, YuNet
@@ -37,6 +37,9 @@ from fer_vit.predict.results import FaceResult
 from fer_vit.predict.smoothing import smoothed
 from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
 from fer_vit.store.folder import load_network
+
+if TYPE_CHECKING:
+    from fer_vit.predict.video import Frame
 
 CHUNK = 64
 """Faces in one forward pass."""
@@ -143,10 +146,25 @@ class Recognizer(nn.Module):
 
     def results(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
         """Yields photos and frames with their faces, in order."""
-        return smoothed(self._raw_results(sources, options), options.smooth)
+        return smoothed(self._raw_results(self.batches(sources, options), sources), options.smooth)
 
-    def _raw_results(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
-        for photos, chunks in self.batches(sources, options):
+    def watch(self, frames: Iterable["Frame"], path: str) -> Iterator[Photo[FaceResult]]:
+        """Yields each frame of live pictures from `path` with its faces as soon as it is given.
+
+        `smoothed` has probabilities averaged over the past alone.
+        """
+        from fer_vit.predict.frames import find_faces  # only here: PyAV may not be installed
+
+        options = PhotoOptions()
+        photos = PhotoDataset([], self.crop_spec, options.face, self._detector(options.face))
+        found = find_faces(photos, frames, path, 0, options.detect_every)
+        batches = (([photo], [collate(samples).ready(self.device)] if samples else []) for photo, samples in found)
+        return smoothed(self._raw_results(batches, [Path(path)]), options.smooth, causal=True)
+
+    def _raw_results(
+        self, batches: Iterable[tuple[list[FoundPhoto], list[Batch]]], sources: Sequence[Source]
+    ) -> Iterator[Photo[FaceResult]]:
+        for photos, chunks in batches:
             found = ((row, chunk, shares) for chunk in chunks for row, shares in enumerate(self.probabilities(chunk)))
             for photo in photos:
                 faces, source = zip(enumerate(photo.faces), found, strict=False), sources[photo.source]

@@ -37,13 +37,16 @@ def smooth(probabilities: Array, elapsed: Array, constant: float, causal: bool =
     return shares
 
 
-def smoothed(photos: Iterable[Photo[FaceResult]], constant: float) -> Iterator[Photo[FaceResult]]:
-    """Yields photos as they are and frames with `smoothed` probabilities, for which it holds a window of them."""
+def smoothed(photos: Iterable[Photo[FaceResult]], constant: float, causal: bool = False) -> Iterator[Photo[FaceResult]]:
+    """Yields photos as they are and frames with `smoothed` probabilities.
+
+    It holds a window of frames; `causal`, those of the past only: each frame is yielded as soon as it is given.
+    """
     for _, frames in groupby(photos, attrgetter("source")):
-        yield from _smoothed_video(frames, constant)
+        yield from _smoothed_video(frames, constant, causal)
 
 
-def _smoothed_video(frames: Iterable[Photo[FaceResult]], constant: float) -> Iterator[Photo[FaceResult]]:
+def _smoothed_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: bool) -> Iterator[Photo[FaceResult]]:
     reach = REACH * constant
     waiting: deque[tuple[float, Photo[FaceResult]]] = deque()
     seen: defaultdict[int | None, deque[tuple[float, list[float]]]] = defaultdict(deque)  # times, shares by track
@@ -53,7 +56,7 @@ def _smoothed_video(frames: Iterable[Photo[FaceResult]], constant: float) -> Ite
         for face in frame.faces:
             while abs(seconds - seen[face.track][0][0]) > reach:
                 seen[face.track].popleft()
-        faces = [_smoothed_face(face, seconds, seen[face.track], constant) for face in frame.faces]
+        faces = [_smoothed_face(face, seconds, seen[face.track], constant, causal) for face in frame.faces]
         return Photo(frame.path, frame.status, faces, *frame[3:])
 
     for frame in frames:
@@ -69,12 +72,14 @@ def _smoothed_video(frames: Iterable[Photo[FaceResult]], constant: float) -> Ite
         for face in frame.faces:
             seen[face.track].append((frame.seconds, [*face.probabilities.values()]))
         waiting.append((frame.seconds, frame))
+        if causal:
+            yield first()
     yield from (first() for _ in range(len(waiting)))
 
 
 def _smoothed_face(
-    face: FaceResult, seconds: float, window: Iterable[tuple[float, list[float]]], constant: float
+    face: FaceResult, seconds: float, window: Iterable[tuple[float, list[float]]], constant: float, causal: bool
 ) -> FaceResult:
     times, shares = zip(*window, strict=True)
-    average = smooth(np.array(shares), seconds - np.array(times), constant)
+    average = smooth(np.array(shares), seconds - np.array(times), constant, causal)
     return replace(face, smoothed=dict(zip(face.probabilities, average.tolist(), strict=True)))

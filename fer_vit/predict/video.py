@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from collections import deque
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
@@ -17,13 +18,17 @@ from fer_vit.geometry import Image
 
 try:
     import av
-    from av.error import FFmpegError
+    from av.error import ExitError, FFmpegError
     from av.stream import Disposition
 except ModuleNotFoundError as missing:
     raise FerVitError('Videos need one more package: pip install "fer-vit[video]".') from missing
 
 FORMATS = "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,h264,hevc"
 """Containers that are read, whatever the suffix. Others, such as playlists, may name files and addresses to open."""
+LIVE_FORMATS, PROTOCOLS = "rtsp,hls,mpjpeg,mjpeg", "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
+"""What may come from an address besides, and how; never a file, whatever a playlist says."""
+PATIENCE = 8.0
+"""Seconds after which a camera at an address that sends nothing is lost."""
 UNREADABLE = "not a video that can be decoded"
 MOST_SWAPPED = 4
 """How many frames away the time of a frame may be."""
@@ -78,6 +83,29 @@ def read_frames(
         raise ImageError("no frame in the time that was chosen")
 
 
+def play(source: Path | str) -> Iterator[Frame]:
+    """Yields the frames of a file, or of an address (text), when they are due.
+
+    What was recorded comes at its own speed. Live pictures come as they arrive, with the seconds since the first: their
+    own times jump, or are guesses.
+
+    Raises:
+        ImageError: It cannot be opened or read, or live pictures ended.
+    """
+    with open_video(source) as (container, stream):
+        recorded = isinstance(source, Path) or container.duration is not None
+        frames = _decoded(container, stream)
+        for number, (frame, seconds) in enumerate(_in_order(frames) if recorded else frames):
+            if number == 0:
+                start = time.perf_counter() - (seconds if recorded else 0)
+            elapsed = time.perf_counter() - start
+            if recorded:
+                time.sleep(max(0, seconds - elapsed))
+            yield Frame(_upright(frame), number, seconds if recorded else elapsed)
+    if not recorded:
+        raise ImageError("no more pictures come")
+
+
 def _in_order(frames: Iterator[tuple[av.VideoFrame, float]]) -> Iterator[tuple[av.VideoFrame, float]]:
     """Gives frames their times in order: for B-frames in an AVI file, which has none, FFmpeg's guesses are swapped."""
     waiting: deque[av.VideoFrame] = deque()
@@ -124,23 +152,32 @@ def _decoded(container: av.container.InputContainer, stream: av.VideoStream) -> 
 
 
 @contextmanager
-def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
-    """Opens a video. Raises ImageError when it, or what is read from it, is none."""
-    if path.exists() and not path.is_file():
-        raise ImageError("not a regular file")  # reading a pipe could block forever
-    allowed = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
+    """Opens a video or, given text, an address. Raises ImageError when it, or what is read from it, is none."""
+    if isinstance(source, Path):
+        if source.exists() and not source.is_file():
+            raise ImageError("not a regular file")  # reading a pipe could block forever
+        url, patience, unreadable = f"file:{os.path.abspath(source)}", None, UNREADABLE
+        options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+    else:
+        url, patience, unreadable = source, PATIENCE, "no video comes from there"
+        options = {"format_whitelist": f"{FORMATS},{LIVE_FORMATS}", "protocol_whitelist": PROTOCOLS}
+    if url.startswith("rtsp:"):
+        options["rtsp_flags"] = "prefer_tcp"  # by UDP pictures come with holes
     try:
         # The words in a file, such as its title, need not be Unicode.
-        with av.open(f"file:{os.path.abspath(path)}", options=allowed, metadata_errors="replace") as container:
+        with av.open(url, options=options, metadata_errors="replace", timeout=patience) as container:
             streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
             if not streams:
                 raise ImageError("no video in the file")
             if streams[0].codec_context is None:  # PyAV's annotations do not know of it
-                raise ImageError(UNREADABLE)
+                raise ImageError(unreadable)
             streams[0].codec_context.options = {"max_pixels": str(MAX_PIXELS)}
             yield container, streams[0]
+    except ExitError as error:
+        raise ImageError(f"nothing came for {PATIENCE:g} seconds") from error
     except FFmpegError as error:
-        raise ImageError(UNREADABLE if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
+        raise ImageError(unreadable if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
 
 
 def _upright(frame: av.VideoFrame) -> Image:

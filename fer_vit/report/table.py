@@ -23,21 +23,23 @@ ROW_GROUP = 5_000
 
 
 class TableWriter:
-    """Writes a table atomically; after an error nothing is left.
+    """Writes a table atomically; after an error nothing is left. A `live` one grows in its place, row by row.
 
     Args:
         path: Ends in one of `SUFFIXES`.
         columns: Name and type (str, int, float or bool) of every column; any cell may be None.
+        live: Whether every row is to be in the file at once, whatever happens; not for .parquet.
 
     Raises:
         FerVitError: The suffix is another one, or (on entering) the folder cannot be written.
     """
 
-    def __init__(self, path: Path, columns: dict[str, type]) -> None:
+    def __init__(self, path: Path, columns: dict[str, type], live: bool = False) -> None:
         if path.suffix not in SUFFIXES:
             raise FerVitError(f"Expected a table that ends in {', '.join(SUFFIXES)}, but got {path}.")
         self.path = path
         self.columns = columns
+        self.live = live
         self._rows: list[Mapping[str, Any]] = []
         self._parquet: pq.ParquetWriter | None = None
         self._text: TextIO | None = None
@@ -69,14 +71,14 @@ class TableWriter:
 
     def __enter__(self) -> "TableWriter":
         with ExitStack() as stack:
-            file = stack.enter_context(atomic_write(self.path))
+            file = self.path if self.live else stack.enter_context(atomic_write(self.path))
             if self.path.suffix == ".parquet":
                 types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
                 schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
                 self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
             else:
                 # File names need not be valid Unicode; invalid bytes are escaped.
-                text = file.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+                text = file.open("w", 1 if self.live else -1, encoding="utf-8", errors="backslashreplace", newline="")
                 self._text = stack.enter_context(text)
                 if self.path.suffix == ".csv":
                     csv.writer(text).writerow(map(csv_cell, self.columns))

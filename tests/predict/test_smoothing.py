@@ -1,4 +1,5 @@
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,9 @@ LABELS = ("neutral", "happiness", "sadness")
 def face(shares: Array, track: int | None, seconds: float | None) -> FaceResult:
     probabilities = dict(zip(LABELS, shares.tolist(), strict=True))
     nothing = np.zeros(4)
-    result = FaceResult("", 0.0, probabilities, "a.mp4", 0, None, None, None, Path("a.mp4"), nothing, 48, {})
+    result = FaceResult(
+        "", 0.0, probabilities, "a.mp4", 0, None, None, None, Path("a.mp4"), nothing, 48, {}, {}, 0.0, ()
+    )
     return replace(result, track=track, seconds=seconds)
 
 
@@ -91,6 +94,26 @@ def test_times_that_jump_and_tracks_that_come_and_go() -> None:
     found = list(smoothed(frames, 0.3))
     assert [photo.seconds for photo in found] == times
     assert np.allclose(values(found).sum(1), 1)
+
+
+def test_live_frames_do_not_wait_and_know_only_the_past(uneven: tuple[list[float], Array, list[int]]) -> None:
+    times, shares, tracks = uneven
+    given = 0
+
+    def frames() -> Iterator[Photo[FaceResult]]:
+        nonlocal given
+        for given, frame in enumerate(clip(times, shares, tracks)):  # noqa: B007
+            yield frame
+
+    for number, photo in enumerate(smoothed(frames(), 0.3, causal=True)):
+        assert photo.frame == given == number
+        logs, total = np.zeros(3), 0.0
+        for then, other, share in zip(times[: number + 1], tracks, shares, strict=False):
+            if other == tracks[number] and times[number] - then <= 0.9:
+                weight = math.exp((then - times[number]) / 0.3)
+                logs, total = logs + weight * np.log(share), total + weight
+        expected = np.exp(logs / total) / np.exp(logs / total).sum()
+        assert np.allclose([*photo.faces[0].smoothed.values()], expected, atol=1e-9)
 
 
 def test_photos_and_other_videos_stay_apart() -> None:

@@ -23,6 +23,18 @@ def write(path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_live_table_can_be_read_before_its_end(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"t{suffix}"
+    table = TableWriter(path, COLUMNS, live=True).__enter__()
+    for number in range(3):
+        table.write([{"path": "a", "face": number}])
+        assert [int(face) for face in read_table(path)["face"]] == [*range(number + 1)]
+    table.__exit__(KeyError, KeyError(), None)
+    assert len(read_table(path)["face"]) == 3
+    assert [*tmp_path.iterdir()] == [path]
+
+
 def test_csv(tmp_path: Path) -> None:
     with write(tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))

@@ -1,0 +1,117 @@
+"""Live pictures: of a camera, an address, or a file at its own speed. The newest frame counts; there is no queue."""
+
+import re
+import time
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from itertools import tee
+from pathlib import Path
+from threading import Event, Thread
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import ImageError
+from fer_vit.geometry import Image
+from fer_vit.predict.photos import Photo
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.results import FaceResult
+from fer_vit.predict.video import Frame, play
+
+
+class Seen(NamedTuple):
+    """A frame in which the faces are known: its image (H, W, 3), when it arrived (`time.perf_counter`), its faces."""
+
+    image: Image
+    arrived: float
+    photo: Photo[FaceResult]
+
+
+def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
+    """Yields the newest frame of a source with its faces, again and again until the source ends.
+
+    Args:
+        model: What finds and classifies the faces.
+        source: The number of a camera, an address such as rtsp://camera/stream, or a video file.
+
+    Raises:
+        FerVitError: There is no such source, or it broke off.
+    """
+    try:
+        with closing(newest(live_frames(source))) as frames:
+            shown, read = tee(frames)
+            photos = model.watch((frame for frame, _ in read), shown_name(source))
+            for (frame, arrived), photo in zip(shown, photos, strict=True):
+                yield Seen(frame.image, arrived, photo)
+    except ImageError as error:
+        raise FerVitError(f"{shown_name(source)}: {error}.") from error
+
+
+def shown_name(source: str) -> str:
+    """Returns a source's name without the password that an address may hold."""
+    return f"camera {source}" if is_camera(source) else re.sub(r"//[^/]*@", "//", source)
+
+
+def is_camera(source: str) -> bool:
+    """Tells the number of a camera from a file and an address."""
+    return source.isdecimal() and len(source) < 4
+
+
+def live_frames(source: str) -> Iterator[Frame]:
+    """Yields the frames of a source as they come. Raises ImageError when it cannot be read, or broke off."""
+    if is_camera(source):
+        return camera_frames(int(source))
+    return play(source if "://" in source else Path(source))
+
+
+def camera_frames(number: int) -> Iterator[Frame]:
+    """Yields the frames of a camera of this machine.
+
+    By OpenCV, for which cameras are numbers on every system. Raises ImageError when there is none, or no longer.
+    """
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are reported by us
+    camera, start, count = cv2.VideoCapture(number), time.perf_counter(), 0
+    try:
+        while (picture := camera.read()[1]) is not None:
+            image = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), np.uint8)
+            yield Frame(image, count, time.perf_counter() - start)
+            count += 1
+    finally:
+        camera.release()
+    raise ImageError("the camera sends no more pictures" if count else "no camera that can be opened")
+
+
+def newest(frames: Iterator[Frame]) -> Generator[tuple[Frame, float], None, None]:
+    """Yields the newest frame that a thread has read, each at most once, with the time at which it arrived."""
+    latest: deque[tuple[Frame, float]] = deque(maxlen=1)
+    errors: list[Exception] = []
+    arrived, over, enough = Event(), Event(), Event()
+
+    def read() -> None:
+        try:
+            for frame in frames:
+                latest.append((frame, time.perf_counter()))
+                arrived.set()
+                if enough.is_set():
+                    break
+        except Exception as error:  # is raised where frames are taken
+            errors.append(error)
+        over.set()
+        arrived.set()
+
+    reader = Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        while not over.is_set() or latest:
+            arrived.wait(1)  # without a limit, Ctrl-C would not end it on Windows
+            arrived.clear()
+            if latest:
+                yield latest.popleft()
+    finally:
+        enough.set()
+        reader.join(1)
+    if errors:
+        raise errors[0]

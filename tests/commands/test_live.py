@@ -1,0 +1,118 @@
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit import load
+from fer_vit.cli import verb_parser
+from fer_vit.commands import live as command
+from fer_vit.predict.live import Seen
+from fer_vit.predict.results import table_columns
+from fer_vit.report.live import LivePage
+from tests.helpers.commands import fails, main
+from tests.helpers.videos import Actor, Blobs, scene, write_video
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A bright square, which is taken for a face, for ten frames."""
+    monkeypatch.setattr("fer_vit.predict.recognizer.YuNet", Blobs)
+    image = np.zeros((120, 160, 3), np.uint8)
+    image[30:90, 50:110] = 220
+    return write_video(tmp_path / "a.mp4", [image] * 10, [n / 25 for n in range(10)])
+
+
+def rows(table: Path) -> list[dict[str, str]]:
+    with table.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_file_to_its_end(
+    clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    monkeypatch.setattr(LivePage, "show", lambda page, image, faces, status: shown.append((faces, status)))
+    table = tmp_path / "live.csv"
+    main(["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"])
+    out, err = capsys.readouterr()
+    found = rows(table)
+    assert [*found[0]] == [*table_columns(load(checkpoint, "cpu").labels, videos=True)]
+    assert found[-1]["frame"] == "9"
+    assert {row["path"] for row in found} == {str(clip)}
+    lines = out.splitlines()
+    assert lines[0].startswith(f"{clip}: open http://127.0.0.1:")
+    assert lines[1] == f"{len(found)} frames"
+    assert f"{10 - len(found)} skipped" in lines[3]
+    assert lines[4] == f"Table: {table}"
+    assert err == ""  # no line that is updated outside a terminal
+    assert [faces[0].label for faces, _ in shown] == [row["label_smoothed"] for row in found]
+    assert f"{10 - len(found)} skipped" in shown[-1][1]
+    assert "ms (95 %: " in shown[-1][1]
+
+
+def interrupted(frames: Iterator[Seen]) -> Iterator[Seen]:
+    yield next(frames)
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_is_the_usual_end(
+    clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = command.watch
+    monkeypatch.setattr(command, "watch", lambda *given: interrupted(watch(*given)))
+    table = tmp_path / "live.csv"
+    words = ["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"]
+    main([*words, "--host", "0.0.0.0"])
+    out, err = capsys.readouterr()
+    assert len(rows(table)) == 1
+    assert "\n1 frames\n1 faces: 1 " in out
+    assert "Everybody who can reach this machine can look: there is no password." in err
+    assert "exists already" in fails(capsys, *words)
+    main([*words, "--overwrite"])
+
+
+def test_what_cannot_be(clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "a camera's number" in fails(capsys, "live", "nothing.mp4")
+    assert ".csv or .jsonl" in fails(capsys, "live", clip, "--output", tmp_path / "t.parquet")
+    (tmp_path / "text.mp4").write_text("no video")
+    words = ("--checkpoint", checkpoint, "--port", 0)
+    assert "text.mp4: not a video that can be decoded." in fails(capsys, "live", tmp_path / "text.mp4", *words)
+    with LivePage("127.0.0.1", 0) as page:
+        assert "already in use" in fails(capsys, "live", clip, "--checkpoint", checkpoint, "--port", page.server_port)
+
+
+def test_without_a_source_the_first_camera_is_meant() -> None:
+    parser = verb_parser("live")
+    assert parser.parse_args([]).source == "0"
+    assert parser.parse_args(["rtsp://camera/1", "--port", "1"]).source == "rtsp://camera/1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_recording_is_complete_however_it_ends(end: signal.Signals, yunet_named: None, tmp_path: Path) -> None:
+    still = next(scene([Actor(7, lambda t: (320, 180, 200))], [0.0]))[0]
+    clip = write_video(tmp_path / "a.mp4", [still] * 150, [n / 5 for n in range(150)])
+    table = tmp_path / "live.csv"
+    words = [sys.executable, "-m", "cli", "live", str(clip), "--output", str(table), "--port", "0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    while not (table.exists() and len(rows(table)) >= 3):
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.send_signal(end)
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert process.returncode == {signal.SIGINT: 0, signal.SIGTERM: 143, signal.SIGKILL: -9}[end]
+    found = rows(table)
+    assert (f"\n{len(found)} frames\n" in out) == (end != signal.SIGKILL)
+    assert all(None not in row and None not in row.values() for row in found)
+    assert all(row["label_smoothed"] for row in found)
+    assert [*tmp_path.glob(".*")] == []

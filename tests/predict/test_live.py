@@ -1,0 +1,289 @@
+"""Live pictures without a camera: servers of this machine, files, and frames that a test hands out."""
+
+import io
+import socket
+import weakref
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from threading import Event, Thread
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image as Pil
+
+from fer_vit import load
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import ImageError
+from fer_vit.geometry import Image
+from fer_vit.predict import live, video
+from fer_vit.predict.live import camera_frames, live_frames, newest, shown_name, watch
+from fer_vit.predict.photos import NO_FACE, Photo
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.results import FaceResult
+from fer_vit.predict.smoothing import smooth
+from fer_vit.predict.video import Frame, play, read_frames
+from tests.helpers.marks import slow
+from tests.helpers.videos import Blobs, number_of, numbered, write_numbered, write_video
+
+UNEVEN = [0.5, 0.52, 0.6, 1.6, 1.64]
+
+
+def serve(*answers: bytes, silent: bool = False) -> int:
+    """Answers the next request with these bytes, and then hangs up, unless it is to be `silent`; returns the port."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with server, server.accept()[0] as viewer:
+            viewer.recv(4096)
+            for data in answers:
+                viewer.sendall(data)
+            while silent and viewer.recv(4096):
+                pass
+
+    Thread(target=answer, daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def mjpeg(images: list[Image]) -> list[bytes]:
+    """What a camera with a page of its own sends."""
+    parts = [b"HTTP/1.0 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=b\r\n\r\n"]
+    for image in images:
+        buffer = io.BytesIO()
+        Pil.fromarray(image).save(buffer, "JPEG", quality=95)
+        parts.append(b"--b\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(buffer.getvalue()))
+        parts.append(buffer.getvalue() + b"\r\n")
+    return parts
+
+
+def test_while_one_is_worked_on_the_others_pass_and_none_is_kept() -> None:
+    proceed, done, alive = Event(), Event(), []
+
+    def source() -> Iterator[Frame]:
+        for number in range(300):
+            if number in (1, 200):
+                proceed.wait()
+                proceed.clear()
+            image = numbered(number)
+            alive.append(weakref.ref(image))
+            yield Frame(image, number, number / 25)
+            if number in (198, 298):
+                done.set()  # 199 and 299 may come or not before they are looked for
+
+    frames = newest(source())
+    assert next(frames)[0].number == 0
+    for seen in ((198, 199), (298, 299)):
+        proceed.set()
+        done.wait()
+        done.clear()
+        frame, _ = next(frames)
+        assert frame.number in seen
+        assert sum(image() is not None for image in alive) <= 3
+        if frame.number % 100 == 98:
+            assert next(frames)[0].number == frame.number + 1
+    assert next(frames, None) is None
+
+
+def test_a_frame_is_shown_once_and_times_of_arrival_grow() -> None:
+    found = list(newest(Frame(numbered(n), n, n / 25) for n in range(50)))
+    numbers, times = [frame.number for frame, _ in found], [arrived for _, arrived in found]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == 49
+    assert times == sorted(times)
+
+
+def test_the_readers_error_comes_after_its_last_frame() -> None:
+    def source() -> Iterator[Frame]:
+        yield Frame(numbered(0), 0, 0.0)
+        raise ImageError("gone")
+
+    frames = newest(source())
+    assert next(frames)[0].number == 0
+    with pytest.raises(ImageError, match="gone"):
+        next(frames)
+
+
+def test_a_reader_stops_when_nobody_looks_any_more() -> None:
+    closed = Event()
+
+    def source() -> Iterator[Frame]:
+        try:
+            number = 0
+            while True:
+                yield Frame(numbered(number), number, 0.0)
+                number += 1
+        finally:
+            closed.set()
+
+    frames = newest(source())
+    next(frames)
+    frames.close()
+    assert closed.wait(10)
+
+
+def test_a_file_is_played_at_its_own_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, now, naps = write_numbered(tmp_path / "a.mp4", UNEVEN), [100.0], []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(video.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(video.time, "sleep", sleep)
+    shown = []
+    for frame in play(path):
+        shown.append((number_of(frame.image), now[0] - 100))
+        assert frame.seconds == pytest.approx(UNEVEN[frame.number], abs=1e-3)
+        now[0] += 0.05  # the reader needs longer than one of the gaps
+    assert [number for number, _ in shown] == [*range(5)]
+    assert [seconds for _, seconds in shown] == pytest.approx([0, 0.05, 0.1, 1.1, 1.15], abs=2e-3)
+    assert naps == pytest.approx([0, 0, 0, 0.95, 0], abs=2e-3)
+
+
+def test_pictures_of_an_address_come_with_the_time_of_their_arrival() -> None:
+    stream = play(f"http://127.0.0.1:{serve(*mjpeg([numbered(n) for n in range(20)]))}/stream")
+    frames = list(islice(stream, 20))
+    with pytest.raises(ImageError):
+        next(stream)
+    assert [number_of(frame.image) for frame in frames] == [*range(20)]
+    assert frames[0].seconds < 0.1
+    assert [frame.seconds for frame in frames] == sorted(frame.seconds for frame in frames)
+
+
+def test_a_file_behind_an_address_is_played_to_its_end(tmp_path: Path) -> None:
+    data = write_numbered(tmp_path / "a.mkv", [0.0, 0.04, 0.08]).read_bytes()
+    head = b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data)
+    frames = list(play(f"http://127.0.0.1:{serve(head, data)}/a.mkv"))
+    assert [round(frame.seconds, 3) for frame in frames] == [0.0, 0.04, 0.08]
+
+
+PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile://{}\n#EXT-X-ENDLIST\n"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "answer", "reason"),
+    [
+        ("http", b"HTTP/1.0 404 no\r\n\r\n", "404"),
+        ("http", b"HTTP/1.0 401 no\r\n\r\n", "401"),
+        ("http", b"", "no video comes from there"),
+        ("http", b"HTTP/1.0 200 OK\r\n\r\n<html>camera</html>", "no video comes from there|error"),
+        ("rtsp", b"RTSP/1.0 401 Unauthorized\r\nCSeq: 1\r\n\r\n", "401"),
+        *slow(("rtsp", None, "no video comes from there"), ("http", None, "nothing came for 0.5 seconds")),
+        *slow(("file", b"", "no video comes from there|Protocol")),
+    ],
+)
+def test_a_wrong_address_is_one_line_soon(
+    scheme: str, answer: bytes | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(video, "PATIENCE", 0.5)
+    port = serve(silent=True) if answer is None else serve(answer)
+    with pytest.raises(FerVitError, match=rf"^{scheme}://127.0.0.1:{port}/x: .*({reason})"):
+        next(watch(Counting(), f"{scheme}://user:secret@127.0.0.1:{port}/x"))  # type: ignore[arg-type]
+
+
+def test_a_playlist_opens_no_file(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "a.ts", [0.0, 0.04])
+    head = b"HTTP/1.0 200 OK\r\nContent-Type: application/vnd.apple.mpegurl\r\n\r\n"
+    with pytest.raises(ImageError):
+        list(play(f"http://127.0.0.1:{serve(head + PLAYLIST.format(path).encode())}/a.m3u8"))
+
+
+class Counting:
+    """A model that finds nothing."""
+
+    def watch(self, frames: Iterator[Frame], path: str) -> Iterator[Photo[FaceResult]]:
+        for frame in frames:
+            yield Photo(path, NO_FACE, [], 0, frame.number, frame.seconds)
+
+
+class Camera:
+    """What OpenCV gives for a camera that is unplugged after two pictures, or is not there."""
+
+    def __init__(self, number: int) -> None:
+        self.left = 2 if number == 0 else 0
+        self.released = False
+        cameras.append(self)
+
+    def read(self) -> tuple[bool, Image | None]:
+        self.left -= 1
+        return self.left >= 0, np.full((4, 6, 3), (255, 0, 9), np.uint8) if self.left >= 0 else None
+
+    def release(self) -> None:
+        self.released = True
+
+
+cameras: list[Camera] = []
+
+
+def test_a_camera_that_is_lost_or_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.cv2, "VideoCapture", Camera)
+    frames = camera_frames(0)
+    images = [next(frames), next(frames)]
+    assert [frame.number for frame in images] == [0, 1]
+    assert images[1].image[0, 0].tolist() == [9, 0, 255]
+    assert 0 <= images[0].seconds <= images[1].seconds
+    with pytest.raises(ImageError, match="no more pictures"):
+        next(frames)
+    with pytest.raises(FerVitError, match=r"^camera 7: no camera that can be opened\.$"):
+        next(watch(Counting(), "7"))  # type: ignore[arg-type]
+    assert all(camera.released for camera in cameras)
+
+
+def test_without_a_camera_opencv_says_nothing_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    level = cv2.utils.logging.getLogLevel()
+    try:
+        with pytest.raises(ImageError, match="no camera that can be opened"):
+            next(live_frames("99"))
+    finally:
+        cv2.utils.logging.setLogLevel(level)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_passwords_are_not_shown() -> None:
+    assert shown_name("rtsp://me:p@ss@camera.local/stream?a=b@c") == "rtsp://camera.local/stream?a=b@c"
+    assert shown_name("http://camera/stream") == "http://camera/stream"
+    assert shown_name("1") == "camera 1"
+    assert shown_name("1.mp4") == "1.mp4"
+
+
+@pytest.fixture
+def model(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Recognizer:
+    """A tiny model that takes bright squares for faces."""
+    monkeypatch.setattr("fer_vit.predict.recognizer.YuNet", Blobs)
+    return load(checkpoint, "cpu")
+
+
+@pytest.fixture
+def squares(tmp_path: Path) -> Path:
+    """A clip in which a bright square crosses a dark stage; it is away in the frames 8 and 9."""
+    images = np.zeros((20, 120, 200, 3), np.uint8)
+    rng = np.random.default_rng(0)
+    for number, image in enumerate(images):
+        if number not in (8, 9):
+            image[30:90, 10 + 5 * number : 70 + 5 * number] = rng.integers(150, 256, (60, 60, 3))
+    return write_video(tmp_path / "a.mp4", images, [n / 25 for n in range(20)], options={"crf": "5"})
+
+
+def test_what_is_said_of_a_frame_is_what_predict_says(model: Recognizer, squares: Path) -> None:
+    seen = list(model.watch(read_frames(squares), "a"))
+    expected = list(model.stream(squares))
+    assert [photo.frame for photo in seen] == [*range(20)]
+    for photo, other in zip(seen, expected, strict=True):
+        assert photo[:2] == ("a", other.status)
+        assert photo[3:] == other[3:]
+        for face, same in zip(photo.faces, other.faces, strict=True):
+            assert face.probabilities == pytest.approx(same.probabilities, abs=1e-5)
+            assert (face.box == same.box).all()
+    first = [(p.seconds or 0.0, face) for p in seen for face in p.faces if face.track == 0]
+    times, shares = np.array([t for t, _ in first]), np.array([[*f.probabilities.values()] for _, f in first])
+    for now, face in first:
+        average = smooth(shares[now - times < 0.75], now - times[now - times < 0.75], 0.25, causal=True)
+        assert [*face.smoothed.values()] == pytest.approx(average.tolist(), abs=1e-9)
+
+
+def test_frames_stay_with_their_faces(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "a.mp4", [n / 25 for n in range(20)])
+    shown = [(number_of(seen.image), seen.photo.frame) for seen in watch(Counting(), str(path))]  # type: ignore[arg-type]
+    assert [number for number, _ in shown] == [frame for _, frame in shown]
+    assert shown[-1] == (19, 19)
