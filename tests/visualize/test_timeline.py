@@ -17,7 +17,7 @@ def frames(path: str, tracks: Sequence[Sequence[int]], step: float = 0.04) -> It
         share = number % 1000 / 1000
         faces = [
             FaceResult("b", 1.0, {"a": 0.0, "b": 1.0}, path, index, None, None, None, Path(path), np.eye(2, 3), 8, {},
-                       number, number * step, track, {"a": share, "b": 1 - share})
+                       {}, 1.0, (), number, number * step, track, {"a": share, "b": 1 - share})
             for index, track in enumerate(seen)
         ]  # fmt: skip
         yield Photo(path, OK if faces else NO_FACE, faces, 0, number, number * step, tuple(seen))
