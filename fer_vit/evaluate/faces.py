@@ -222,8 +222,7 @@ def with_labels(faces: Faces, labels: Path, split: Split) -> Faces:
     """
     if is_table(labels):
         table = read_table(labels)
-        if not {"path", "label"} <= table.keys() or None in table["label"] or None in table["path"]:
-            raise FerVitError(f"Expected a table with path and label in every row, but {labels} is another one.")
+        check_labelled(table, labels)
         paths, columns = table["path"], table
         names = [canonical(str(label)) for label in table["label"]]
         shares: Array | None = np.eye(len(faces.labels))[[position(name, faces.labels, labels) for name in names]]
@@ -234,6 +233,19 @@ def with_labels(faces: Faces, labels: Path, split: Split) -> Faces:
         raise no_label(labels, split)
     known = faces.take(match(paths, faces.paths, "the table of predictions"))
     return replace(known, shares=shares, columns=columns | known.columns)
+
+
+def check_labelled(table: Columns, path: Path) -> None:
+    """Raises FerVitError when a table has no columns path and label, no rows, or an empty cell in one of them."""
+    if not {"path", "label"} <= table.keys() or not len(table["path"]):
+        has = "no row" if {"path", "label"} <= table.keys() else short(", ".join(table)) or "none"
+        raise FerVitError(f"Expected columns path and label and at least one row in {path}, but it has {has}.")
+    empty = np.equal(table["path"], None) | np.equal(table["label"], None)
+    if empty.any():
+        raise FerVitError(
+            f"{path}, row {empty.argmax()}: expected a path and a label, but one is empty. Fill it in or leave the row "
+            "out."
+        )
 
 
 def with_columns(faces: Faces, path: Path) -> Faces:

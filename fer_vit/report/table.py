@@ -111,14 +111,15 @@ def read_table(path: Path) -> dict[str, NDArray[np.object_]]:
     with _readable(path):
         if path.suffix == ".jsonl":
             rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-            columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
+            names = [*dict.fromkeys(name for row in rows for name in row.keys())]
+            columns = {name: [row.get(name) for row in rows] for name in names}
         else:
             with path.open(newline="", encoding="utf-8-sig") as file:
                 names, *lines = [line for line in csv.reader(file) if line] or [[]]
             if any(len(line) != len(names) for line in lines):
                 raise ValueError("its lines differ in their number of cells")
             columns = {name: [_plain(line[place]) for line in lines] for place, name in enumerate(names)}
-    return {name: as_objects(cells) for name, cells in columns.items()}
+    return _columns(columns)
 
 
 def read_tables(paths: Sequence[Path]) -> dict[str, NDArray[np.object_]]:
@@ -129,7 +130,13 @@ def read_tables(paths: Sequence[Path]) -> dict[str, NDArray[np.object_]]:
             tables.append(pq.read_table(path, partitioning=None))
     with _readable(paths[0].parent):
         columns = pa.concat_tables(tables, promote_options="default").to_pydict()
-    return {name: as_objects(cells) for name, cells in columns.items()}
+    return _columns(columns)
+
+
+def _columns(columns: Mapping[str, Sequence[object]]) -> dict[str, NDArray[np.object_]]:
+    """Returns columns as arrays; a path is text, even where the file has a number."""
+    paths = [cell if cell is None else str(cell) for cell in columns.get("path", ())]
+    return {name: as_objects(paths if name == "path" else cells) for name, cells in columns.items()}
 
 
 @contextmanager

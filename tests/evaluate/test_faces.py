@@ -127,8 +127,10 @@ def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("path,label\na.png,bored\n", "has the label `bored`, but the model knows sadness, anger"),
-        ("path,label\na.png,\n", "Expected a table with path and label in every row"),
-        ("path,age\na.png,3\n", "Expected a table with path and label"),
+        ("path,label\na.png,anger\nb.png,\n", "t.csv, row 1: expected a path and a label, but one is empty"),
+        ("path,label\n,anger\n", "row 0: expected a path and a label"),
+        ("path,age\na.png,3\n", "Expected columns path and label .* has path, age"),
+        ("path,label\n", "it has no row"),
         ("path,label\na.png,anger\nb.png,anger\n", "1 of 2 are not there, for example b.png"),
         ("path,label\nz.png,anger\n", "1 of 1 are not there"),
     ],

@@ -2,6 +2,7 @@ import csv
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -123,6 +124,8 @@ def test_what_is_written_can_be_read(suffix: str, tmp_path: Path) -> None:
         ("t.csv", b"a,b\n1,2,3\n"),
         ("t.jsonl", b'{"a": 1\n'),
         ("t.jsonl", b"[1]\n"),
+        ("t.jsonl", b"5\n"),
+        ("t.jsonl", b"null\n"),
         ("t.parquet", b"PAR1"),
         ("gone.csv", None),
     ],
@@ -140,6 +143,13 @@ def test_a_manifest_is_no_table(drawn: Path, tmp_path: Path) -> None:
     assert not is_table(drawn)
     assert not is_table(Path("best.ckpt"))
     assert not is_table(tmp_path / "gone.parquet")
+
+
+def test_a_path_is_text_even_where_it_is_a_number(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"path": [7, None], "label": ["a", "b"]}), tmp_path / "t.parquet")
+    (tmp_path / "t.jsonl").write_text('{"path": 7}\n{"path": null}\n')
+    for name in ("t.parquet", "t.jsonl"):
+        assert read_table(tmp_path / name)["path"].tolist() == ["7", None]
 
 
 def test_an_empty_table_has_columns(tmp_path: Path) -> None:
