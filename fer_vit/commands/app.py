@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from fer_vit.app.jobs import Jobs, model_named
-from fer_vit.errors import check_number
+from fer_vit.errors import FerVitError, check_number
 from fer_vit.store.hub import DEFAULT, shipped_models
 
 LOCAL = ("localhost", "127.0.0.1")
@@ -47,7 +47,12 @@ def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7
 
         # Before the first visitor: the model and the detector are loaded, or there is an error
         model_named(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
-        server = socket.create_server((host, port))
+        try:
+            server = socket.create_server((host, port))
+        except OSError as error:
+            raise FerVitError(
+                f"Cannot listen at {host}:{port} ({error}). Choose another `--host` or `--port`."
+            ) from error
         address = f"{host}:{server.getsockname()[1]}"
         if host not in LOCAL:
             print(f"fer-vit: warning: anyone who reaches {address} can use this page, unencrypted", file=sys.stderr)

@@ -9,6 +9,8 @@ from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
+from fer_vit.predict.results import table_columns
+from fer_vit.store.folder import read_model
 from fer_vit.store.hub import DEFAULT
 from fer_vit.train.cli import train
 
@@ -47,6 +49,7 @@ def finetune(
     model, page, manifest = output / "model", output / "evaluation", output / "faces.parquet"
     for path in (model, page):
         check_output(path, overwrite)
+    read_model(checkpoint or DEFAULT, pretraining=True)  # a wrong name is told before minutes of work
     if photos.suffix == ".parquet":
         manifest = photos
     else:
@@ -71,9 +74,10 @@ def check_enough(manifest: Path) -> Counter[str]:
     """Counts the photos of each split.
 
     Raises:
-        FerVitError: There are too few of a class to learn from.
+        FerVitError: There are too few of a class to learn from, or `predict` has another column of a class's name.
     """
     rows = Manifest.read(manifest)
+    table_columns([*rows.names])
     learned = Counter(rows.split("train").column("label"))
     if few := [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]:
         raise FerVitError(

@@ -101,6 +101,8 @@ def check_outputs(table: Path | None, summary: Path | None, overwrite: bool, ran
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
     if summary:
         check_table(summary, overwrite, ProcessRank())
+        if table and summary.resolve() == table.resolve():
+            raise FerVitError(f"`--summary` is a table of its own, but both are {summary}. Choose another name.")
 
 
 def check_copy(path: Path, in_chunks: bool, overwrite: bool) -> None:

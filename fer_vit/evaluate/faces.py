@@ -240,7 +240,7 @@ def check_labelled(table: Columns, path: Path) -> None:
     if not {"path", "label"} <= table.keys() or not len(table["path"]):
         has = "no row" if {"path", "label"} <= table.keys() else short(", ".join(table)) or "none"
         raise FerVitError(f"Expected columns path and label and at least one row in {path}, but it has {has}.")
-    empty = np.equal(table["path"], None) | np.equal(table["label"], None)
+    empty = np.array([None in cells for cells in zip(table["path"], table["label"], strict=True)])
     if empty.any():
         raise FerVitError(
             f"{path}, row {empty.argmax()}: expected a path and a label, but one is empty. Fill it in or leave the row "

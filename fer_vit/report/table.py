@@ -111,8 +111,9 @@ def read_table(path: Path) -> dict[str, NDArray[np.object_]]:
     with _readable(path):
         if path.suffix == ".jsonl":
             rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-            names = [*dict.fromkeys(name for row in rows for name in row.keys())]
-            columns = {name: [row.get(name) for row in rows] for name in names}
+            if not all(isinstance(row, dict) for row in rows):
+                raise ValueError("a line is no object")
+            columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
         else:
             with path.open(newline="", encoding="utf-8-sig") as file:
                 names, *lines = [line for line in csv.reader(file) if line] or [[]]
@@ -143,7 +144,7 @@ def _columns(columns: Mapping[str, Sequence[object]]) -> dict[str, NDArray[np.ob
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, AttributeError, csv.Error) as error:
+    except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise FerVitError(f"Expected a table in {path}, but it cannot be read ({reason}).") from error
 

@@ -24,7 +24,9 @@ def test_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str], yunet_named: None) -> None:
     pytest.importorskip("gradio")
     with socket.create_server(("localhost", 0)) as taken:
-        assert "Address already in use" in fails(capsys, "app", "--port", taken.getsockname()[1])
+        line = fails(capsys, "app", "--port", taken.getsockname()[1])
+    assert "Address already in use" in line
+    assert "Choose another `--host` or `--port`." in line
 
 
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])

@@ -106,6 +106,19 @@ def test_too_few_photos(photos: Path, tmp_path: Path, yunet_named: None, capsys:
     assert not (tmp_path / "mine" / "model").exists()
 
 
+def test_what_is_wrong_is_said_before_the_training(
+    photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("finetune", photos, "--output", tmp_path / "mine")
+    assert "has no config.json" in fails(capsys, *words, "--checkpoint", photos)
+    assert not any((tmp_path / "mine").iterdir())
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos" / "stirred").rename(tmp_path / "photos" / "size")
+    line = fails(capsys, "finetune", tmp_path / "photos", "--output", tmp_path / "mine")
+    assert "a class `size`, which is the name of another column" in line
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["faces.parquet"]
+
+
 def test_no_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is none at" in fails(capsys, "finetune", tmp_path / "gone", "--output", tmp_path / "mine")
     assert not (tmp_path / "mine").exists() or not any((tmp_path / "mine").iterdir())

@@ -156,6 +156,7 @@ def test_wrong_words(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pyt
         (["--smooth", -1], "smooth"),
         (["--detect_every", 0], "detect_every"),
         (["--summary", tmp_path / "people.txt"], "ends in .csv"),
+        (["--summary", tmp_path / "t.csv"], "a table of its own"),
     ):
         assert expected in fails(capsys, *good, *words)
     photo = ["predict", folder / "a.png", *good[2:], "--summary", tmp_path / "people.csv"]
