@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from playwright.sync_api import sync_playwright
@@ -81,6 +83,10 @@ def test_commands_of_the_documentation_run(
         Path(f"{name}.ckpt").symlink_to(checkpoint)
     for name in ("ferplus", "photos"):
         Path(f"data/{name}.parquet").symlink_to(drawn / "faces.parquet")
+    faces = pq.read_table(drawn / "faces.parquet")
+    for name in ("gender", "age", "race"):
+        faces = faces.append_column(name, pa.array([str(row % 2) for row in range(len(faces))]))
+    pq.write_table(faces, "data/fairface.parquet")
     Path("truth.csv").write_text("path,label\nphotos/astronaut.png,happiness\n")
     Path("people.csv").write_text("path,age,gender\nphotos/astronaut.png,45,woman\n")
     pages = [page for page in PAGES if page.name != "own_photos.md"]

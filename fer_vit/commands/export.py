@@ -19,6 +19,8 @@ OTHER = (".safetensors", ".pt", ".pth", ".ckpt", ".zip")
 
 CALIBRATION = 512
 """Faces that calibrate the 8-bit scales."""
+CALIBRATES = 100
+"""Faces of which a temperature and thresholds can be fitted; of a handful they are extreme."""
 
 
 def export(
@@ -90,7 +92,8 @@ def calibrated(model: Recognizer, manifest: Path, merge: Merge | None) -> str:
     model.net.temperature = fit_temperature(logits, truth)
     model.net.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
     found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.thresholds.items())
-    return f"Temperature: {model.net.temperature:.3f}. Thresholds of sets: {found}."
+    few = f" From {len(truth)} faces: do not trust them before there are {CALIBRATES}." * (len(truth) < CALIBRATES)
+    return f"Temperature: {model.net.temperature:.3f}. Thresholds of sets: {found}.{few}"
 
 
 def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from fer_vit.commands.evaluate import evaluate
-from fer_vit.commands.export import export
+from fer_vit.commands.export import CALIBRATES, export
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
@@ -16,10 +16,6 @@ from fer_vit.train.cli import train
 
 FEWEST = 8
 """Photos of each class to learn from, at least: what is left of ten when one is held out to choose, one to judge."""
-CALIBRATES = 100
-"""Photos of the val split from which a temperature is fitted: one fitted to a handful that are all right, or all but
-one, says 100 % or nothing.
-"""
 
 
 def finetune(

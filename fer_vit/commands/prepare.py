@@ -139,7 +139,9 @@ def _check_folder(out: Path) -> None:
 def _with_landmarks(reading: Reading, root: Path, detector: str, workers: int | None, cut: bool) -> Reading:
     """Returns the rows whose images can be read, with landmarks; raises FerVitError when none can."""
     missing = detector == "yunet" and any(row.landmarks is None for row in reading.rows)
-    reading = add_landmarks(reading, YuNet(min_score=CROP_SCORE) if missing else None, workers, cut)
+    # A photo that is cut may hold no face, which is found by the detector's usual score.
+    detect = YuNet if cut else partial(YuNet, min_score=CROP_SCORE)
+    reading = add_landmarks(reading, detect() if missing else None, workers, cut)
     if not reading.rows:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in reading.dropped.most_common())
         raise FerVitError(f"Expected images in {root}, but none can be used ({reasons}).")
