@@ -1,5 +1,6 @@
 """Processes: the rank of this one, how workers start and end, and seeds that all processes share."""
 
+import gc
 import multiprocessing
 import os
 import re
@@ -80,6 +81,8 @@ def start_worker(_worker: int = 0) -> None:
     A signal sent to all processes of a job is for the main process, which then stops its workers. Workers ignore such
     signals, so that `fit` can save its step, but never outlive the main process.
     """
+    # What the main process left for the collector is not for a fork: freeing a decoder waits for its threads for ever.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
