@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 2000
+NOTHING = "-"
+"""What tables show where there is no result."""
 
 
 class Interval(TypedDict):
@@ -74,3 +76,11 @@ def _interval(value: NDArray[np.float64], drawn: NDArray[np.float64] | None, fac
     if drawn is not None and known and faces > 1:
         low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist()
     return Interval(mean=float(value) if known else None, low=low, high=high, faces=faces)
+
+
+def interval_text(one: Interval, form: str) -> str:
+    """Returns a result with its interval as text, each number in a format such as ".3f"."""
+    if one["mean"] is None:
+        return NOTHING
+    spread = "" if one["low"] is None else f" ({one['low']:{form}} to {one['high']:{form}})"
+    return f"{one['mean']:{form}}{spread}"

@@ -14,7 +14,7 @@ from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.groups import FEW, FOUND
 from fer_vit.evaluate.scores import confusion_matrix, face_losses, suspected
 from fer_vit.geometry import Array
-from fer_vit.intervals import Interval
+from fer_vit.intervals import NOTHING, Interval, interval_text
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.draw import printable
 from fer_vit.report.evaluation import Card, Section, write_evaluation
@@ -26,7 +26,6 @@ PICTURES = 500
 """The page shows no more faces, so that it opens quickly; it says how many it leaves out."""
 SIDE = 96
 """Longer side of their pictures in pixels."""
-NOTHING = "-"
 
 
 def write_results(folder: Path, facts: dict[str, str], results: dict[str, Any], faces: Faces, theirs: Array) -> str:
@@ -121,11 +120,9 @@ def cell(one: Interval | float | str | None, loss: bool = False, signed: bool = 
     """Formats a result, a percentage unless it is a loss; a number of faces or a p-value; or text."""
     if isinstance(one, int | float):
         return f"{one:,}" if isinstance(one, int) else f"{one:.2g}"
-    if one is None or isinstance(one, str) or one["mean"] is None:
-        return one if isinstance(one, str) else NOTHING
-    form = ("+" if signed else "") + (".3f" if loss else ".1%")
-    spread = "" if one["low"] is None else f" ({one['low']:{form}} to {one['high']:{form}})"
-    return f"{one['mean']:{form}}{spread}"
+    if one is None or isinstance(one, str):
+        return one or NOTHING
+    return interval_text(one, ("+" if signed else "") + (".3f" if loss else ".1%"))
 
 
 def class_table(scores: Mapping[str, Interval], confusion: NDArray[np.int64], labels: Sequence[str]) -> list[list[str]]:

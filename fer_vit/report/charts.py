@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fer_vit.geometry import Array, Image
-from fer_vit.intervals import Interval
+from fer_vit.intervals import Interval, interval_text
 from fer_vit.report.colours import ACCENT, FAINT, TRACK
 from fer_vit.report.table import markdown
 
@@ -63,16 +64,21 @@ def intervals_figure(found: Mapping[str, Interval], title: str) -> Image:
     """Draws results that are parts of 1 with their intervals, a line for each; RGB uint8 (H, W, 3)."""
     figure = Figure(figsize=(6, 1 + 0.3 * len(found)), dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    for row, one in enumerate(found.values()):
-        low, mean, high = np.array([one["low"], one["mean"], one["high"]], float)  # nothing is drawn for NaN
-        axes.plot([low, high], [row, row], color=FAINT, linewidth=3)
-        axes.plot(mean, row, "o", color=ACCENT)
+    _draw_intervals(axes, [(one, FAINT, ACCENT) for one in found.values()])
     axes.set_yticks(range(len(found)), found, parse_math=False)
-    axes.set(ylim=(len(found) - 0.5, -0.5))
     axes.set_title(title, fontsize=10, parse_math=False)
+    return rasterize(figure)
+
+
+def _draw_intervals(axes: Axes, rows: Sequence[tuple[Interval, str, str]]) -> None:
+    """Draws results with their intervals from top to bottom; each has the colours of its interval and its mean."""
+    for row, (one, line, point) in enumerate(rows):
+        low, mean, high = np.array([one["low"], one["mean"], one["high"]], float)  # nothing is drawn for NaN
+        axes.plot([low, high], [row, row], color=line, linewidth=3)
+        axes.plot(mean, row, "o", color=point)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    return rasterize(figure)
 
 
 def faithfulness_table(
@@ -84,17 +90,13 @@ def faithfulness_table(
 
     The methods' rows are `differences` to the control `random`; its own row, the last, is what was `found`.
     """
-
-    def cell(one: Interval, sign: str = "") -> str:
-        if one["mean"] is None:
-            return "-"
-        interval = "" if one["low"] is None else f" ({one['low']:{sign}.3f} to {one['high']:{sign}.3f})"
-        return f"{one['mean']:{sign}.3f}{interval}"
-
     rows = [
         ["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())],
-        *([method, *(cell(measures[name], "+") for name in better)] for method, measures in differences.items()),
-        ["`random` itself", *(cell(found["random"][name]) for name in better)],
+        *(
+            [method, *(interval_text(values[name], "+.3f") for name in better)]
+            for method, values in differences.items()
+        ),
+        ["`random` itself", *(interval_text(found["random"][name], ".3f") for name in better)],
     ]
     return markdown(rows)
 
@@ -118,17 +120,10 @@ def faithfulness_figure(
     colours = {method: FAINT if method in controls else f"C{row}" for row, method in enumerate(found)}
     for column, (name, sign) in enumerate(better.items()):
         axes = figure.add_subplot(grid[0, column])
-        for row, (method, measures) in enumerate(found.items()):
-            one = measures[name]
-            low, mean, high = np.array([one["low"], one["mean"], one["high"]], float)  # nothing is drawn for NaN
-            axes.plot([low, high], [row, row], color=colours[method], linewidth=3)
-            axes.plot(mean, row, "o", color=colours[method])
+        _draw_intervals(axes, [(values[name], colours[method], colours[method]) for method, values in found.items()])
         axes.set_title(f"{name.replace(', ', chr(10))}\n{'more' if sign > 0 else 'less'} is better", fontsize=9)
         axes.set_yticks(range(len(found)), list(found) if column == 0 else [])
-        axes.set_ylim(len(found) - 0.5, -0.5)
         axes.axvline(0, color=FAINT, linewidth=1)
-        axes.grid(axis="x", alpha=0.3)
-        axes.spines[["top", "right", "left"]].set_visible(False)
     axes = figure.add_subplot(grid[1, :])
     for method, steps in shuffled.items():
         means = np.array([1.0, *(one["mean"] for one in steps.values())], float)
