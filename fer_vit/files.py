@@ -77,8 +77,15 @@ def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
     return FerVitError(f"Cannot write {path} ({reason}). {advice}")
 
 
-def check_output(path: Path, overwrite: bool) -> None:
-    """Raises FerVitError, before any work, when an output exists already or cannot be written."""
+def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None:
+    """Raises FerVitError, before any work, when an output exists already or cannot be written.
+
+    With `names` only these entries of an existing folder count, as for `atomic_write`.
+    """
+    if names and path.exists():
+        for name in names:
+            check_output(path / name, overwrite)
+        return
     remove_stale(path)
     taken = any(path.iterdir()) if path.is_dir() else path.exists()  # an empty folder does not count
     if taken and not overwrite:

@@ -77,24 +77,17 @@ def evaluate(
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
     """
-    for path in [output / name for name in FILES] if output.exists() else [output]:
-        check_output(path, overwrite)
+    check_output(output, overwrite, FILES)
     faces, model, rows = read(data, checkpoint, labels, split, merge)
     faces = with_columns(faces, columns) if columns else faces
     check_options(faces, by, against is not None or hard, model is None and hard)
-    facts = {"data": str(data)} | ({"model": checkpoint or DEFAULT, "split": split} if rows else {})
-    facts |= {"merge": ", ".join(f"{old}: {new or 'left out'}" for old, new in merge.items())} if merge else {}
-    results = overview(faces, by)
-    theirs = np.full_like(faces.probabilities, np.nan)
-    if against is not None:
-        theirs = aligned(faces, read_other(against, rows, split, merge), against)
-        facts["against"] = against
-        results["comparison"] = comparison(faces, theirs)
+    theirs = read_other(faces, against, rows, split, merge)
+    results = overview(faces, by) | ({"comparison": comparison(faces, theirs)} if against is not None else {})
     if hard and model and rows and faces.shares is not None:
         results["hard"] = hard_results(hard_faces(model, rows, faces.shares.argmax(1)), faces.units)
-    known = faces.predicted
+    facts = said(data, (checkpoint or DEFAULT) if rows else None, split, merge, against)
     with atomic_write(output, FILES) as folder:
-        print(write_results(folder, facts, results, faces.take(known), theirs[known]))
+        print(write_results(folder, facts, results, faces.take(faces.predicted), theirs[faces.predicted]))
     print(f"Written to {output}: {', '.join(FILES)}")
 
 
@@ -120,6 +113,13 @@ def read(
     return predict_manifest(model, rows, split), model, rows
 
 
+def said(data: Path, model: str | None, split: Split, merge: Merge | None, against: str | None) -> dict[str, str]:
+    """Returns what was evaluated, for the head of the results; without a model the data are a table."""
+    facts = {"data": str(data)} | ({"model": model, "split": split} if model else {})
+    facts |= {"merge": ", ".join(f"{old}: {new or 'left out'}" for old, new in merge.items())} if merge else {}
+    return facts | ({"against": against} if against else {})
+
+
 def check_options(faces: Faces, by: Sequence[str], truth: bool, images: bool) -> None:
     """Raises FerVitError when a column is not there, or the truth or images that an option needs."""
     if not faces.predicted.any():
@@ -133,13 +133,16 @@ def check_options(faces: Faces, by: Sequence[str], truth: bool, images: bool) ->
         raise FerVitError("`--hard` needs images, and there is only a table. Name a manifest.")
 
 
-def read_other(against: str, rows: Manifest | None, split: Split, merge: Merge | None = None) -> Faces:
-    """Reads another table of predictions, or predicts the same rows with another model."""
+def read_other(faces: Faces, against: str | None, rows: Manifest | None, split: Split, merge: Merge | None) -> Array:
+    """Returns what another table, or another model for the same rows, says of the faces (N, C); NaN without one."""
+    if against is None:
+        return np.full_like(faces.probabilities, np.nan)
     if is_predictions(Path(against)):
-        return read_predictions(Path(against))
+        return aligned(faces, read_predictions(Path(against)), against)
     if rows is None:
         raise FerVitError(f"{against} is no table, and a model needs images. Name a manifest, or another table.")
-    return predict_manifest(Merged(load(against), merge) if merge else load(against), rows, split)
+    other = predict_manifest(Merged(load(against), merge) if merge else load(against), rows, split)
+    return aligned(faces, other, against)
 
 
 def comparison(faces: Faces, theirs: Array) -> dict[str, Any]:

@@ -67,8 +67,7 @@ def faithfulness(
         overwrite: Whether existing results may be replaced.
     """
     check_number("max_faces", max_faces, 1)
-    for name in FILES:
-        check_output(output / name, overwrite)
+    check_output(output, overwrite, FILES)
     model = load(checkpoint)
     if [path.suffix for path in images] == [".parquet"]:
         batches, _ = labelled_batches(model, images[0], max_faces=max_faces)
@@ -131,10 +130,11 @@ def summary(batches: list[Values]) -> Table:
 
 
 def write(output: Path, table: Table, differences: Table, shuffled: Table, model: str) -> None:
-    """Writes the results to a folder, each file atomically, once all three are made."""
-    facts, text, picture = (output / name for name in FILES)
+    """Writes the results to a folder, all three files or none."""
     found = {"model": model, "methods": table, "differences": differences, "shuffled": shuffled}
-    with atomic_write(facts) as new_facts, atomic_write(text) as new_text, atomic_write(picture) as new_picture:
-        new_facts.write_text(json.dumps(found, indent=2) + "\n")
-        new_text.write_text(faithfulness_table(table, differences, BETTER), encoding="utf-8")
-        faithfulness_figure(differences, BETTER, shuffled, get_args(Control)).savefig(new_picture, dpi=120)
+    with atomic_write(output, FILES) as folder:
+        folder.mkdir()
+        facts, text, picture = (folder / name for name in FILES)
+        facts.write_text(json.dumps(found, indent=2) + "\n")
+        text.write_text(faithfulness_table(table, differences, BETTER), encoding="utf-8")
+        faithfulness_figure(differences, BETTER, shuffled, get_args(Control)).savefig(picture, dpi=120)
