@@ -38,8 +38,10 @@ def served() -> Iterator[tuple[str, psutil.Process]]:
         found = re.search(r"http://\S+", process.stdout.readline())
         if not found:
             raise SystemExit("the server did not start")
-        yield found[0], psutil.Process(process.pid)
-        process.terminate()
+        try:
+            yield found[0], psutil.Process(process.pid)
+        finally:
+            process.terminate()
 
 
 def ask(client: httpx.Client, photo: bytes, function: str) -> float:

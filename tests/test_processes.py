@@ -1,7 +1,14 @@
+import gc
+from pathlib import Path
+
+import av
+import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from fer_vit.errors import FerVitError
-from fer_vit.processes import VARIABLES, ProcessRank, process_rank
+from fer_vit.processes import VARIABLES, ProcessRank, process_rank, start_worker
+from tests.helpers.videos import write_video
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +54,27 @@ def test_a_rank_that_cannot_be(rank: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(FerVitError, match=f"RANK={rank} and WORLD_SIZE=4"):
         process_rank()
+
+
+def test_a_worker_does_not_free_a_decoder_of_the_main_process(tmp_path: Path) -> None:
+    frames = [np.zeros((720, 1280, 3), np.uint8)]
+    with av.open(str(write_video(tmp_path / "clip.mp4", frames, [0.0]))) as file:
+        frame = next(file.decode(video=0))
+        frame.to_ndarray(format="rgb24")  # its scaler has threads, which no fork has
+    gc.disable()
+    try:
+        cycle: list[object] = [frame]
+        cycle.append(cycle)
+        del frame, cycle
+        loader = DataLoader(
+            [0], batch_size=None, num_workers=1, collate_fn=collect, worker_init_fn=start_worker, timeout=20
+        )
+        assert list(loader) == [0]
+    finally:
+        gc.enable()
+
+
+def collect(number: int) -> int:
+    """Frees what is left for the collector, as Python does from time to time."""
+    gc.collect()
+    return number

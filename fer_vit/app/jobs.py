@@ -7,7 +7,7 @@ own names: tables and pages show no other path.
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,5 +82,6 @@ class Jobs:
 def remove_old(parent: Path) -> None:
     """Removes what nothing was added to for a long time."""
     for entry in parent.iterdir():
-        if time.time() - entry.stat().st_mtime > KEPT:
-            shutil.rmtree(entry, ignore_errors=True)
+        with suppress(FileNotFoundError):  # an upload that is just arriving gets another name
+            if time.time() - entry.stat().st_mtime > KEPT:
+                shutil.rmtree(entry, ignore_errors=True)

@@ -9,7 +9,7 @@ from PIL import Image
 from skimage.data import astronaut
 
 from fer_vit.app import jobs as module
-from fer_vit.app.jobs import KEPT, MAX_PHOTOS, Jobs
+from fer_vit.app.jobs import KEPT, MAX_PHOTOS, Jobs, remove_old
 from fer_vit.errors import FerVitError
 from fer_vit.report.html import is_report
 from tests.helpers.commands import assert_same, main
@@ -144,3 +144,12 @@ def test_what_is_old_is_removed(jobs: Jobs) -> None:
     os.utime(table.parent, (past, past))
     jobs.predict([photo], MODEL)
     assert not table.parent.exists()
+
+
+def test_an_upload_that_arrives_meanwhile_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    os.utime(old, (0, 0))
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter([folder / "renamed since", old]))
+    remove_old(tmp_path)
+    assert not old.exists()
