@@ -1,4 +1,8 @@
-"""Results over faces with their intervals: the percentile bootstrap of Efron & Tibshirani (1993)."""
+"""Results over faces with their intervals: the percentile bootstrap of Efron & Tibshirani (1993).
+
+Where all faces agree, all resamples do, however few there are: shares of 0 and 1 have the bounds of Clopper & Pearson
+(1934) instead.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import TypedDict
@@ -12,7 +16,7 @@ NOTHING = "-"
 
 
 class Interval(TypedDict):
-    """A result over faces with its 95 % bootstrap interval; null where no face has a value, or a single one."""
+    """A result over faces with its 95 % interval; null where no face has a value, or a single one."""
 
     mean: float | None
     low: float | None
@@ -52,8 +56,13 @@ def score_intervals(
     return {name: _interval(value, drawn.get(name), len(values)) for name, value in score(values.sum(0)).items()}
 
 
-def mean_intervals(values: NDArray[np.float64], units: NDArray[np.int64] | None = None) -> list[Interval]:
-    """Returns the mean of each of M values over N faces (N, M) and its interval; values that are NaN do not count."""
+def mean_intervals(
+    values: NDArray[np.float64], units: NDArray[np.int64] | None = None, shares: bool = False
+) -> list[Interval]:
+    """Returns the mean of each of M values over N faces (N, M) and its interval; values that are NaN do not count.
+
+    `shares` says that the values are 0 or 1, so that a mean of 0 or 1 is no certainty.
+    """
     present, width = ~np.isnan(values), values.shape[1]
     sums = np.hstack([np.where(present, values, 0.0), present])
 
@@ -63,7 +72,18 @@ def mean_intervals(values: NDArray[np.float64], units: NDArray[np.int64] | None 
         return mean
 
     drawn = means(resampled_sums(sums, units)).T if _several(values, units) else [None] * width
-    return [_interval(*one) for one in zip(means(sums.sum(0)), drawn, present.sum(0).tolist(), strict=True)]
+    found = [_interval(*one) for one in zip(means(sums.sum(0)), drawn, present.sum(0).tolist(), strict=True)]
+    return [exact(one, mine, units) for one, mine in zip(found, present.T, strict=True)] if shares else found
+
+
+def exact(share: Interval, mine: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> Interval:
+    """Returns a share over those faces that count (`mine` (N,)); if it is 0 or 1, with the bounds of a binomial's."""
+    if share["low"] is None or share["mean"] not in (0, 1):
+        return share
+    drawn = int(mine.sum()) if units is None else len(np.unique(units[mine]))
+    bound = 0.025 ** (1 / drawn)
+    low, high = (bound, 1.0) if share["mean"] else (0.0, 1 - bound)
+    return Interval(mean=share["mean"], low=low, high=high, faces=share["faces"])
 
 
 def _several(values: NDArray[np.float64], units: NDArray[np.int64] | None) -> bool:

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy.stats import bootstrap
+from scipy.stats import binomtest, bootstrap
 
 from fer_vit.intervals import mean_intervals
 
@@ -41,3 +41,16 @@ def test_one_face_has_no_interval_and_none_no_mean() -> None:
     assert none == {"mean": None, "low": None, "high": None, "faces": 0}
     assert mean_intervals(np.full((5, 1), 0.5))[0] == {"mean": 0.5, "low": 0.5, "high": 0.5, "faces": 5}
     assert mean_intervals(np.empty((0, 1)))[0]["mean"] is None
+
+
+@pytest.mark.parametrize("hits", [0, 6])
+def test_a_share_without_exceptions_has_the_bounds_of_scipys_binomial(hits: int) -> None:
+    values = np.append(np.full(6, hits / 6), np.nan)[:, None]
+    expected = binomtest(hits, 6).proportion_ci(method="exact")
+    (share,) = mean_intervals(values, shares=True)
+    assert (share["low"], share["high"]) == pytest.approx((expected.low, expected.high))
+    expected = binomtest(hits // 2, 3).proportion_ci(method="exact")
+    (of_persons,) = mean_intervals(values, np.array([0, 0, 1, 1, 2, 2, 2]), shares=True)
+    assert (of_persons["low"], of_persons["high"]) == pytest.approx((expected.low, expected.high))
+    (difference,) = mean_intervals(values)
+    assert (difference["low"], difference["high"]) == (hits / 6, hits / 6)

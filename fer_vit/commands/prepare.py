@@ -79,9 +79,6 @@ def prepare(
         shards: Write a folder with this many shards of training images, for `fit` to stream; images are stored inside.
         workers: Processes that read images. Left out: one per core.
         overwrite: Whether an existing manifest may be replaced.
-
-    Raises:
-        FerVitError: The data set is missing or not as expected, or the manifest cannot be written.
     """
     read = _reader(source, labels=labels, classes=classes, count=count, size=size, colour=colour, seed=seed)
     _check_arguments(source, root, out, workers, shards, overwrite)

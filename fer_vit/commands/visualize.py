@@ -8,7 +8,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import Method
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.inputs import MEDIA_SUFFIXES, find_images
-from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.report.html import is_report
 from fer_vit.store.hub import DEFAULT
@@ -22,12 +22,8 @@ def visualize(
     output: Path = Path("report"),
     method: Method = "pixels",
     heads: bool = False,
-    face: FaceMode = "detect",
-    detector: DetectorName = "yunet",
-    batch_size: int = 32,
-    workers: int | None = None,
     overwrite: bool = False,
-    **video: Any,
+    **reading: Any,
 ) -> None:
     """Shows, for every face in photos and videos, which pixels and facial regions speak for the prediction.
 
@@ -57,14 +53,10 @@ def visualize(
             times attention through all blocks; "ablation", how far the score falls without a region; "rollout",
             attention through all blocks; "raw", attention of the last block.
         heads: Whether to show every attention head as well: where it looks and how far, per face and on average.
-        face: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: Finds faces or, in crops, landmarks. With "none" crops are assumed to be framed like the model's own.
-        batch_size: Photos per batch.
-        workers: Processes that read photos. Left out: one per core.
         overwrite: Whether an existing report may be replaced.
-        video: How videos are read; see `PhotoOptions`.
+        reading: How photos and videos are read; see `PhotoOptions`.
     """
-    options = PhotoOptions(face=face, detector=detector, batch_size=batch_size, workers=workers, **video)
+    options = PhotoOptions(**reading)
     check_report(output, images, overwrite)
     model = load(checkpoint)
     sources = find_images(images, MEDIA_SUFFIXES)

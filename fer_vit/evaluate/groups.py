@@ -20,7 +20,7 @@ FOUND = "face found"
 def described(faces: Faces) -> dict[str, Interval]:
     """Returns how often a face was found, and: with labels the scores, else confidence and shares of expressions."""
     photos = faces.take(np.unique(faces.paths.astype(str), return_index=True)[1])  # each counts once
-    found = {FOUND: mean_intervals(photos.found[:, None].astype(float), photos.units)[0]}
+    found = {FOUND: mean_intervals(photos.found[:, None].astype(float), photos.units, shares=True)[0]}
     known = faces.take(faces.predicted)
     if not len(known.paths):
         return found
@@ -28,8 +28,9 @@ def described(faces: Faces) -> dict[str, Interval]:
     if known.shares is not None:
         return found | scored(known.probabilities, known.shares, known.labels, known.units)
     guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]
-    means = mean_intervals(np.column_stack([known.probabilities.max(1), guess]), known.units)
-    return found | dict(zip(("confidence", *known.labels), means, strict=True))
+    (confidence,) = mean_intervals(known.probabilities.max(1)[:, None], known.units)
+    named = dict(zip(known.labels, mean_intervals(guess, known.units, shares=True), strict=True))
+    return found | {"confidence": confidence} | named
 
 
 def abstentions(faces: Faces) -> dict[str, Interval]:
@@ -39,7 +40,7 @@ def abstentions(faces: Faces) -> dict[str, Interval]:
     values = {"unsure": faces.unsure}
     if faces.shares is not None:
         values["accuracy where sure"] = np.where(faces.unsure == 0, faces.right, np.nan)
-    return dict(zip(values, mean_intervals(np.column_stack([*values.values()]), faces.units), strict=True))
+    return dict(zip(values, mean_intervals(np.column_stack([*values.values()]), faces.units, shares=True), strict=True))
 
 
 def overview(faces: Faces, by: Sequence[str] = ()) -> dict[str, Any]:

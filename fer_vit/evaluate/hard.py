@@ -20,7 +20,7 @@ from fer_vit.face.detect import CROP_SCORE, Detector, Face, YuNet
 from fer_vit.face.image import decode_image
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE, Array, Image
-from fer_vit.intervals import mean_intervals
+from fer_vit.intervals import exact, mean_intervals
 from fer_vit.predict.photos import PhotoDataset, photo_loader
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.processes import cores
@@ -170,7 +170,7 @@ def hard_results(hits: dict[str, Array], units: NDArray[np.int64] | None = None)
     values = np.column_stack([*hits.values(), *(hit - hits[AS_THEY_ARE] for hit in hits.values())])
     means = mean_intervals(values, units)
     return {
-        name: {"faces": accuracy["faces"], "accuracy": accuracy}
+        name: {"faces": accuracy["faces"], "accuracy": exact(accuracy, ~np.isnan(hits[name]), units)}
         | ({} if name in (AS_THEY_ARE, MOST_TURNED) else {"difference": difference})
         for name, accuracy, difference in zip(hits, means[: len(hits)], means[len(hits) :], strict=True)
     }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from fer_vit.geometry import Array
-from fer_vit.intervals import Interval, score_intervals
+from fer_vit.intervals import Interval, exact, score_intervals
 
 BINS = 15
 
@@ -66,7 +66,11 @@ def scored(
     probabilities: Array, shares: Array, labels: Sequence[str], units: NDArray[np.int64] | None = None
 ) -> dict[str, Interval]:
     """Returns the scores of N faces with their intervals."""
-    return score_intervals(face_sums(probabilities, shares), partial(scores, labels=labels), units)
+    found = score_intervals(face_sums(probabilities, shares), partial(scores, labels=labels), units)
+    truth = shares.argmax(1)
+    counted = dict.fromkeys(("accuracy", "macro F1", "UAR"), truth >= 0)  # all are 0 or 1 if one of them is
+    counted |= {f"recall of {label}": truth == index for index, label in enumerate(labels)}
+    return found | {name: exact(found[name], mine, units) for name, mine in counted.items()}
 
 
 def confusion_matrix(probabilities: Array, shares: Array) -> NDArray[np.int64]:

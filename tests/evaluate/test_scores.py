@@ -153,3 +153,13 @@ def test_suspected_is_the_confident_joint_of_the_paper() -> None:
             expected.add((face, best))
     assert set(map(tuple, suspected(probabilities, shares).tolist())) == expected
     assert len(suspected(np.array([[1.0, 0.0]]), np.array([[1.0, 0.0]]))) == 0
+
+
+def test_a_class_without_mistakes_is_not_certain() -> None:
+    shares = np.eye(2)[[0] * 6 + [1] * 10]
+    guess = np.array([0] * 6 + [1] * 9 + [0])
+    found = scored(np.eye(2)[guess] * 0.8 + 0.1, shares, ("a", "b"))
+    assert found["recall of a"]["low"] == pytest.approx(binomtest(6, 6).proportion_ci(method="exact").low)
+    perfect = scored(shares, shares, ("a", "b"))
+    low = binomtest(16, 16).proportion_ci(method="exact").low
+    assert [perfect[name]["low"] for name in ("accuracy", "macro F1", "UAR")] == pytest.approx([low] * 3)
