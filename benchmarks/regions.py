@@ -9,6 +9,7 @@ not trained again, one that was interrupted resumes from its last epoch.
 
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -119,14 +120,13 @@ def draw(points: dict[str, tuple[float, list[float]]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def main() -> None:
-    """The command line."""
-    args = arguments(__doc__).parse_args()
-    done = train_all(rows(TOKENS), args.manifest, args.output, args.jobs)
-    (args.output / "table.md").write_text(table(TOKENS, HARD, args.manifest, args.output, args.rounds))
+def finish(args: Namespace, names: dict[str, list[str]], hard: Sequence[str]) -> None:
+    """Trains the rows that are not there yet and prints their table; ends the program with 1 if one has failed."""
+    done = train_all(rows(names), args.manifest, args.output, args.jobs)
+    (args.output / "table.md").write_text(table(names, hard, args.manifest, args.output, args.rounds))
     print((args.output / "table.md").read_text())
     sys.exit(not done)
 
 
 if __name__ == "__main__":
-    main()
+    finish(arguments(__doc__).parse_args(), TOKENS, HARD)

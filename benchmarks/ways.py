@@ -11,13 +11,12 @@ fer-vit fit --config pretrain --data.manifest fairface.parquet --model.network.t
 """
 
 import json
-import sys
 from argparse import Namespace
 
 import yaml
 
-from benchmarks.ablation import ROOT, arguments, train_all
-from benchmarks.regions import STEM, rows, table
+from benchmarks.ablation import ROOT, arguments
+from benchmarks.regions import STEM, finish
 
 HARD = ("eyes covered", "mouth covered", "turned by 30 degrees", "blurred (sigma 1.5 px)", "24 px", "no landmarks")
 STEPS = 429
@@ -55,11 +54,7 @@ def main() -> None:
     parser.add_argument("--pretrained", help="a checkpoint of pretraining with the network of these rows")
     parser.add_argument("--teacher", help="a checkpoint that judges every training face as the student sees it")
     args = parser.parse_args()
-    found = ways(args)
-    done = train_all(rows(found), args.manifest, args.output, args.jobs)
-    (args.output / "table.md").write_text(table(found, HARD, args.manifest, args.output, args.rounds))
-    print((args.output / "table.md").read_text())
-    sys.exit(not done)
+    finish(args, ways(args), HARD)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@ import functools
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from playwright.sync_api import sync_playwright
 from skimage import data, io
 
 from fer_vit import cli
@@ -19,6 +17,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.configs import shipped_configs
 from fer_vit.version import __version__
+from tests.helpers.browser import chromium
 from tests.helpers.commands import main, parse_fit
 from tests.helpers.videos import write_video
 
@@ -157,12 +156,9 @@ def test_the_site_fetches_nothing(site: Path) -> None:
 
 @pytest.mark.slow
 def test_the_site_fits_a_phone(site: Path) -> None:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no browser is here: install chromium")
     asked, wide = set(), []
-    with sync_playwright() as playwright:
-        page = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"]).new_page()
+    with chromium() as browser:
+        page = browser.new_page()
         page.set_viewport_size({"width": 390, "height": 844})
         page.on("request", lambda request: asked.add(request.url.partition(":")[0]))
         for file in site.rglob("*.html"):

@@ -1,6 +1,5 @@
 """Files that version 0.1.0 wrote: each is read today, and says what it said then."""
 
-import csv
 import json
 from pathlib import Path
 from shutil import copytree
@@ -15,7 +14,7 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.datamodule import FaceDataModule
-from tests.helpers.commands import assert_same, main
+from tests.helpers.commands import assert_same, main, read
 
 OLD = Path(__file__).parent / "old_files"
 PATCH = "runs/patch/version_0/checkpoints/best.ckpt"
@@ -26,23 +25,6 @@ CROPS = ["--face=crop", "--detector=none", "--workers=0"]
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables have their paths relative to this folder."""
     monkeypatch.chdir(OLD)
-
-
-def read(path: Path) -> list[dict[str, object]]:
-    """The rows of a table; those of CSV as JSON would have them."""
-    if path.suffix == ".parquet":
-        return pq.read_table(path).to_pylist()
-    if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    with path.open(newline="") as file:
-        return [{name: number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
-
-
-def number(cell: str) -> object:
-    try:
-        return float(cell)
-    except ValueError:
-        return cell
 
 
 @pytest.mark.parametrize("name", ["embedded.parquet", "beside.parquet", "shards"])

@@ -1,4 +1,3 @@
-import csv
 import os
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from fer_vit.app import jobs as module
 from fer_vit.app.jobs import KEPT, MAX_PHOTOS, Jobs, remove_old
 from fer_vit.errors import FerVitError
 from fer_vit.report.html import is_report
-from tests.helpers.commands import assert_same, main
+from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
 from tests.helpers.videos import write_video
 
@@ -37,18 +36,6 @@ def upload(jobs: Jobs, folder: str, name: str = "photo.png", data: bytes | None 
     return str(path)
 
 
-def rows(table: Path) -> list[dict[str, object]]:
-    with table.open(newline="") as file:
-        return [{name: number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
-
-
-def number(cell: str) -> object:
-    try:
-        return float(cell)
-    except ValueError:
-        return cell
-
-
 def test_a_table_is_that_of_predict(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = upload(jobs, "a")
     before = os.getcwd()
@@ -57,7 +44,7 @@ def test_a_table_is_that_of_predict(jobs: Jobs, tmp_path: Path, monkeypatch: pyt
     assert os.getcwd() == before
     monkeypatch.chdir(Path(photo).parent)
     main(["predict", "photo.png", "--output", str(tmp_path / "faces.csv")])
-    assert_same(rows(table), rows(tmp_path / "faces.csv"))
+    assert_same(read(table), read(tmp_path / "faces.csv"))
 
 
 def test_a_report_is_that_of_visualize(jobs: Jobs) -> None:
@@ -86,7 +73,7 @@ def test_hostile_uploads_have_a_status_and_no_report(jobs: Jobs) -> None:
     photos = [upload(jobs, str(number), name, data) for number, (name, data) in enumerate(files.items())]
     summary, table = jobs.predict(photos, MODEL)
     assert summary.endswith("0 faces: ")
-    found = rows(table)
+    found = read(table)
     assert [row["path"] for row in found] == ["'" + name if name[0] == "-" else name for name in files]
     assert not [row for row in found if row["status"] in ("ok", "no face")]
     assert jobs.visualize(photos, MODEL) is None
@@ -95,7 +82,7 @@ def test_hostile_uploads_have_a_status_and_no_report(jobs: Jobs) -> None:
 def test_two_uploads_of_one_name(jobs: Jobs) -> None:
     photos = [upload(jobs, folder, data=b"x") for folder in "ab"]
     _, table = jobs.predict(photos, MODEL)
-    assert [row["path"] for row in rows(table)] == ["photo.png", "1 photo.png"]
+    assert [row["path"] for row in read(table)] == ["photo.png", "1 photo.png"]
 
 
 @pytest.mark.parametrize("count", [0, MAX_PHOTOS + 1])
@@ -109,7 +96,7 @@ def test_a_crowd_has_a_table_but_no_report(jobs: Jobs, monkeypatch: pytest.Monke
     face = np.asarray(Image.fromarray(astronaut()[:160, 140:300]))
     Image.fromarray(np.tile(face, (2, 2, 1))).save(upload(jobs, "a"))
     summary, table = jobs.predict([str(jobs.uploads / "a" / "photo.png")], MODEL)
-    assert len(rows(table)) == 4
+    assert len(read(table)) == 4
     assert "4 faces" in summary
     with pytest.raises(FerVitError, match="4 faces: the page explains at most 3"):
         jobs.visualize([str(jobs.uploads / "a" / "photo.png")], MODEL)
@@ -123,7 +110,7 @@ def clip(jobs: Jobs) -> str:
 
 def test_a_clip(jobs: Jobs, clip: str) -> None:
     _, table = jobs.predict([clip], MODEL)
-    assert [(row["path"], row["frame"], row["label"]) for row in rows(table)] == [
+    assert [(row["path"], row["frame"], row["label"]) for row in read(table)] == [
         ("clip.mp4", frame, "happiness") for frame in (0, 2, 3)
     ]
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import pytest
 import requests
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from skimage.data import astronaut
 
 from fer_vit.app.network import POLICY
+from tests.helpers.browser import chromium
 from tests.helpers.hostile import bomb
 
 pytestmark = pytest.mark.slow
@@ -55,12 +56,8 @@ def server(yunet: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no Chromium on this machine")
-    camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *camera])
+    with chromium("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream") as browser:
+        yield browser
 
 
 @pytest.fixture

@@ -1,9 +1,13 @@
 """The command line as tests run it, in this process."""
 
+import csv
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import lightning  # noqa: F401 - its log goes to the stderr of this moment, which must outlive a test
+import pyarrow.parquet as pq
 import pytest
 
 from fer_vit import cli
@@ -94,6 +98,23 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
     assert "Traceback" not in out + err
     assert err.splitlines()[-1] == lines[0]
     return lines[0]
+
+
+def read(path: Path) -> list[dict[str, object]]:
+    """The rows of a table; those of CSV as JSON would have them."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open(newline="") as file:
+        return [{name: number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+
+
+def number(cell: str) -> object:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
 
 
 def assert_same(rows: list[dict[str, object]], expected: list[dict[str, object]]) -> None:

@@ -1,14 +1,14 @@
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from fer_vit.errors import FerVitError
 from fer_vit.report.evaluation import Card, Section, write_evaluation
+from tests.helpers.browser import chromium, opened
 
 HOSTILE = """</script><img src=x onerror="document.title='owned'">"""
 LABELS = ("happiness", "anger", HOSTILE)
@@ -37,17 +37,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def browser(file: Path) -> Iterator[tuple[Page, list[str]]]:
     """The page in a real browser, and what goes wrong in it."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no browser is here: install chromium")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        opened, wrong = chromium.new_page(), []
-        opened.on("console", lambda message: wrong.append(message.text))
-        opened.on("pageerror", lambda error: wrong.append(str(error)))
-        opened.goto(file.as_uri())
-        yield opened, wrong
-        chromium.close()
+    with chromium() as browser:
+        yield opened(browser, file.as_uri())
 
 
 def test_the_matrix_and_the_gallery_in_a_browser(browser: tuple[Page, list[str]]) -> None:

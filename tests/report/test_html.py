@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from fer_vit.errors import FerVitError
 from fer_vit.report.draw import FaceView, face_figure, printable, to_photo, zoom
 from fer_vit.report.heads import JOINED
 from fer_vit.report.html import Evidence, FaceRecord, heat_maps, mean_shares, save_face, write_page
+from tests.helpers.browser import chromium, opened
 
 HOSTILE = "<script>alert(1)</script>.png"
 QUOTES = """a"b'c&amp;<!--</script>.png"""
@@ -100,18 +100,8 @@ def data(page: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def browser(file: Path) -> Iterator[tuple[Page, list[str]]]:
     """The page in a real browser, and what goes wrong in it."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no browser is here: install chromium")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        opened, wrong = chromium.new_page(), []
-        opened.on("console", lambda message: wrong.append(message.text))
-        opened.on("pageerror", lambda error: wrong.append(str(error)))
-        opened.on("dialog", lambda dialog: wrong.append("a dialog was opened"))
-        opened.goto(file.as_uri())
-        yield opened, wrong
-        chromium.close()
+    with chromium() as browser:
+        yield opened(browser, file.as_uri())
 
 
 def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:

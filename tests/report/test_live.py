@@ -2,7 +2,6 @@
 
 import http.client
 import io
-import shutil
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +11,12 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from PIL import Image as Pil
-from playwright.sync_api import sync_playwright
 
 from fer_vit.errors import FerVitError
 from fer_vit.report import live
 from fer_vit.report.live import LivePage
 from fer_vit.report.overlay import Marked
+from tests.helpers.browser import chromium, opened
 
 FACE = Marked(np.array([20.0, 20, 60, 60]), "happiness", 0.9, 0)
 
@@ -197,23 +196,15 @@ def test_everybody_may_look_if_asked_for() -> None:
 
 @pytest.mark.slow
 def test_in_a_browser(page: LivePage) -> None:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no browser is here: install chromium")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        viewers, wrong = [chromium.new_page(), chromium.new_page()], []
-        for viewer in viewers:
-            viewer.on("console", lambda message: wrong.append(message.text))
-            viewer.on("pageerror", lambda error: wrong.append(str(error)))
-            viewer.goto(page.address)
+    with chromium() as browser:
+        viewers, wrong = zip(*(opened(browser, page.address) for _ in range(2)), strict=True)
         assert viewers[0].inner_text("p").startswith("Waiting")
         for status in ("12 frames/s", "<b>13 é</b>"):
             page.show(picture(50), [FACE], status)
             for viewer in viewers:
                 viewer.get_by_text(status, exact=True).wait_for()
                 assert viewer.locator("img").evaluate("image => [image.naturalWidth, image.naturalHeight]") == [160, 90]
-        assert wrong == []
+        assert wrong == ([], [])
         viewers[1].reload()
         viewers[1].get_by_text("<b>13 é</b>").wait_for()
         page.shutdown()

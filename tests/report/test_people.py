@@ -1,6 +1,5 @@
 """People over time in the page, in a real browser."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import Evidence, mean_shares, save_face, write_page
+from tests.helpers.browser import chromium, opened
 
 NAME = """<img src=x onerror="document.title='owned'">.mp4"""
 LABELS = ("happiness", "<i>fear")
@@ -51,18 +51,9 @@ def write(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, list[str]]]:
     """The page in a real browser, and what goes wrong in it."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no browser is here: install chromium")
     file = write(tmp_path_factory.mktemp("people"))
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        opened, wrong = chromium.new_page(), []
-        opened.on("console", lambda message: wrong.append(message.text))
-        opened.on("pageerror", lambda error: wrong.append(str(error)))
-        opened.goto(file.as_uri())
-        yield opened, wrong
-        chromium.close()
+    with chromium() as browser:
+        yield opened(browser, file.as_uri())
 
 
 def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> None:

@@ -1,0 +1,30 @@
+"""A real browser, and pages that must not go wrong in it."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+
+@contextmanager
+def chromium(*args: str) -> Iterator[Browser]:
+    """Yields Chromium, or skips the test where there is none."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no browser is here: install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *args])
+        yield browser
+        browser.close()
+
+
+def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
+    """Opens a page; returns it, and a list of all that goes wrong in it or that it says from now on."""
+    page, wrong = browser.new_page(), list[str]()
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append("a dialog was opened"))
+    page.goto(address)
+    return page, wrong
