@@ -9,17 +9,10 @@ import numpy as np
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import (
-    Faces,
-    aligned,
-    is_predictions,
-    predict_manifest,
-    read_predictions,
-    with_columns,
-    with_labels,
-)
+from fer_vit.evaluate.faces import Faces, is_predictions, predict_manifest, read_predictions
 from fer_vit.evaluate.groups import overview
 from fer_vit.evaluate.hard import hard_faces, hard_results
+from fer_vit.evaluate.joins import aligned, with_columns, with_labels
 from fer_vit.evaluate.labelled import Merged
 from fer_vit.evaluate.scores import compared, mcnemar, scored
 from fer_vit.evaluate.writer import FILES, write_results

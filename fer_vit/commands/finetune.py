@@ -1,5 +1,6 @@
 """The verb `finetune`: from a folder of photos to a model of one's own, and how good it is."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fer_vit.files import check_output
 from fer_vit.predict.results import table_columns
 from fer_vit.store.folder import read_model
 from fer_vit.store.hub import DEFAULT
+from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.cli import train
 
 FEWEST = 8
@@ -26,7 +28,7 @@ def finetune(
     Each class has a folder of photos that is named after it (photos/calm/*.jpg, photos/bored/*.jpg), ten of each at
     least; in it, each person may have a folder of their own. Photos of some persons, else some photos, are held out: to
     choose the best epoch, and to judge the model. OUTPUT/model is the model, OUTPUT/evaluation/index.html says how good
-    it is. `fer-vit fit --config finetune` does the same with every option.
+    it is. The same command resumes what was interrupted. `fer-vit fit --config finetune` has every option.
 
     Examples:
         fer-vit finetune photos
@@ -46,12 +48,15 @@ def finetune(
     for path in (model, page):
         check_output(path, overwrite)
     read_model(checkpoint or DEFAULT, pretraining=True)  # a wrong name is told before minutes of work
+    last = None if overwrite else newest_checkpoint(output.glob("training/*/checkpoints"))
     if photos.suffix == ".parquet":
         manifest = photos
+    elif manifest.exists() and not overwrite:
+        print(f"The faces are those of {manifest}: `--overwrite` reads {photos} again.")
     else:
         prepare("folder", photos, manifest, cut=True, overwrite=overwrite)
     counts = check_enough(manifest)
-    best = fit(manifest, checkpoint or DEFAULT, output)
+    best = fit(manifest, checkpoint or DEFAULT, output, last)
     enough = counts["val"] >= CALIBRATES
     export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite)
     evaluate(
@@ -83,10 +88,18 @@ def check_enough(manifest: Path) -> Counter[str]:
     return Counter(rows.column("split"))
 
 
-def fit(manifest: Path, start: str, output: Path) -> str:
-    """Trains as configs/finetune.yaml says; returns the best checkpoint."""
-    logger = [
-        f"--trainer.logger.init_args.{name}={value}" for name, value in (("save_dir", output), ("name", "training"))
-    ]
-    settings = [f"--data.manifest={manifest}", f"--model.init={start}", "--trainer.enable_model_summary=false"]
-    return str(train(["fit", "--config=finetune", *settings, *logger])["checkpoint"])
+def fit(manifest: Path, start: str, output: Path, last: Path | None) -> str:
+    """Trains as configs/finetune.yaml says, or goes on from the `last` checkpoint; returns the best one."""
+    logger = "lightning.pytorch.loggers.TensorBoardLogger"
+    options = {
+        "data.manifest": manifest,
+        "model.init": start,
+        "trainer.enable_model_summary": "false",
+        # JSON, because the name of a folder may look like YAML
+        "trainer.logger": json.dumps(
+            {"class_path": logger, "init_args": {"save_dir": str(output), "name": "training"}}
+        ),
+        **({"ckpt_path": last} if last else {}),
+    }
+    words = [f"--{name}={value}" for name, value in options.items()]
+    return str(train(["fit", "--config=finetune", *words])["checkpoint"])

@@ -5,6 +5,8 @@ With splits or without:
     train/happy/*.jpg, val/happy/*.jpg, test/happy/*.jpg   `valid`, `training` and the like as well
     happy/*.jpg                                            without splits
     happy/anna/*.jpg                                       a folder for each person, with splits or without
+
+A folder called `test` or `val` is a class like the others where there are others and no train.
 """
 
 from dataclasses import replace
@@ -39,6 +41,8 @@ def read(root: Path) -> Reading:
     """
     folders = _folders(root)
     splits = {folder: SPLIT_FOLDERS[folder.name.lower()] for folder in folders if folder.name.lower() in SPLIT_FOLDERS}
+    if "train" not in splits.values() and len(splits) < len(folders):
+        splits = {}
     reading = _read_splits(root, splits or {root: "train"})
     if not splits:
         if len(reading.names) < 2:

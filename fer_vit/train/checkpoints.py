@@ -5,6 +5,7 @@ All of Lightning's private names that fer-vit uses are here, each with its reaso
 
 import inspect
 import io
+import shutil
 import signal
 import threading
 from collections.abc import Iterable
@@ -91,6 +92,21 @@ class LastCheckpoint(ModelCheckpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads nothing: Lightning would delete the file that a checkpoint names as its predecessor, anywhere."""
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Brings the best checkpoint along into the folder of a run that resumes; Lightning would forget its score."""
+        for callback in trainer.checkpoint_callbacks:
+            state = checkpoint["callbacks"].get(callback.state_key)
+            if not isinstance(callback, ModelCheckpoint) or callback.save_top_k != 1 or not state:
+                continue
+            best, folder = Path(state["best_model_path"]), Path(callback.dirpath or "")
+            if best.is_file() and best.suffix == ".ckpt" and best.parent != folder:
+                if trainer.is_global_zero:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(best, folder)
+                copy, callback.best_model_score = str(folder / best.name), state["best_model_score"]
+                callback.best_k_models, callback.kth_best_model_path = {copy: state["best_model_score"]}, copy
+                callback.kth_value = state["best_model_score"]
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Forgets the signal of an earlier run."""

@@ -200,6 +200,10 @@ def hide_noise() -> None:
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*accumulate the metric across devices")
     # FaceDataModule restores the position
     warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
+    # A run that resumes at the end of an epoch has no figures yet
+    warnings.filterwarnings("ignore", message=r".*could not find the monitored key .*: \['epoch', 'step'\]")
+    # LastCheckpoint restores the best score
+    warnings.filterwarnings("ignore", message="The dirpath has changed from")
     # `model.freeze` wants that
     warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
     # Lightning's own use of torch

@@ -34,8 +34,8 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
         callbacks: list[Any] = trainer.checkpoint_callbacks
         last = newest_checkpoint({Path(callback.dirpath) for callback in callbacks if callback.dirpath})
         if isinstance(error, SIGTERMException):
-            advice = f" Resume with the same options and `--ckpt_path {last}`." if last and verb == "fit" else ""
-            print_once(f"Ended by SIGTERM.{advice}")
+            advice = f" Resume with the same command; `fit` needs `--ckpt_path {last}`."
+            print_once(f"Ended by SIGTERM.{advice if last and verb == 'fit' else ''}")
             sys.exit(128 + signal.SIGTERM)
         if message := describe_failure(error, last):
             raise FerVitError(message) from error

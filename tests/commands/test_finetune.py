@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from unittest.mock import MagicMock, Mock
 
 import cv2
 import numpy as np
@@ -14,10 +15,12 @@ from fer_vit.commands import finetune as verb
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
+from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image
 from fer_vit.report.table import read_table
 from fer_vit.sources.drawing import draw_face
+from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS
 from fer_vit.train.cli import train
 from tests.helpers.commands import fails, main
@@ -54,7 +57,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_photos_become_a_model_that_predicts(
     photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = tmp_path / "mine"
+    mine = tmp_path / "mine: 1"  # which YAML would read as a mapping
     main(["finetune", str(photos), "--output", str(mine)])
     out = capsys.readouterr().out
     for line in (
@@ -81,6 +84,41 @@ def test_photos_become_a_model_that_predicts(
     photo, table = photos / "stirred" / "3.jpg", tmp_path / "faces.csv"
     main(["predict", str(photo), "--checkpoint", str(mine / "model"), "--output", str(table)])
     assert {"happiness", "stirred"} <= read_table(table).keys()
+
+
+@pytest.mark.slow
+def test_the_same_command_resumes_and_overwrite_starts_over(
+    photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, archive = tmp_path / "mine", shutil.make_archive(str(tmp_path / "photos"), "zip", photos)
+    words = ["finetune", archive, "--output", str(mine)]
+    with monkeypatch.context() as patch:
+        patch.setattr(verb, "export", Mock(side_effect=FerVitError("full")))
+        assert "full" in fails(capsys, *words)
+    main(words)
+    out = capsys.readouterr().out
+    assert f"The faces are those of {mine / 'faces.parquet'}: `--overwrite` reads {archive} again." in out
+    assert "left out" not in out
+    trained = load_checkpoint(mine / "training" / "version_1" / "checkpoints" / "last.ckpt")
+    assert trained["epoch"] == 1
+    assert (mine / "evaluation" / "index.html").exists()
+    main([*words, "--overwrite", "true"])
+    assert "left out: 1 (no face found)" in capsys.readouterr().out
+
+
+def test_a_training_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {name: MagicMock() for name in ("prepare", "check_enough", "train", "export", "evaluate")}
+    asked["check_enough"].return_value = Counter()
+    for name, mock in asked.items():
+        monkeypatch.setattr(verb, name, mock)
+    last = tmp_path / "training" / "version_0" / "checkpoints" / "last.ckpt"
+    last.parent.mkdir(parents=True)
+    for file in (last, tmp_path / "faces.parquet"):
+        file.touch()
+    for overwrite in (False, True):
+        verb.finetune(tmp_path / "photos", output=tmp_path, overwrite=overwrite)
+        assert asked["prepare"].called == overwrite
+        assert (f"--ckpt_path={last}" in asked["train"].call_args.args[0]) != overwrite
 
 
 def test_a_manifest_without_test_faces_is_judged_by_those_of_val(tmp_path: Path) -> None:

@@ -63,6 +63,15 @@ def test_missing_splits_are_noted(tmp_path: Path) -> None:
     assert "held out as val" in found.notes[3]
 
 
+def test_a_class_may_be_called_test(tmp_path: Path) -> None:
+    draw(tmp_path, *(f"{name}/anna/{i}.jpg" for name in ("calm", "test") for i in range(20)))
+    found = folder.read(tmp_path)
+    assert Counter(row.split for row in found.rows if row.label == "test") == {"train": 16, "val": 2, "test": 2}
+    assert found.names == ("calm", "test")
+    draw(tmp_path / "alone", "test/calm/1.jpg")
+    assert [row.split for row in folder.read(tmp_path / "alone").rows] == ["test"]
+
+
 def test_without_splits(tmp_path: Path) -> None:
     draw(tmp_path, *(f"{name}/{i}.jpg" for name in ("happy", "sad") for i in range(20)), "readme.jpg")
     found = folder.read(tmp_path)

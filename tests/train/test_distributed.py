@@ -126,7 +126,7 @@ def test_sigterm_to_one_process_ends_all_at_the_same_step(one_to_judge: Path, tm
     status, out, err = run("fit", *words, *asks)
     assert status == 128 + signal.SIGTERM, err
     last = tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt"
-    assert out.count(f"Ended by SIGTERM. Resume with the same options and `--ckpt_path {last}`.") == 1
+    assert out.count(f"Ended by SIGTERM. Resume with the same command; `fit` needs `--ckpt_path {last}`.") == 1
     assert load_checkpoint(last)["global_step"] == 2
 
 

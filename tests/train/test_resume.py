@@ -115,6 +115,24 @@ def test_a_run_resumes_bit_for_bit(name: str, whole: Path, faces: Path, tmp_path
     assert_resumes(path, faces / "faces.parquet", whole, tmp_path, *LOGGED)
 
 
+def test_a_worse_epoch_after_resuming_is_not_the_best(whole: Path, faces: Path, tmp_path: Path) -> None:
+    (path,), (best,) = whole.rglob("epoch1.ckpt"), whole.rglob("best.ckpt")
+    checkpoint = load_checkpoint(path)
+    (state,) = (state for name, state in checkpoint["callbacks"].items() if "val/accuracy" in name)
+    assert state["best_model_path"] == str(best)
+    state["best_model_score"] = torch.tensor(2.0)
+    torch.save(checkpoint, tmp_path / "epoch1.ckpt")
+    fit(faces / "faces.parquet", tmp_path / "a", *LOGGED, f"--ckpt_path={tmp_path / 'epoch1.ckpt'}")
+    (copy,) = (tmp_path / "a").rglob("best.ckpt")
+    assert copy.read_bytes() == best.read_bytes()
+    state["best_model_score"] = torch.tensor(-1.0)
+    torch.save(checkpoint, tmp_path / "epoch1.ckpt")
+    fit(faces / "faces.parquet", tmp_path / "b", *LOGGED, f"--ckpt_path={tmp_path / 'epoch1.ckpt'}")
+    (better,) = (tmp_path / "b").rglob("best.ckpt")
+    assert load_checkpoint(better)["epoch"] == 2
+    assert best.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "middle", "more"),
@@ -147,7 +165,10 @@ def test_sigterm_saves_the_step_that_it_came_at(
     moment: str, step: int, whole: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_saved(moment, step, whole, faces / "faces.parquet", tmp_path, *LOGGED)
-    assert f"Resume with the same options and `--ckpt_path {newest(tmp_path / 'ended')}`." in capsys.readouterr().out
+    assert (
+        f"Resume with the same command; `fit` needs `--ckpt_path {newest(tmp_path / 'ended')}`."
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow

@@ -87,6 +87,6 @@ def test_a_run_that_sigterm_ends_names_its_checkpoint(
     with pytest.raises(SystemExit) as end:
         run(verb, failing(SIGTERMException(), tmp_path), SimpleNamespace(net=None))
     assert end.value.code == 143
-    go_on = f"Ended by SIGTERM. Resume with the same options and `--ckpt_path {tmp_path / 'last.ckpt'}`."
+    go_on = f"Ended by SIGTERM. Resume with the same command; `fit` needs `--ckpt_path {tmp_path / 'last.ckpt'}`."
     lines = ["RegionViT: small.", go_on] if verb == "fit" else ["Ended by SIGTERM."]
     assert capsys.readouterr().out.splitlines() == lines

@@ -1,0 +1,121 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate.faces import Faces, read_predictions
+from fer_vit.evaluate.joins import aligned, match, with_columns, with_labels
+from fer_vit.face.image import encode_png
+from fer_vit.sources.drawing import draw_face
+
+
+def predictions(folder: Path, *names: str) -> Faces:
+    """What a table says that is sure of sadness in some photos."""
+    rows = [f"{name},ok,0,sadness,0.75,0.75,0.25\n" for name in names]
+    (folder / "p.csv").write_text("path,status,face,label,confidence,sadness,anger\n" + "".join(rows))
+    return read_predictions(folder / "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "rows"),
+    [
+        (["a/x.png", "b/x.png"], ["b/x.png", "a/x.png"], [1, 0]),
+        (["val/x.png", "val/y.png"], ["/data/val/y.png", "/data/val/x.png"], [1, 0]),
+        (["/data/val/x.png", "/data/val/y.png"], ["y.png", "x.png"], [1, 0]),
+        (["C:\\photos\\x.png"], ["photos/x.png"], [0]),
+        (["x.png"], ["x.png", "x.png"], [0]),  # the surest of several faces comes first
+        (["x.png", "x.png"], ["a/x.png"], [0, 0]),
+        (["val/x.png"], ["x.png", "val/x.png"], [1]),
+    ],
+)
+def test_paths_match_when_one_ends_in_the_other(ours: list[str], theirs: list[str], rows: list[int]) -> None:
+    assert match(ours, theirs, "t").tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "some", "words"),
+    [
+        (["x.png", "y.png"], ["x.png"], False, "1 of 2 are not there, for example y.png"),
+        (["val/x.png"], ["test/x.png"], True, "1 of 1 are not there"),  # only the file's name is the same
+        (["a/x.png", "b/x.png"], ["x.png"], True, "Two images match one row of t"),
+        (["x.png"], ["a/x.png", "b/x.png"], True, "1 of 1 are not there"),  # either
+        (["xx.png"], ["x.png"], True, "1 of 1 are not there"),
+    ],
+)
+def test_paths_that_do_not_match(ours: list[str], theirs: list[str], some: bool, words: str) -> None:
+    with pytest.raises(FerVitError, match=words):
+        match(ours, theirs, "t", some)
+
+
+def test_labels_out_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label,age\nb/x.png,Angry,30\na/x.png,sad,40\n")
+    faces = with_labels(predictions(tmp_path, "a/x.png", "b/x.png", "c/x.png"), tmp_path / "t.csv", "val")
+    assert faces.paths.tolist() == ["b/x.png", "a/x.png"]
+    assert faces.shares is not None
+    assert faces.shares.tolist() == [[0, 1], [1, 0]]
+    assert faces.right.tolist() == [False, True]
+    assert faces.columns["age"].tolist() == ["30", "40"]
+    assert faces.columns["label"].tolist() == ["sadness", "sadness"]  # the prediction
+
+
+def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:
+    data = encode_png(draw_face("anger", 0, 32)[0])
+    rows = [Row(data, f"{label}.png", split, label) for label in ("anger", "sadness") for split in ("train", "val")]
+    rows.append(Row(data, "both.png", "val", "anger", (3.0, 1.0, 0.0)))
+    write_manifest(tmp_path / "m.parquet", Reading(("anger", "sadness", "fear"), rows), "drawn")
+    table = predictions(tmp_path, "/x/sadness.png", "/x/anger.png", "/x/both.png")
+    faces = with_labels(table, tmp_path / "m.parquet", "val")
+    assert faces.paths.tolist() == ["/x/anger.png", "/x/sadness.png", "/x/both.png"]
+    assert faces.shares is not None
+    assert faces.shares.tolist() == [[0, 1], [1, 0], [0.25, 0.75]]
+    assert faces.columns["source"].tolist() == ["drawn"] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path,label\na.png,bored\n", "has the label `bored`, but the model knows sadness, anger"),
+        ("path,label\na.png,anger\nb.png,\n", "t.csv, row 1: expected a path and a label, but one is empty"),
+        ("path,label\n,anger\n", "row 0: expected a path and a label"),
+        ("path,age\na.png,3\n", "Expected columns path and label .* has path, age"),
+        ("path,label\n", "it has no row"),
+        ("path,label\na.png,anger\na.png,sadness\n", "one row for each image in .*t.csv, but a.png has several"),
+        ("path,label\na.png,anger\nb.png,anger\n", "1 of 2 are not there, for example b.png"),
+        ("path,label\nz.png,anger\n", "1 of 1 are not there"),
+    ],
+)
+def test_labels_that_do_not_fit(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(FerVitError, match=words):
+        with_labels(predictions(tmp_path, "a.png"), tmp_path / "t.csv", "val")
+
+
+def test_columns_are_joined_by_path(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("path,age,person\na.png,30,p\nb.png,,p\n")
+    faces = with_columns(predictions(tmp_path, "x/a.png", "x/b.png", "x/c.png"), tmp_path / "c.csv")
+    assert faces.columns["age"].tolist() == ["30", None, None]
+    first, second, third = faces.units.tolist()
+    assert first == second != third
+    (tmp_path / "c.csv").write_text("image,age\na.png,30\n")
+    with pytest.raises(FerVitError, match="Expected a column `path`"):
+        with_columns(faces, tmp_path / "c.csv")
+    (tmp_path / "c.csv").write_text("path,age\na.png,30\na.png,31\n")
+    with pytest.raises(FerVitError, match=r"a\.png has several"):
+        with_columns(faces, tmp_path / "c.csv")
+
+
+def test_another_model_has_its_own_order(tmp_path: Path) -> None:
+    ours = predictions(tmp_path, "a.png", "b.png")
+    text = "path,confidence,anger,sadness,fear\nb.png,0.7,0.7,0.2,0.1\na.png,,,,\n"
+    (tmp_path / "o.csv").write_text(text)
+    other = read_predictions(tmp_path / "o.csv")
+    theirs = aligned(ours, other, "o.csv")
+    assert np.isnan(theirs[0]).all()
+    assert theirs[1].tolist() == [0.2, 0.7]
+    with pytest.raises(FerVitError, match="has the label `fear`, but the model knows sadness, anger"):
+        aligned(other, ours, "p.csv")
+    with pytest.raises(FerVitError, match="no face that both"):
+        aligned(ours.take(np.array([0])), other, "o.csv")
