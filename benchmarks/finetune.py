@@ -163,8 +163,10 @@ def main() -> None:
                 if (folder / "result.json").is_file():
                     continue
                 first = [f"--model.init={args.start}"]
-                if name == "scratch":  # needs more steps than a start
-                    first = [f"--config={scratch}", f"--trainer.max_epochs={max(40, 12_000 // count)}"]
+                if name == "scratch":  # needs more steps than a start; judged as often
+                    epochs = max(40, 6000 // count)
+                    words = (f"max_epochs={epochs}", f"check_val_every_n_epoch={epochs // 40}")
+                    first = [f"--config={scratch}", *(f"--trainer.{word}" for word in words)]
                 found = run(folder, reading, [config, *first, *ROWS[name], f"--seed_everything={seed}"])
                 with atomic_write(folder / "result.json") as file:
                     file.write_text(json.dumps(found))
