@@ -47,6 +47,7 @@ def test_a_table_is_that_of_predict(jobs: Jobs, tmp_path: Path, monkeypatch: pyt
     assert_same(read(table), read(tmp_path / "faces.csv"))
 
 
+@pytest.mark.slow
 def test_a_report_is_that_of_visualize(jobs: Jobs) -> None:
     report = jobs.visualize([upload(jobs, "a")], MODEL)
     assert report is not None

@@ -121,6 +121,7 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: py
         assert (f"--ckpt_path={last}" in asked["train"].call_args.args[0]) != overwrite
 
 
+@pytest.mark.slow
 def test_a_manifest_without_test_faces_is_judged_by_those_of_val(tmp_path: Path) -> None:
     rows = [
         Row(cv2.imencode(".png", draw_face(drawn, seed, 48)[0])[1].tobytes(), f"{name}-{seed}", split, name)
