@@ -78,12 +78,13 @@ def mean_intervals(
 
 def exact(share: Interval, mine: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> Interval:
     """Returns a share over those faces that count (`mine` (N,)); if it is 0 or 1, with the bounds of a binomial's."""
+    faces = int(mine.sum())
     if share["low"] is None or share["mean"] not in (0, 1):
-        return share
-    drawn = int(mine.sum()) if units is None else len(np.unique(units[mine]))
+        return Interval(**share | {"faces": faces})
+    drawn = faces if units is None else len(np.unique(units[mine]))
     bound = 0.025 ** (1 / drawn)
     low, high = (bound, 1.0) if share["mean"] else (0.0, 1 - bound)
-    return Interval(mean=share["mean"], low=low, high=high, faces=share["faces"])
+    return Interval(mean=share["mean"], low=low, high=high, faces=faces)
 
 
 def _several(values: NDArray[np.float64], units: NDArray[np.int64] | None) -> bool:

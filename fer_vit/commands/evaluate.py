@@ -102,8 +102,14 @@ def read(
     rows = Manifest.read(data, [split]).split(split)
     model = load(checkpoint)
     if merge:
-        rows, model = rows.merge_labels(merge), Merged(model, merge)
+        rows = rows.merge_labels(merge)
+        model = merged(model, merge, rows)
     return predict_manifest(model, rows, split), model, rows
+
+
+def merged(model: Recognizer, merge: Merge, rows: Manifest) -> Recognizer:
+    """Returns a model with the labels of merged rows: as it is if it was trained with them, else one that merges."""
+    return model if model.labels == list(rows.names) else Merged(model, merge)
 
 
 def said(data: Path, model: str | None, split: Split, merge: Merge | None, against: str | None) -> dict[str, str]:
@@ -134,8 +140,8 @@ def read_other(faces: Faces, against: str | None, rows: Manifest | None, split: 
         return aligned(faces, read_predictions(Path(against)), against)
     if rows is None:
         raise FerVitError(f"{against} is no table, and a model needs images. Name a manifest, or another table.")
-    other = predict_manifest(Merged(load(against), merge) if merge else load(against), rows, split)
-    return aligned(faces, other, against)
+    other = merged(load(against), merge, rows) if merge else load(against)
+    return aligned(faces, predict_manifest(other, rows, split), against)
 
 
 def comparison(faces: Faces, theirs: Array) -> dict[str, Any]:

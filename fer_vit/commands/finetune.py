@@ -45,20 +45,25 @@ def finetune(
         overwrite: Whether existing results may be replaced.
     """
     model, page, manifest = output / "model", output / "evaluation", output / "faces.parquet"
-    for path in (model, page):
-        check_output(path, overwrite)
-    read_model(checkpoint or DEFAULT, pretraining=True)  # a wrong name is told before minutes of work
+    check_output(page, overwrite)  # what is made last: whatever else is there is of a run that was interrupted
+    settings, _ = read_model(checkpoint or DEFAULT, pretraining=True)  # a wrong name is told before minutes of work
     last = None if overwrite else newest_checkpoint(output.glob("training/*/checkpoints"))
     if photos.suffix == ".parquet":
         manifest = photos
+    elif settings.get("align") == "crop":
+        raise FerVitError(
+            "`finetune` cuts faces out of photos, but this model takes crops as they are (align: crop). Start from "
+            "another, or name a manifest of crops."
+        )
     elif manifest.exists() and not overwrite:
         print(f"The faces are those of {manifest}: `--overwrite` reads {photos} again.")
     else:
         prepare("folder", photos, manifest, cut=True, overwrite=overwrite)
     counts = check_enough(manifest)
-    best = fit(manifest, checkpoint or DEFAULT, output, last)
     enough = counts["val"] >= CALIBRATES
-    export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite)
+    if overwrite or not model.exists():
+        best = fit(manifest, checkpoint or DEFAULT, output, last)
+        export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite)
     evaluate(
         manifest,
         checkpoint=str(model),
@@ -78,18 +83,20 @@ def check_enough(manifest: Path) -> Counter[str]:
         FerVitError: There are too few of a class to learn from, or `predict` has another column of a class's name.
     """
     rows = Manifest.read(manifest)
-    table_columns([*rows.names])
+    table_columns([*rows.names], videos=True)
     learned = Counter(rows.split("train").column("label"))
     if few := [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]:
         raise FerVitError(
             f"Expected at least {FEWEST} photos of each class to learn from, besides some that are held out, but got "
-            f"{', '.join(few)}. Add photos, or take these classes away."
+            f"{', '.join(few)}. Add photos, or take these classes away, and add `--overwrite`."
         )
     return Counter(rows.column("split"))
 
 
 def fit(manifest: Path, start: str, output: Path, last: Path | None) -> str:
     """Trains as configs/finetune.yaml says, or goes on from the `last` checkpoint; returns the best one."""
+    if last:
+        print(f"The training goes on from {last}: `--overwrite` starts over.")
     logger = "lightning.pytorch.loggers.TensorBoardLogger"
     options = {
         "data.manifest": manifest,

@@ -15,7 +15,7 @@ from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, short
 from fer_vit.evaluate.labelled import face_batches
-from fer_vit.face.image import decode_image, read_image
+from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.geometry import Array, Image
 from fer_vit.predict.plan import NAME, Plan
 from fer_vit.predict.recognizer import Recognizer
@@ -160,6 +160,10 @@ def read_predictions(path: Path) -> Faces:
             "Expected a table of `fer-vit predict` with columns path, confidence and then one for each expression, but "
             f"{path} has {short(', '.join(names))}."
         )
+    if any(cell is not None for cell in table.get("frame", ())):
+        raise FerVitError(
+            f"{path} has frames of videos, and only photos can be evaluated. Predict them without videos."
+        )
     found = as_objects([cell is not None for cell in table["confidence"]]).astype(bool)
     return Faces(
         labels=labels,
@@ -202,7 +206,12 @@ def _picture(table: Columns, row: int) -> Image:
     image, box = read_image(Path(table["path"][row])), [table[name][row] for name in BOX if name in table]
     if len(box) < len(BOX) or None in box:
         return image
-    left, top, right, bottom = map(float, box)
+    try:
+        left, top, right, bottom = map(float, box)
+    except ValueError as error:
+        raise ImageError(str(error)) from error
     x, y = (right - left) * MARGIN, (bottom - top) * MARGIN
     left, top, right, bottom = np.array([left - x, top - y, right + x, bottom + y]).round().astype(int).clip(0)
-    return image[top:bottom, left:right]
+    if not (face := image[top:bottom, left:right]).size:
+        raise ImageError("the face lies outside of the photo")
+    return face

@@ -89,11 +89,14 @@ def match(ours: Iterable[str], theirs: Iterable[str], where: object, some: bool 
     Raises:
         FerVitError: A path has no row (with `some`: none has one, and the others get -1), or two have the same.
     """
-    exact = {path: row for row, path in reversed([*enumerate(map(str, theirs))])}
+    exact = {_slashes(path): row for row, path in reversed([*enumerate(map(str, theirs))])}
     ends: dict[str, int] = {}
     for path, row in exact.items():
         ends |= {end: -1 if end in ends else row for end in _ends(path)}
-    found = {path: next((exact[end] for end in _ends(path) if end in exact), ends.get(path, -1)) for path in ours}
+    found = {
+        path: next((exact[end] for end in _ends(_slashes(path)) if end in exact), ends.get(_slashes(path), -1))
+        for path in ours
+    }
     missing = [path for path, row in found.items() if row < 0]
     if missing and (not some or len(missing) == len(found)):
         raise FerVitError(
@@ -105,6 +108,10 @@ def match(ours: Iterable[str], theirs: Iterable[str], where: object, some: bool 
     return np.array([found[path] for path in ours])
 
 
+def _slashes(path: str) -> str:
+    return path.replace("\\", "/")
+
+
 def _ends(path: str) -> list[str]:
-    parts = path.replace("\\", "/").split("/")
+    parts = path.split("/")
     return ["/".join(parts[start:]) for start in range(len(parts))]

@@ -43,7 +43,8 @@ def scores(sums: Array, labels: Sequence[str]) -> dict[str, Array]:
 
     Accuracy; macro F1 and UAR, the mean recall, without classes that do not occur; expected calibration error in 15
     bins; cross-entropy against the shares; with votes, how often the model, and a second tagger, agree with a tagger
-    who is drawn by the shares; and the recall of every class.
+    who is drawn by the shares (with replacement: two of ten different people agree up to 6 points less); and the recall
+    of every class.
     """
     classes = len(labels)
     truth, guess, hits, bins, rest = np.split(sums, np.cumsum([classes, classes, classes, BINS]), axis=-1)

@@ -138,6 +138,7 @@ def fingerprint(model: Recognizer) -> str:
     # The options of version 0.1, so that predictions which it started can be resumed
     text = text.replace("stem_convs=3, standardize=False, ", "", 1)
     text = text.replace("pos_embed=", "patch_downscale=1, pos_embed=", 1).replace("), [", ", head_drop_rate=0.0), [", 1)
+    text += str(net.thresholds or "")  # which earlier versions did not have
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().numpy().tobytes())

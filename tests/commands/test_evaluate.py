@@ -11,6 +11,7 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit import intervals
+from fer_vit.commands.evaluate import merged
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
@@ -255,6 +256,14 @@ def test_merged_labels(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: py
     without = json.dumps({label: new for label, new in MERGE.items() if label != "fear"})
     line = fails(capsys, "evaluate", *words, "--merge", without, "--output", tmp_path / "f")
     assert "The merge says nothing of fear." in line
+
+
+def test_a_model_with_merged_labels_is_not_merged_again(drawn: Path, checkpoint: Path) -> None:
+    rows, model = Manifest.read(drawn / "faces.parquet"), load(checkpoint, "cpu")
+    swap = {label: model.labels[-1 - place] for place, label in enumerate(model.labels)}
+    assert merged(model, swap, rows.merge_labels(swap)).labels == model.labels[::-1]
+    model.labels = model.labels[::-1]  # as one that was trained with this merge
+    assert merged(model, swap, rows.merge_labels(swap)) is model
 
 
 def test_a_model_of_merged_labels(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,9 +18,12 @@ from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.report.table import read_table
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS
 from fer_vit.train.cli import train
 from tests.helpers.commands import fails, main
@@ -78,7 +81,7 @@ def test_photos_become_a_model_that_predicts(
     assert (found["split"], found["faces"], found["model"]) == ("test", 2, str(mine / "model"))
 
     before = {path: path.stat().st_mtime_ns for path in mine.rglob("*")}
-    assert "model exists already" in fails(capsys, "finetune", photos, "--output", mine)
+    assert "evaluation exists already" in fails(capsys, "finetune", photos, "--output", mine)
     assert {path: path.stat().st_mtime_ns for path in mine.rglob("*")} == before
 
     photo, table = photos / "stirred" / "3.jpg", tmp_path / "faces.csv"
@@ -119,6 +122,10 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: py
         verb.finetune(tmp_path / "photos", output=tmp_path, overwrite=overwrite)
         assert asked["prepare"].called == overwrite
         assert (f"--ckpt_path={last}" in asked["train"].call_args.args[0]) != overwrite
+    (tmp_path / "model").mkdir()  # interrupted while it was evaluated
+    verb.finetune(tmp_path / "photos", output=tmp_path)
+    counts = {name: mock.call_count for name, mock in asked.items()}
+    assert counts == {"prepare": 1, "check_enough": 3, "train": 2, "export": 2, "evaluate": 3}
 
 
 @pytest.mark.slow
@@ -151,6 +158,9 @@ def test_what_is_wrong_is_said_before_the_training(
     words = ("finetune", photos, "--output", tmp_path / "mine")
     assert "has no config.json" in fails(capsys, *words, "--checkpoint", photos)
     assert not any((tmp_path / "mine").iterdir())
+    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=("mouth",))
+    save_network(RegionViT(config, "ab", "crop"), tmp_path / "c")
+    assert "takes crops as they are" in fails(capsys, *words, "--checkpoint", tmp_path / "c")
     shutil.copytree(photos, tmp_path / "photos")
     (tmp_path / "photos" / "stirred").rename(tmp_path / "photos" / "size")
     line = fails(capsys, "finetune", tmp_path / "photos", "--output", tmp_path / "mine")

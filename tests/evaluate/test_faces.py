@@ -39,6 +39,13 @@ def test_a_table_of_photos(tmp_path: Path) -> None:
     assert (faces.picture(1) == image).all()
     with pytest.raises(ImageError):
         faces.picture(2)
+    faces.columns["box_left"][0] = 500  # the photo is smaller than it was
+    faces.columns["box_right"][0] = 600
+    with pytest.raises(ImageError, match="outside"):
+        faces.picture(0)
+    faces.columns["box_left"][0] = "left"
+    with pytest.raises(ImageError, match="could not convert"):
+        faces.picture(0)
     assert faces.units.tolist() == [0, 0, 1]
     assert set(faces.columns) >= {"status", "face", "label"}
     assert faces.take(np.array([2, 0])).rows.tolist() == [2, 0]
@@ -53,6 +60,7 @@ def test_a_table_of_photos(tmp_path: Path) -> None:
         ("path,confidence,a,b\na.png,0.5,0.5,0.9\n", "row 0: expected probabilities"),
         ("path,confidence,a,b\n,0.5,0.5,0.5\n", "Expected a table of"),
         ("path,confidence,a,b\na.png,0.5\n", "cannot be read"),
+        ("path,frame,confidence,a,b\na.mp4,0,0.5,0.5,0.5\n", "has frames of videos"),
         ("", "Expected a table of"),
     ],
 )

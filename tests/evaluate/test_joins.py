@@ -26,6 +26,8 @@ def predictions(folder: Path, *names: str) -> Faces:
         (["val/x.png", "val/y.png"], ["/data/val/y.png", "/data/val/x.png"], [1, 0]),
         (["/data/val/x.png", "/data/val/y.png"], ["y.png", "x.png"], [1, 0]),
         (["C:\\photos\\x.png"], ["photos/x.png"], [0]),
+        (["photos/x.png"], ["C:\\photos\\x.png"], [0]),
+        (["photos\\x.png"], ["C:/photos/x.png"], [0]),
         (["x.png"], ["x.png", "x.png"], [0]),  # the surest of several faces comes first
         (["x.png", "x.png"], ["a/x.png"], [0, 0]),
         (["val/x.png"], ["x.png", "val/x.png"], [1]),

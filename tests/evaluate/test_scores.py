@@ -159,6 +159,7 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
     shares = np.eye(2)[[0] * 6 + [1] * 10]
     guess = np.array([0] * 6 + [1] * 9 + [0])
     found = scored(np.eye(2)[guess] * 0.8 + 0.1, shares, ("a", "b"))
+    assert [found[f"recall of {label}"]["faces"] for label in "ab"] == [6, 10]
     assert found["recall of a"]["low"] == pytest.approx(binomtest(6, 6).proportion_ci(method="exact").low)
     perfect = scored(shares, shares, ("a", "b"))
     low = binomtest(16, 16).proportion_ci(method="exact").low
