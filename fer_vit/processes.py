@@ -91,7 +91,6 @@ def start_worker(_worker: int = 0) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_exit_with_parent, daemon=True).start()
     one_thread()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # unreadable images are reported by us
 
 
 def _exit_when_told() -> None:

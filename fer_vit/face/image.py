@@ -55,10 +55,13 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
     if not data:
         raise ImageError("the file is empty")
     check_cost(data)
+    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are reported by us
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | REDUCED[reduction])
     except cv2.error:
         image = None
+    finally:
+        cv2.utils.logging.setLogLevel(level)
     if image is None:
         raise ImageError(UNREADABLE)
     return np.asarray(image, np.uint8)

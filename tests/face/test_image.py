@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
@@ -38,6 +39,16 @@ def test_every_exif_orientation_is_turned_upright(orientation: int) -> None:
     data = encoded(Image.fromarray(drawing()), "jpeg", exif=exif, quality=95, subsampling=0)
     assert decode_image(data).shape == ((24, 40, 3) if orientation <= 4 else (40, 24, 3))
     assert difference(data) <= 3
+
+
+@pytest.mark.parametrize("kind", ["avif", "bmp", "tiff"])
+def test_opencv_says_nothing_itself(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    level = cv2.utils.logging.getLogLevel()
+    data = encoded(Image.fromarray(drawing(64, 64)), kind)
+    with pytest.raises(ImageError):
+        decode_image(data[: len(data) * 6 // 10])
+    assert capfd.readouterr() == ("", "")
+    assert cv2.utils.logging.getLogLevel() == level
 
 
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "gif", "webp"])
