@@ -6,6 +6,7 @@ Nothing heavy is imported before a verb needs it, so that `fer-vit --help` answe
 import gc
 import inspect
 import os
+import re
 import signal
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
@@ -19,7 +20,7 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, short
 from fer_vit.hints import next_command
 from fer_vit.version import __version__
 
@@ -58,6 +59,8 @@ EXAMPLES = """\
 INTERRUPTED = "interrupted"
 RENAMED = {"--most": "--max_faces"}
 """Old names of options, which still work."""
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "dict": "pairs such as {old: new}"}
+"""What users call the types that jsonargparse names."""
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -158,6 +161,8 @@ def run_plain(verb: str, args: list[str]) -> dict[str, Any]:
     flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
     words = []  # `--max-faces` is accepted as well as `--max_faces`
     for word, following in zip(args, [*args, ""][1:], strict=True):
+        if not word:  # as a path it would be the current folder
+            raise FerVitError('Expected a name or a value, but got "". Is a variable of the shell empty?')
         name, equals, value = word.partition("=")
         name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
         name = RENAMED.get(name, name)
@@ -167,10 +172,24 @@ def run_plain(verb: str, args: list[str]) -> dict[str, Any]:
     try:
         values: dict[str, Any] = verb_parser(verb).parse_args(words).as_dict()
     except ArgumentError as error:
-        line = " ".join(str(error).split())
+        line = plain_words(" ".join(str(error).split()), words)
         raise FerVitError(f"{line} (`fer-vit {verb} --help` lists the options)") from error
     function(**values)
     return values
+
+
+def plain_words(message: str, words: Sequence[str]) -> str:
+    """Returns jsonargparse's message about `words`; what it says of a wrong value, as users would say it."""
+    if not (wrong := re.fullmatch(r'Parser key "(\w+)": (.*?) (?:Got|Given) value: ?(.*)', message)):
+        return message
+    name, types, value = wrong.groups()
+    found = re.findall(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])", types)
+    kinds = [
+        KINDS.get(kind, re.sub("', '|, ", " or ", names).strip("'")) for kind, names in found if kind != "NoneType"
+    ]
+    option = f"--{name}"
+    shown = f"`{option}`" if any(word.partition("=")[0] == option for word in words) else name
+    return f"Expected {shown} to be {' or '.join(kinds)}, but got {short(value) or 'nothing'}"
 
 
 def verb_function(verb: str) -> Any:

@@ -67,6 +67,34 @@ def test_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Expected a verb, one of prepare, " in fails(capsys, "train")
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("predict clip.mp4 --fps nan", "Expected `--fps` to be a number, but got nan"),
+        ("predict clip.mp4 --smooth=nan", "Expected `--smooth` to be a number, but got nan"),
+        ("predict clip.mp4 --every 0.5", "Expected `--every` to be a whole number, but got 0.5"),
+        ("predict clip.mp4 --every=", "Expected `--every` to be a whole number, but got nothing"),
+        ("predict clip.mp4 --min-confidence abc", "Expected `--min_confidence` to be a number, but got abc"),
+        ("predict clip.mp4 --overwrite=maybe", "Expected `--overwrite` to be true or false, but got maybe"),
+        ("predict clip.mp4 --face round", "Expected `--face` to be detect or crop, but got round"),
+        ("prepare imagenet a b", "Expected source to be ferplus or fer2013 or rafdb or affectnet or fairface or"),
+        ("prepare ferplus a b --labels hard", "Expected `--labels` to be majority or soft, but got hard"),
+        ("prepare affectnet a b --classes 9", "Expected `--classes` to be 7 or 8, but got 9"),
+        ("export m.onnx --merge happy", "Expected `--merge` to be pairs such as {old: new}, but got happy"),
+        ("predict clip.mp4 --nothing 3", "unrecognized arguments: --nothing 3"),
+    ],
+)
+def test_wrong_values_are_told_plainly(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = fails(capsys, *words.split())
+    assert told.startswith(f"fer-vit: error: {line}")
+    assert told.endswith(f" (`fer-vit {words.split()[0]} --help` lists the options)")
+
+
+@pytest.mark.parametrize("verb", ["predict", "visualize"])
+def test_an_empty_word_is_not_the_current_folder(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 'Expected a name or a value, but got "".' in fails(capsys, verb, "")
+
+
 def test_a_missing_manifest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     line = fails(capsys, "fit", *TINY, f"--data.manifest={tmp_path / 'gone.parquet'}")
     assert "No manifest at" in line

@@ -68,9 +68,10 @@ class PhotoOptions:
             raise FerVitError(
                 "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
             )
-        for name, low in (("every", 1), ("detect_every", 1), ("smooth", 0), ("end", self.start)):
+        lowest = {"every": 1, "detect_every": 1, "smooth": 0, "start": -math.inf, "end": self.start}
+        for name, low in lowest.items():
             check_number(name, getattr(self, name), low)
-        if self.fps is not None and (self.fps <= 0 or self.every > 1):
+        if self.fps is not None and not (self.fps > 0 and self.every == 1):
             raise FerVitError(f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and {self.every}.")
 
     def video(self) -> dict[str, object]:

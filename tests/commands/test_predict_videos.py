@@ -152,6 +152,8 @@ def test_wrong_words(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pyt
         (["--every", 0], "every to be 1 or more"),
         (["--fps", 0], "above 0"),
         (["--fps", 5, "--every", 2], "either `fps`"),
+        (["--fps", ".nan"], "above 0"),
+        (["--start", ".nan"], "start to be a number, but got nan"),
         (["--start", 5, "--end", 4], "end to be 5 or more"),
         (["--smooth", -1], "smooth"),
         (["--detect_every", 0], "detect_every"),
