@@ -401,7 +401,7 @@ def test_a_full_disk_keeps_what_was_there(
     assert now == [] or (what == "parts" and all(pq.read_table(path).num_rows for path in now))
     assert not list(disk.rglob("*.part"))
     main(words)
-    assert what != "parts" or "all 6 tables, all 24 images of the plan exactly once" in capsys.readouterr().out
+    assert what != "parts" or "all 6 tables, all 24 files of the plan exactly once" in capsys.readouterr().out
 
 
 def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,8 +78,8 @@ def test_a_prediction_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     kept = {path.name: path.read_bytes() for path in output.iterdir()}
     main(["predict", "pictures", f"--output={output}", "--part-size=6", f"--checkpoint={PATCH}", *CROPS])
     out = capsys.readouterr().out
-    assert "12 images: " in out
-    assert "all 4 tables, all 24 images of the plan exactly once" in out
+    assert "12 photos: " in out
+    assert "all 4 tables, all 24 files of the plan exactly once" in out
     assert kept == {name: (output / name).read_bytes() for name in kept}
     assert_same(pq.read_table(output).to_pylist(), read(OLD / "faces.parquet"))
 

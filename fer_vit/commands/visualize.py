@@ -1,5 +1,6 @@
 """The verb `visualize`: explains each prediction with pictures and one page."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import Method
 from fer_vit.files import atomic_write, check_output
-from fer_vit.predict.inputs import MEDIA_SUFFIXES, find_images
+from fer_vit.predict.inputs import MEDIA_SUFFIXES, find_images, is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
+from fer_vit.predict.tables import counted
 from fer_vit.report.html import is_report
 from fer_vit.store.hub import DEFAULT
 from fer_vit.visualize.writer import REPORT, write_report
@@ -62,7 +64,9 @@ def visualize(
     sources = find_images(images, MEDIA_SUFFIXES)
     with atomic_write(output, REPORT) as folder:
         faces = write_report(folder, model, sources, options, method, heads, checkpoint or DEFAULT)
-    print(f"{faces:,} faces in {len(sources):,} photos and videos: open {output / 'index.html'}")
+    kinds = Counter("video" if is_video(source) else "photo" for source in sources)
+    shown = " and ".join(counted(number, kind) for kind, number in kinds.items())
+    print(f"{counted(faces, 'face')} in {shown}: open {output / 'index.html'}")
 
 
 def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:

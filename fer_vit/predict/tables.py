@@ -14,7 +14,7 @@ from tqdm import tqdm
 from fer_vit.errors import FerVitError
 from fer_vit.predict.inputs import MEDIA_SUFFIXES, Source, find_images, is_video, iter_images
 from fer_vit.predict.people import People
-from fer_vit.predict.photos import Photo, PhotoOptions
+from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult, photo_rows, table_columns
@@ -25,8 +25,9 @@ NO_LABEL = "without a label"
 
 
 class Counts(NamedTuple):
-    """How many images have each status, how many faces each label, and, where it is known, how many are unsure."""
+    """How many photos and frames there are, how many have each status, how many faces each label or are unsure."""
 
+    kinds: Counter[str]
     status: Counter[str]
     labels: Counter[str]
     unsure: Counter[bool]
@@ -83,11 +84,12 @@ def predict_folder(
     mine = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
     columns = table_columns(model.labels, any(map(is_video, plan)))
     by_source = (photos for _, photos in groupby(model.results(mine, options), attrgetter("source")))
-    counts = Counts(Counter(), Counter(), Counter())
+    counts = Counts(*(Counter() for _ in Counts._fields))
     for chunk in mine.chunks:
         photos = chain.from_iterable(islice(by_source, plan.sizes[chunk]))
         counts = Counts(*map(add, counts, write_table(plan.table(chunk), columns, photos, min_confidence)))
-    report = f"{summary(counts)}\n{check_folder(plan)}"
+    done = summary(counts) if mine else "Nothing to do here: the tables are there already."
+    report = f"{done}\n{check_folder(plan)}"
     if people_table and not plan.missing():
         for chunk in plan.chunks:
             for frame in plan.frames(chunk):
@@ -126,8 +128,8 @@ def check_folder(plan: Plan) -> str:
         found, number = plan.check(chunk)
         status, faces = status + found, faces + number
     return (
-        f"{plan.folder}: all {len(plan.chunks):,} tables, all {len(plan):,} images of the plan exactly once "
-        f"({listed(status, 5)}), {faces:,} faces"
+        f"{plan.folder}: all {counted(len(plan.chunks), 'table')}, all {counted(len(plan), 'file')} of the plan "
+        f"exactly once ({listed(status, 5)}), {counted(faces, 'face')}"
     )
 
 
@@ -153,26 +155,40 @@ def write_table(
     people: People | None = None,
 ) -> Counts:
     """Writes the rows of photos and counts them."""
-    counts = Counts(Counter(), Counter(), Counter())
+    counts = Counts(*(Counter() for _ in Counts._fields))
     with TableWriter(path, columns) as table:
         for photo in photos:
             rows = list(photo_rows(photo, min_confidence))
             table.write(rows)
             if people:
                 people.add(rows)
+            counts.kinds[kind_of(photo)] += 1
             counts.status[photo.reason] += 1
             counts.labels.update(str(row["label"] or NO_LABEL) for row in rows if "label" in row)
             counts.unsure.update(row["unsure"] is True for row in rows if row.get("unsure") is not None)
     return counts
 
 
+def kind_of(photo: Photo[FaceResult]) -> str:
+    """Says what was counted: a photo, a frame, or a video that could not be read (to its end)."""
+    if photo.frame is not None:
+        return "frame"
+    return "failed video" if photo.status not in (OK, NO_FACE) and is_video(Path(photo.path)) else "photo"
+
+
 def summary(counts: Counts) -> str:
     """Summarises what was found in two lines, and, where it is known, in a third how many faces are unsure."""
-    status, labels, unsure = counts
-    lines = [f"{status.total():,} images: {listed(status)}", f"{labels.total():,} faces: {listed(labels)}"]
+    kinds, status, labels, unsure = counts
+    read = ", ".join(counted(number, kind) for kind, number in kinds.items())
+    lines = [f"{read}: {listed(status)}", f"{counted(labels.total(), 'face')}: {listed(labels)}".removesuffix(": ")]
     if known := unsure.total():
         lines.append(f"{unsure[True]:,} of {known:,} faces are unsure ({unsure[True] / known:.1%})")
     return "\n".join(lines)
+
+
+def counted(number: int, name: str) -> str:
+    """Returns a number of things: "1 face", "1,200 faces"."""
+    return f"{number:,} {name}{'s' * (number != 1)}"
 
 
 def listed(counts: Counter[str], limit: int | None = None) -> str:

@@ -40,7 +40,7 @@ def test_a_table_is_that_of_predict(jobs: Jobs, tmp_path: Path, monkeypatch: pyt
     photo = upload(jobs, "a")
     before = os.getcwd()
     summary, table = jobs.predict([photo], MODEL)
-    assert summary == "1 images: 1 ok\n1 faces: 1 happiness\n0 of 1 faces are unsure (0.0%)"
+    assert summary == "1 photo: 1 ok\n1 face: 1 happiness\n0 of 1 faces are unsure (0.0%)"
     assert os.getcwd() == before
     monkeypatch.chdir(Path(photo).parent)
     main(["predict", "photo.png", "--output", str(tmp_path / "faces.csv")])

@@ -115,7 +115,7 @@ def test_the_camera(page: Page) -> None:
     page.get_by_role("tab", name="Camera").click()
     page.get_by_text("Click to Access Webcam").click()
     page.get_by_role("button", name="capture photo").click()
-    expect(page.get_by_text("1 images: 1 no face")).to_be_visible(timeout=PATIENCE)  # Chromium's camera shows a clock
+    expect(page.get_by_text("1 photo: 1 no face")).to_be_visible(timeout=PATIENCE)  # Chromium's camera shows a clock
 
 
 def test_hostile_uploads(server: Server, page: Page, photo: Path) -> None:
@@ -132,9 +132,9 @@ def test_hostile_uploads(server: Server, page: Page, photo: Path) -> None:
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
     for name, (data, said) in uploads.items():
         drop(page, {"name": name, "mimeType": "image/jpeg", "buffer": data})
-        expect(page.get_by_text(f"1 images: 1 {said}")).to_be_visible(timeout=PATIENCE)
+        expect(page.get_by_text(f"1 photo: 1 {said}")).to_be_visible(timeout=PATIENCE)
         page.get_by_label("Clear").click()
-        expect(page.get_by_text("1 images")).to_have_count(0)
+        expect(page.get_by_text("1 photo:")).to_have_count(0)
     drop(page, {"name": "text.txt", "mimeType": "text/plain", "buffer": b"Hello"})
     expect(page.get_by_text("nvalid file type")).to_be_visible(timeout=PATIENCE)
     drop(page, *[{"name": f"{number}.jpg", "mimeType": "image/jpeg", "buffer": b"x"} for number in range(21)])

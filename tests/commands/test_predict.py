@@ -92,6 +92,23 @@ def test_a_folder_resumes_with_the_same_least_confidence(
     assert "was started with min_confidence 0.5, but now it is None" in fails(capsys, "predict", *words)
 
 
+def test_a_class_with_the_name_of_a_column_is_renamed(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["export", str(tmp_path / "model"), "--checkpoint", str(checkpoint)])
+    config, table = tmp_path / "model" / "config.json", tmp_path / "t.csv"
+    words = [drawn / "faces" / "val", "--checkpoint", config.parent, "--output", table, "--face=crop", "--workers=0"]
+    words += ["--detector=none"]
+    config.write_text(config.read_text().replace('"fear"', '"size"'))
+    line = fails(capsys, "predict", *words)
+    assert "a class `size`, which is the name of another column." in line
+    assert "Rename" in line
+    assert "the label in the config.json of `fer-vit export FOLDER`" in line
+    config.write_text(config.read_text().replace('"size"', '"scared"'))
+    main(["predict", *map(str, words)])
+    assert ",scared," in table.read_text()
+
+
 def test_every_photo_has_its_rows(photos: Path, checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
     rows = predict(photos, checkpoint, tmp_path / "t.jsonl")
     seen = [(Path(str(row["path"])).name, row["status"], row["face"]) for row in rows]
@@ -219,7 +236,7 @@ def test_processes_share_a_folder(
     monkeypatch.setenv("RANK", "1")
     rows = in_parts(photos, checkpoint, output)
     out = capsys.readouterr().out
-    assert "all 3 tables, all 6 images of the plan exactly once (3 ok, " in out
+    assert "all 3 tables, all 6 files of the plan exactly once (3 ok, " in out
     assert ", 4 faces" in out
     assert len(first) < len(rows) == len(expected)
     assert_same(rows, expected)
@@ -235,7 +252,11 @@ def test_a_rerun_does_what_is_left(
     lost.unlink()
     capsys.readouterr()
     assert_same(in_parts(photos, checkpoint, output), rows)
-    assert "2 images:" in capsys.readouterr().out
+    assert "2 photos: " in capsys.readouterr().out
+    in_parts(photos, checkpoint, output)
+    done, whole = capsys.readouterr().out.splitlines()
+    assert done == "Nothing to do here: the tables are there already."
+    assert "all 3 tables, all 6 files of the plan exactly once" in whole
     assert kept.stat().st_mtime_ns == before
     lost.write_bytes(kept.read_bytes())
     with pytest.raises(SystemExit):

@@ -12,6 +12,9 @@ from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.predict.photos import NO_FACE, Photo
+from fer_vit.predict.results import table_columns
+from fer_vit.predict.tables import summary, write_table
 from fer_vit.predict.video import read_frames
 from fer_vit.sources.drawing import draw_face
 from tests.helpers.commands import assert_same, fails, main
@@ -96,6 +99,13 @@ def test_choice_of_frames_and_smoothing(folder: Path, checkpoint: Path, tmp_path
             assert row[f"{name}_smoothed"] == pytest.approx(row[name], abs=1e-5)
 
 
+def test_what_was_counted(tmp_path: Path) -> None:
+    frames = [Photo("b.mp4", NO_FACE, [], frame=frame) for frame in range(2)]
+    photos = [Photo("a.png", NO_FACE, []), *frames, Photo("b.mp4", "ends early: after 1 of 2 seconds", [])]
+    counts = write_table(tmp_path / "t.csv", table_columns(["calm"], videos=True), photos, 0.0)
+    assert summary(counts) == "1 photo, 2 frames, 1 failed video: 3 no face, 1 ends early\n0 faces"
+
+
 def in_parts(folder: Path, checkpoint: Path, output: Path, *more: object) -> list[dict[str, object]]:
     return predict(folder, checkpoint, output, *CROPS, "--part_size", 2, *more)
 
@@ -122,8 +132,8 @@ def test_a_video_has_a_part_and_a_rerun_does_what_is_left(
     capsys.readouterr()
     assert_same(in_parts(folder, checkpoint, output), expected)
     out = capsys.readouterr().out
-    assert "6 images: 6 ok" in out
-    assert "all 6 tables, all 6 images of the plan exactly once" in out
+    assert "6 frames: 6 ok" in out
+    assert "all 6 tables, all 6 files of the plan exactly once" in out
     assert parts[2].stat().st_mtime_ns == before
     line = fails(capsys, "predict", folder, "--checkpoint", checkpoint, "--output", output, *CROPS, "--part_size", 2,
                  "--every", 3)  # fmt: skip

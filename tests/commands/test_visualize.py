@@ -54,13 +54,16 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
 
 
-def test_a_report_of_a_photo(checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
+def test_a_report_of_a_photo(
+    checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "woman.png").write_bytes(encode_png(astronaut()))
     (tmp_path / "photos" / "broken.png").write_bytes(b"no")
     page = visualize(tmp_path / "photos", checkpoint, tmp_path / "r")
     assert page.count('"image":"photos/') == 1
     assert "1 not an image that can be decoded, 1 ok" in page
+    assert f"1 face in 2 photos: open {tmp_path / 'r' / 'index.html'}\n" in capsys.readouterr().out
 
 
 def test_an_older_report_stays_unless_asked(

@@ -231,7 +231,7 @@ def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path
     main(prediction(faces, tmp_path / "one"))
     status, out, err = run(*prediction(faces, tmp_path / "two"), launcher=TORCHRUN)
     assert status == 0, err
-    assert "all 9 tables, all 60 images of the plan exactly once (60 ok), 60 faces" in out
+    assert "all 9 tables, all 60 files of the plan exactly once (60 ok), 60 faces" in out
     rows = table(tmp_path / "two")
     assert [row["path"] for row in rows] == sorted(map(str, faces.rglob("*.png")))
     assert_same(rows, table(tmp_path / "one"))
@@ -253,8 +253,8 @@ def test_a_prediction_that_is_killed_resumes(faces: Path, tmp_path: Path, capsys
     before = first.stat().st_mtime_ns
     main(words)
     out = capsys.readouterr().out
-    assert f"{7 * (left - 1) + 4} images: " in out
-    assert "all 9 tables, all 60 images of the plan exactly once (60 ok), 60 faces" in out
+    assert f"{7 * (left - 1) + 4} photos: " in out
+    assert "all 9 tables, all 60 files of the plan exactly once (60 ok), 60 faces" in out
     assert first.stat().st_mtime_ns == before
     main(prediction(faces, tmp_path / "whole", "--batch_size=1"))
     assert_same(table(output), table(tmp_path / "whole"))
