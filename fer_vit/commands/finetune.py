@@ -11,6 +11,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
 from fer_vit.predict.results import table_columns
+from fer_vit.sources.archive import is_zip
 from fer_vit.store.folder import read_model
 from fer_vit.store.hub import DEFAULT
 from fer_vit.train.checkpoints import newest_checkpoint
@@ -57,6 +58,11 @@ def finetune(
         )
     elif manifest.exists() and not overwrite:
         print(f"The faces are those of {manifest}: `--overwrite` reads {photos} again.")
+    elif not (photos.is_dir() or is_zip(photos)):
+        raise FerVitError(
+            "Expected a folder with a folder of photos for each class, a zip of it, or a manifest (.parquet), but "
+            f"there is none at {photos}."
+        )
     else:
         prepare("folder", photos, manifest, cut=True, overwrite=overwrite)
     counts = check_enough(manifest)

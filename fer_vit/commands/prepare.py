@@ -112,7 +112,8 @@ def _check_arguments(
             check_number(name, number, 1)
     one_file = is_zip(root) or (source == "fer2013" and root.suffix.lower() == ".csv")
     if source != "drawn" and not (root.is_file() if one_file else root.is_dir()):
-        raise FerVitError(f"Expected the data set {source} in a folder or zip, but there is none at {root}.")
+        what = "a folder of photos for each class" if source == "folder" else f"the data set {source}"
+        raise FerVitError(f"Expected {what} in a folder or zip, but there is none at {root}.")
     if re.match(r"\w+:/", str(out)):
         raise FerVitError(f"Expected a path on this machine, but got {out}. Copy the folder there afterwards.")
     if shards is not None:

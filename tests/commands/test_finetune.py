@@ -116,6 +116,7 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(verb, name, mock)
     last = tmp_path / "training" / "version_0" / "checkpoints" / "last.ckpt"
     last.parent.mkdir(parents=True)
+    (tmp_path / "photos").mkdir()
     for file in (last, tmp_path / "faces.parquet"):
         file.touch()
     for overwrite in (False, True):
@@ -164,10 +165,12 @@ def test_what_is_wrong_is_said_before_the_training(
     shutil.copytree(photos, tmp_path / "photos")
     (tmp_path / "photos" / "stirred").rename(tmp_path / "photos" / "size")
     line = fails(capsys, "finetune", tmp_path / "photos", "--output", tmp_path / "mine")
-    assert "a class `size`, which is the name of another column" in line
+    assert "a class `size`, which is the name of another column. Rename its folder of photos" in line
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["faces.parquet"]
 
 
 def test_no_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is none at" in fails(capsys, "finetune", tmp_path / "gone", "--output", tmp_path / "mine")
+    line = fails(capsys, "finetune", tmp_path / "gone", "--output", tmp_path / "mine")
+    assert "Expected a folder with a folder of photos for each class, a zip of it, or a manifest (.parquet)" in line
+    assert line.endswith(f"there is none at {tmp_path / 'gone'}.")
     assert not (tmp_path / "mine").exists() or not any((tmp_path / "mine").iterdir())
