@@ -39,7 +39,7 @@ PLAIN_VERBS = {
     "app": "serve a page in the browser that does both, for those who use no terminal",
     "evaluate": "say how good a model or a table of predictions is, for whom, and where it fails",
     "faithfulness": "measure how far these explanations can be trusted",
-    "configs": "list the configs that come with fer-vit, with their results",
+    "configs": "list the recipes for training (configs) that come with fer-vit, with their results",
     "models": "list the models that are available, with their results",
     "export": "write a model for other programs: safetensors, ONNX or torch.export",
 }

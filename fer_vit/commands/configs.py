@@ -10,16 +10,19 @@ MEASURED = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
 
 
 def configs() -> None:
-    """Lists the configs that come with fer-vit, with the accuracy that was measured.
+    """Lists the configs that come with fer-vit: recipes for training, and the accuracy that was measured with each.
 
-    `--config` of fit, validate and test takes their names; a file of that name is taken first. Copy one from the folder
-    that is printed to make your own.
+    `--config` of fit, validate and test takes their names; a file of that name is taken first. A config that is "laid
+    over another" changes a part of it: name both. Copy one from the folder that is printed to make your own.
 
     Examples:
         fer-vit configs
     """
     rows = [("name", "accuracy", "what it is"), *((name, *facts(path)) for name, path in shipped_configs().items())]
-    print(f"{align_columns(rows)}\n\nThey are in {CONFIGS}.")
+    print(
+        f"{align_columns(rows)}\n\nA config is a recipe for training: fer-vit fit --config NAME --data.manifest "
+        f"faces.parquet\nTo make your own, copy a file from {CONFIGS}. (-: no accuracy measured)"
+    )
 
 
 def facts(path: Path) -> tuple[str, str]:
