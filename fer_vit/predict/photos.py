@@ -71,7 +71,7 @@ class PhotoOptions:
         lowest = {"every": 1, "detect_every": 1, "smooth": 0, "start": -math.inf, "end": self.start}
         for name, low in lowest.items():
             check_number(name, getattr(self, name), low)
-        if self.fps is not None and not (self.fps > 0 and self.every == 1):
+        if self.fps is not None and not (0 < self.fps < math.inf and self.every == 1):
             raise FerVitError(f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and {self.every}.")
 
     def video(self) -> dict[str, object]:

@@ -163,6 +163,7 @@ def test_wrong_words(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pyt
         (["--fps", 0], "above 0"),
         (["--fps", 5, "--every", 2], "either `fps`"),
         (["--fps", ".nan"], "above 0"),
+        (["--fps", ".inf"], "above 0"),
         (["--start", ".nan"], "start to be a number, but got nan"),
         (["--start", 5, "--end", 4], "end to be 5 or more"),
         (["--smooth", -1], "smooth"),
