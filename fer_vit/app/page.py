@@ -77,6 +77,7 @@ def build_page(jobs: Jobs, models: Sequence[str]) -> gr.Blocks:
         found = gr.on([photos.change, model.input], predict, [photos, model], [summary, table])
         found.success(visualize, [photos, model], [report, archive])
     page.queue(max_size=MAX_WAITING)
+    page.state_session_capacity = MAX_WAITING  # each request of a program is a session, of which Gradio keeps 10,000
     return page
 
 
