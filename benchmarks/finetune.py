@@ -6,7 +6,8 @@ python -m benchmarks.finetune runs/finetune/ferplus --ferplus data/ferplus.parqu
 The photos are drawn faces in five new classes; or faces of FERPlus that the start has not learned, because it left this
 fold out, with new names for their classes, so that no row of the head is kept. A tenth of the photos chooses the epoch.
 Judged are 500 other drawn faces, or FERPlus' val split without twins. A run that is finished is not repeated;
-OUTPUT/table.md has mean and range over the runs, each with other photos and another seed.
+OUTPUT/table.md has mean and range over the runs, each with other photos and another seed: never 0, with which a start
+was trained that began with the very head that it would get.
 """
 
 import argparse
@@ -120,7 +121,7 @@ def table(output: Path, photos: list[int], runs: int) -> str:
     lines = ["| row | photos a class | accuracy, % | UAR, % | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
     for name in ROWS:
         for count in photos:
-            files = [output / f"{slug(name)}-{count}-{seed}" / "result.json" for seed in range(runs)]
+            files = [output / f"{slug(name)}-{count}-{seed}" / "result.json" for seed in range(1, runs + 1)]
             if found := [json.loads(file.read_text()) for file in files if file.is_file()]:
                 cells = [spread([100 * one[what] for one in found], 1) for what in ("accuracy", "uar")]
                 seconds = spread([one["seconds"] for one in found], 0)
@@ -156,7 +157,7 @@ def main() -> None:
         fold, judges = rows.select(in_fold(rows, args.fold)), rows.split("val").select(~rows.twins("val"))
     config = f"--config={ROOT / 'configs' / 'finetune.yaml'}"
     for count in args.photos:
-        for seed in range(args.runs):
+        for seed in range(1, args.runs + 1):
             reading = ferplus(fold, judges, count, seed) if args.ferplus else drawn(count, seed)
             for name in args.rows:
                 folder = args.output / f"{slug(name)}-{count}-{seed}"
