@@ -32,6 +32,8 @@ PATIENCE = 8.0
 UNREADABLE = "not a video that can be decoded"
 MOST_SWAPPED = 4
 """How many frames away the time of a frame may be."""
+JOINT = 1.0
+"""Seconds by which times fall where a recording was joined to another; swapped ones may fall by frames besides."""
 SLACK = 0.5
 """Seconds by which a file may end before the time that its header gives."""
 
@@ -125,8 +127,12 @@ def _in_order(frames: Iterator[tuple[av.VideoFrame, float]]) -> Iterator[tuple[a
 
 
 def _decoded(container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields decoded frames with their times in seconds; damaged packets are left out, and told at the end."""
+    """Yields decoded frames with their times in seconds; damaged packets are left out, and told at the end.
+
+    Where times start again, as where files were joined, they go on instead.
+    """
     damaged, count, last = 0, 0, 0.0
+    newest, offset = -math.inf, 0.0
     rate = float(stream.guessed_rate or 25)
     for packet in container.demux():
         if packet.pts is not None and packet.time_base:
@@ -140,7 +146,12 @@ def _decoded(container: av.container.InputContainer, stream: av.VideoStream) -> 
             continue
         for frame in frames:
             # Streams without a container have no times.
-            yield frame, count / rate if frame.time is None else frame.time
+            seconds = offset + (count / rate if frame.time is None else frame.time)
+            if seconds < newest - JOINT - MOST_SWAPPED / rate:
+                offset += newest + 1 / rate - seconds
+                seconds = newest + 1 / rate
+            newest = max(newest, seconds)
+            yield frame, seconds
             count += 1
     begin, length = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
     if damaged:

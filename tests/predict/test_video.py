@@ -15,6 +15,7 @@ from fer_vit.face.image import ImageError, encode_png
 from fer_vit.predict import video
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.video import read_frames
+from tests.helpers.marks import slow
 from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered, write_video
 
 EVEN = [number / float(NTSC) for number in range(30)]
@@ -93,6 +94,33 @@ def test_times_that_start_late_or_are_guessed(name: str, kind: dict[str, object]
     assert [shown for shown, *_ in found] == [*range(30)]
     assert np.allclose(steps, 1 / float(NTSC), atol=2e-5)
     assert end == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.ts", {}),
+        *slow(("a.m2ts", {}), ("a.mpg", {"codec": "mpeg2video", "tick": 1 / NTSC})),
+    ],
+)
+def test_times_go_on_where_files_were_joined(name: str, kind: dict[str, object], tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / name, [float(n / NTSC) for n in range(40)], **kind)
+    alone, _ = read(path)
+    path.write_bytes(path.read_bytes() * 3)
+    found, end = read(path)
+    assert [shown for shown, *_ in found] == 3 * [shown for shown, *_ in alone]
+    times, expected = np.array([seconds for *_, seconds in found]), np.array([seconds for *_, seconds in alone])
+    assert np.allclose(times.reshape(3, 40) - times[::40, None], expected - expected[0], atol=2e-3)
+    assert np.allclose(times[40::40] - times[39:-1:40], 1 / float(NTSC), atol=2e-3)
+    assert end == ""
+    assert [number for _, number, _ in read(path, start=times[50] - 0.01, end=times[52] - 0.01)[0]] == [50, 51]
+
+
+def test_swapped_times_of_slow_frames_are_no_joint(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "a.avi", [4.0 * n for n in range(30)], tick=Fraction(4), rate=Fraction(1, 4))
+    found, _ = read(path)
+    assert [shown for shown, *_ in found] == [*range(30)]
+    assert np.diff([seconds for *_, seconds in found]) == pytest.approx(4)
 
 
 @pytest.mark.slow
