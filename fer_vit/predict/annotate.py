@@ -101,8 +101,9 @@ class FrameWriter:
 
     def _sound_packets(self) -> Iterator[Packet]:
         for heard in self._source.streams.audio[:1]:
-            if heard.codec_context.name not in self._file.supported_codecs:
-                self.sound = f"without its sound, {heard.codec_context.name}, which MP4 cannot hold"
+            name = heard.codec_context.name if heard.codec_context else "of an unknown codec"
+            if name not in self._file.supported_codecs:
+                self.sound = f"without its sound, {name}, which MP4 cannot hold"
                 return
             self.sound = "with its sound"
             stream = self._file.add_stream_from_template(heard)

@@ -116,6 +116,14 @@ def test_sound_is_copied_with_its_times(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(times(tmp_path / "e.mp4")) == 5
 
 
+def test_sound_of_an_unknown_codec_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    source = with_sound(tmp_path / "a.mp4", "aac", EVEN[:5])
+    source.write_bytes(source.read_bytes().replace(b"mp4a", b"zzzz").replace(b"esds", b"zzzz"))
+    copied(source, tmp_path / "b.mp4")
+    assert "without its sound, of an unknown codec" in capsys.readouterr().out
+    assert len(times(tmp_path / "b.mp4")) == 5
+
+
 def test_nothing_is_left_of_a_copy_that_was_broken_off_or_empty(tmp_path: Path) -> None:
     source = write_numbered(tmp_path / "a.mp4", EVEN)
     photos = (Photo(str(source), OK, [], 0, f.number, f.seconds) for f in read_frames(source))
