@@ -108,10 +108,16 @@ class FrameWriter:
             self.sound = "with its sound"
             stream = self._file.add_stream_from_template(heard)
             with suppress(FFmpegError):  # the end of a broken video
+                last, length, shift = -(2**63), 0, 0
                 for packet in self._source.demux(heard):
-                    if packet.dts is not None:
-                        packet.stream = stream
-                        yield packet
+                    if packet.dts is None:
+                        continue
+                    if packet.dts + shift <= last:  # times start again where files were joined
+                        shift = last + length - packet.dts
+                    last, length = packet.dts + shift, packet.duration or 1
+                    packet.pts = packet.dts = last
+                    packet.stream = stream
+                    yield packet
 
     def _copy_sound(self, end: float) -> None:
         while self._packet is not None and _time(self._packet) <= end:

@@ -116,6 +116,15 @@ def test_sound_is_copied_with_its_times(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(times(tmp_path / "e.mp4")) == 5
 
 
+def test_sound_goes_on_where_files_were_joined(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    source = with_sound(tmp_path / "a.ts", "aac", range(40))
+    source.write_bytes(source.read_bytes() * 2)
+    copied(source, tmp_path / "b.mp4")
+    assert "with its sound" in capsys.readouterr().out
+    assert len(times(tmp_path / "b.mp4")) == 80
+    assert np.allclose(np.diff([*heard(tmp_path / "b.mp4")]), 1024 / 48000, atol=1e-3)
+
+
 def test_sound_of_an_unknown_codec_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source = with_sound(tmp_path / "a.mp4", "aac", EVEN[:5])
     source.write_bytes(source.read_bytes().replace(b"mp4a", b"zzzz").replace(b"esds", b"zzzz"))
