@@ -1,7 +1,7 @@
 """A copy of a video in which the faces are marked."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from itertools import dropwhile
 from pathlib import Path
@@ -36,7 +36,7 @@ def annotated(
     Frames keep their times. The sound is copied where an MP4 file can hold it.
 
     Raises:
-        FerVitError: The video has no frame that can be read.
+        FerVitError: The video has no frame that can be read, or the copy cannot be written.
     """
     frames = read_frames(source, options.every, options.fps, options.start, options.end)
     reason = ""
@@ -45,6 +45,7 @@ def annotated(
     with (
         atomic_write(output) as path,
         open_video(source) as (container, _),
+        _writing(output),
         av.open(path, "w", format="mp4", options=exact) as file,
     ):
         writer = FrameWriter(file, container)
@@ -59,6 +60,15 @@ def annotated(
             raise FerVitError(f"{source}: {reason}.")
         writer.finish()
     print(f"Video: {output} ({writer.codec}, {writer.sound})")
+
+
+@contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    """Tells FFmpeg's errors as those of the copy; else they were taken for the source's."""
+    try:
+        yield
+    except FFmpegError as error:
+        raise FerVitError(f"Cannot write {output} ({error.strerror}).") from error
 
 
 class FrameWriter:
@@ -95,6 +105,10 @@ class FrameWriter:
         self._video.codec_context.time_base = TICK
         if self.codec != "libx264":  # which keeps the quality instead
             self._video.bit_rate = 8 * width * height
+        try:
+            self._video.codec_context.open()
+        except FFmpegError as error:
+            raise FerVitError(f"{self.codec} cannot encode frames of {width} x {height} pixels.") from error
         self._packets = dropwhile(lambda packet: _time(packet) < seconds - PRIMING, self._sound_packets())
         self._packet = next(self._packets, None)
         self._seconds, self.started = seconds, True
