@@ -124,11 +124,14 @@ class FaceResult:
     def _picture(self) -> Image:
         if not isinstance(self.source, Path):
             return self.source
-        if self.seconds is None:
+        if self.frame is None:
             return read_image(self.source)
         from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
 
-        return next(read_frames(self.source, start=self.seconds)).image
+        frame = next(read_frames(self.source, only={self.frame}), None)
+        if frame is None:
+            raise ImageError("the video has become shorter")
+        return frame.image
 
     def view(self, photo: Image) -> FaceView:
         """Returns the face for drawing, in its photo (H, W, 3), RGB uint8."""

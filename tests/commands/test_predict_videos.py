@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -231,6 +232,8 @@ def test_in_python(walk: Path, yunet_named: None, folder: Path) -> None:
     assert math.isclose(sum(found[0].smoothed.values()), 1, abs_tol=1e-6)
     shown = np.asarray(found[-1].plot().convert("RGB"))
     assert shown.std() > 20
+    with pytest.raises(FerVitError, match="the video has become shorter"):
+        replace(found[-1], frame=99).plot()
     frames = list(model.stream(walk, workers=0))
     assert [(frame.frame, len(frame.faces)) for frame in frames] == [(n, int(n < 8)) for n in range(10)]
     assert frames[2].faces[0].label == found[1].label
