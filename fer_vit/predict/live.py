@@ -51,8 +51,10 @@ def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
 
 
 def shown_name(source: str) -> str:
-    """Returns a source's name without the password that an address may hold."""
-    return f"camera {source}" if is_camera(source) else re.sub(r"//[^/]*@", "//", source)
+    """Returns a source's name, of an address without user and query, where passwords are."""
+    if is_camera(source):
+        return f"camera {source}"
+    return re.sub(r"(?<=//)[^/?#]*@|[?#].*", "", source) if "://" in source else source
 
 
 def is_camera(source: str) -> bool:

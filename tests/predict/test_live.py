@@ -241,10 +241,13 @@ def test_without_a_camera_opencv_says_nothing_itself(capfd: pytest.CaptureFixtur
 
 
 def test_passwords_are_not_shown() -> None:
-    assert shown_name("rtsp://me:p@ss@camera.local/stream?a=b@c") == "rtsp://camera.local/stream?a=b@c"
+    assert shown_name("rtsp://me:p@ss@camera.local/stream?a=b@c") == "rtsp://camera.local/stream"
+    assert shown_name("http://camera/video.cgi?user=me&pwd=secret") == "http://camera/video.cgi"
+    assert shown_name("http://camera?pwd=sec@ret") == "http://camera"
     assert shown_name("http://camera/stream") == "http://camera/stream"
     assert shown_name("1") == "camera 1"
     assert shown_name("1.mp4") == "1.mp4"
+    assert shown_name("who? #1.mp4") == "who? #1.mp4"
 
 
 @pytest.fixture
