@@ -23,7 +23,7 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.visualize.writer import write_report
 
 MAX_PHOTOS, MAX_FACES = 20, 50
-"""Photos or clips in one job, and faces that are explained in one: a face takes up to a second."""
+"""Photos or clips in one job, and faces of each kind that are explained in one: a face takes up to a second."""
 KEPT = 3600
 """Seconds after which the next job removes uploads and results."""
 OPTIONS = PhotoOptions(workers=0, fps=2, end=20)
@@ -47,19 +47,11 @@ class Jobs:
         return said.rpartition("\n")[0], result / "faces.csv"
 
     def visualize(self, photos: Sequence[str], model: str) -> Path | None:
-        """Writes the report of `visualize`; returns its folder, or None if there are no faces."""
-        with self._job(photos) as (paths, result):
-            recognizer = model_named(model)
-            sources = find_images(paths)
-            batches = recognizer.batches(sources, OPTIONS)
-            faces = sum(len(photo.faces) for some, _ in batches for photo in some)
-            if faces > MAX_FACES:
-                raise FerVitError(
-                    f"{faces:,} faces: the page explains at most {MAX_FACES}, `fer-vit visualize` any number. The "
-                    "table has them all."
-                )
-            folder = result / "report"
-            return folder if write_report(folder, recognizer, sources, OPTIONS, "pixels", False, model) else None
+        """Writes the report of `visualize` about some of the faces; returns its folder, or None if there are none."""
+        with self._job(photos) as (paths, folder):
+            report, recognizer = folder / "report", model_named(model)
+            shown = write_report(report, recognizer, find_images(paths), OPTIONS, "pixels", False, model, MAX_FACES)
+            return report if shown else None
 
     @contextmanager
     def _job(self, photos: Sequence[str]) -> Iterator[tuple[list[Path], Path]]:

@@ -27,8 +27,9 @@ MAX_WAITING = 64
 INTRO = f"""# What does this face express?
 A model says how people would name the expression, and which parts of the face speak for it. It does not know what the
 person feels. Photos stay on the computer that runs this page: the first request after an hour removes them, or the end
-of the program. At most {MAX_PHOTOS} photos or clips of {MAX_BYTES // 10**6} MB and {MAX_FACES} faces at a time; of a
-clip, {OPTIONS.fps} frames a second of its first {OPTIONS.end:g} seconds."""
+of the program. At most {MAX_PHOTOS} photos or clips of {MAX_BYTES // 10**6} MB at a time; of a clip, {OPTIONS.fps}
+frames a second of its first {OPTIONS.end:g} seconds. The table has every face; up to {MAX_FACES} of photos and as many
+of clips are explained."""
 CSS = """
 .gradio-container { max-width: 1180px !important; margin: 0 auto }
 .report .html-container { padding: 0 }
@@ -49,7 +50,7 @@ def build_page(jobs: Jobs, models: Sequence[str]) -> gr.Blocks:
         return summary.replace("\n", "<br>"), gr.DownloadButton(value=table, visible=True)
 
     def visualize(photos: list[str] | None, model: str) -> tuple[str, Any]:
-        """Explains every face. Returns a frame with the page of `fer-vit visualize`, and all of it as an archive."""
+        """Explains faces. Returns a frame with the page of `fer-vit visualize`, and all of it as an archive."""
         report = told(jobs.visualize, photos, model) if photos else None
         if report is None:
             return "", gr.DownloadButton(visible=False)
