@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, count
 from pathlib import Path
 from secrets import token_urlsafe
 from tempfile import TemporaryDirectory
@@ -62,9 +63,10 @@ class Jobs:
             for parent in (self.uploads, self.results):
                 remove_old(parent)
             paths = []
-            for number, photo in enumerate(photos):
+            for photo in photos:
                 name = Path(photo).name
-                paths.append(Path(f"{number} {name}" if Path(name) in paths else name))
+                names = chain([name], (f"{number} {name}" for number in count(1)))
+                paths.append(next(path for path in map(Path, names) if not path.is_symlink()))
                 paths[-1].symlink_to(photo)
             result = self.results / token_urlsafe()  # its address is known only to who asked
             result.mkdir(parents=True)

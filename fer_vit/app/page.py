@@ -87,7 +87,9 @@ def told(work: Callable[[Sequence[str], str], Any], photos: Sequence[str], model
     try:
         return work(photos, model)
     except (FerVitError, OSError) as error:
-        raise gr.Error(escape(str(error)), title="", print_exception=False) from error
+        # Without the path that the system's errors name: it is the server's own.
+        text = getattr(error, "strerror", None) or str(error)
+        raise gr.Error(escape(text), title="", print_exception=False) from error
 
 
 def serve(page: gr.Blocks, results: Path, server: socket.socket) -> None:

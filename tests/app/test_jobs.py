@@ -80,10 +80,11 @@ def test_hostile_uploads_have_a_status_and_no_report(jobs: Jobs) -> None:
     assert jobs.visualize(photos, MODEL) is None
 
 
-def test_two_uploads_of_one_name(jobs: Jobs) -> None:
-    photos = [upload(jobs, folder, data=b"x") for folder in "ab"]
+def test_uploads_of_one_name(jobs: Jobs) -> None:
+    names = ["2 a.png", "a.png", "a.png", "a.png", "2 a.png"]
+    photos = [upload(jobs, str(number), name, b"x") for number, name in enumerate(names)]
     _, table = jobs.predict(photos, MODEL)
-    assert [row["path"] for row in read(table)] == ["photo.png", "1 photo.png"]
+    assert [row["path"] for row in read(table)] == ["2 a.png", "a.png", "1 a.png", "3 a.png", "1 2 a.png"]
 
 
 @pytest.mark.parametrize("count", [0, MAX_PHOTOS + 1])
