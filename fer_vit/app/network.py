@@ -29,5 +29,5 @@ def refuse(event: str, args: tuple[Any, ...]) -> None:
     """Raises an error when this process is about to connect to an address or to ask for one."""
     if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(args[1], tuple):
         raise PermissionError(f"fer-vit app does not connect to {args[1][0]}")
-    if event in ("socket.getaddrinfo", "socket.gethostbyname"):
+    if event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"):
         raise PermissionError(f"fer-vit app does not look up {args[0]}")

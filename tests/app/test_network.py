@@ -15,6 +15,9 @@ from fer_vit.app.network import POLICY, confined, refuse
         ("socket.connect", (None, ("2001:db8::1", 443, 0, 0))),
         ("socket.sendto", (None, ("192.0.2.1", 53))),
         ("socket.getaddrinfo", ("example.org", 443, 0, 0, 0)),
+        ("socket.gethostbyname", ("example.org",)),
+        ("socket.gethostbyaddr", ("192.0.2.1",)),
+        ("socket.getnameinfo", (("192.0.2.1", 443),)),
     ],
 )
 def test_a_connection_is_refused(event: str, args: tuple[Any, ...]) -> None:
