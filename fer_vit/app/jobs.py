@@ -54,14 +54,19 @@ class Jobs:
             shown = write_report(report, recognizer, find_images(paths), OPTIONS, "pixels", False, model, MAX_FACES)
             return report if shown else None
 
+    def room(self) -> int:
+        """Removes what is old, and returns how many bytes are free."""
+        for parent in (self.uploads, self.results):
+            remove_old(parent)
+        return shutil.disk_usage(self.uploads).free
+
     @contextmanager
     def _job(self, photos: Sequence[str]) -> Iterator[tuple[list[Path], Path]]:
         """Yields uploads as files in the working directory, and a new folder for what is made of them."""
         if not 0 < len(photos) <= MAX_PHOTOS:
             raise FerVitError(f"Expected 1 to {MAX_PHOTOS} photos or clips at a time, but got {len(photos)}.")
         with _busy, TemporaryDirectory() as folder, chdir(folder):
-            for parent in (self.uploads, self.results):
-                remove_old(parent)
+            self.room()
             paths = []
             for photo in photos:
                 name = Path(photo).name

@@ -1,5 +1,6 @@
-"""Nothing leaves this machine: neither the page in the browser nor the process that serves it asks another one."""
+"""What visitors may send, and what leaves this machine: nothing, neither the page nor its server asks another one."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -21,6 +22,21 @@ def confined(app: ASGI) -> ASGI:
             await send(message)
 
         await app(scope, receive, send_with_policy)
+
+    return answer
+
+
+def roomy(app: ASGI, room: Callable[[], int], spare: int) -> ASGI:
+    """Returns an ASGI app that answers 413 to uploads that would leave less of the bytes in `room` than `spare`."""
+
+    async def answer(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].endswith("/upload"):
+            return await app(scope, receive, send)
+        length = dict(scope["headers"]).get(b"content-length")
+        if length and int(length) + spare <= await asyncio.to_thread(room):
+            return await app(scope, receive, send)
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"There is no room for it on the server's disk now."})
 
     return answer
 

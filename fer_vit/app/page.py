@@ -4,12 +4,11 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from html import escape
-from pathlib import Path
 from shutil import make_archive
 from typing import Any
 
 from fer_vit.app.jobs import MAX_FACES, MAX_PHOTOS, OPTIONS, Jobs
-from fer_vit.app.network import confined, refuse
+from fer_vit.app.network import confined, refuse, roomy
 from fer_vit.errors import FerVitError
 
 try:
@@ -22,6 +21,8 @@ except ModuleNotFoundError as missing:
 
 MAX_BYTES = 32_000_000
 """Size of a photo or clip."""
+SPARE = 500_000_000
+"""Bytes on the disk that uploads leave free: tables and reports need some."""
 MAX_WAITING = 64
 """Requests that wait for their turn."""
 INTRO = f"""# What does this face express?
@@ -92,10 +93,10 @@ def told(work: Callable[[Sequence[str], str], Any], photos: Sequence[str], model
         raise gr.Error(escape(text), title="", print_exception=False) from error
 
 
-def serve(page: gr.Blocks, results: Path, server: socket.socket) -> None:
+def serve(page: gr.Blocks, jobs: Jobs, server: socket.socket) -> None:
     """Answers requests until it is interrupted. From now on this process opens no connection to another machine."""
     app = FastAPI(openapi_url=None)
-    app.mount("/results", StaticFiles(directory=results))
+    app.mount("/results", StaticFiles(directory=jobs.results))
     theme = gr.themes.Default(
         primary_hue="stone",
         neutral_hue="stone",
@@ -115,5 +116,5 @@ def serve(page: gr.Blocks, results: Path, server: socket.socket) -> None:
         css=CSS,
     )
     sys.addaudithook(refuse)
-    config = uvicorn.Config(confined(app), log_level="warning", timeout_graceful_shutdown=3)
+    config = uvicorn.Config(confined(roomy(app, jobs.room, SPARE)), log_level="warning", timeout_graceful_shutdown=3)
     uvicorn.Server(config).run([server])

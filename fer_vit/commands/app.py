@@ -57,4 +57,4 @@ def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7
         if host not in LOCAL:
             print(f"fer-vit: warning: anyone who reaches {address} can use this page, unencrypted", file=sys.stderr)
         print(f"Open http://{address} (Ctrl-C ends it)", flush=True)
-        serve(build_page(jobs, models), jobs.results, server)
+        serve(build_page(jobs, models), jobs, server)
