@@ -24,6 +24,7 @@ from fer_vit.report.overlay import Marked, draw_faces
 PATIENCE = 10.0
 """Seconds that a browser waits for a new picture before it gets the old one."""
 HERE = ("127.0.0.1", "localhost")
+"""Names of this machine that no other machine can reach."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src blob:; "
