@@ -127,12 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, kind: str, content: bytes, more: dict[str, str] | None = None) -> None:
         self.send_response(200)
-        for name, value in {
-            "Content-Type": kind,
-            "Content-Length": str(len(content)),
-            **HEADERS,
-            **(more or {}),
-        }.items():
+        headers = {"Content-Type": kind, "Content-Length": str(len(content)), **HEADERS, **(more or {})}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
