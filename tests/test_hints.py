@@ -16,7 +16,7 @@ A, B = Path("a.jpg"), Path("my photos/b.jpg")
         ("distill", {"output": Path("d.parquet")}, "fit --config ferplus_small --data.manifest d.parquet"),
         ("predict", {"images": [A, B], "checkpoint": None, "output": A}, "visualize a.jpg 'my photos/b.jpg'"),
         ("visualize", {"images": [A] * 4, "checkpoint": "x"}, "faithfulness photos --checkpoint x"),
-        ("visualize", {"images": [Path("a.mp4")], "output": Path("r")}, "predict a.mp4 --annotate marked.mp4"),
+        ("visualize", {"images": [Path("a.mov")], "output": Path("r")}, "faithfulness photos"),
         ("predict", {"images": [Path("a.mp4")], "output": Path("f.csv")}, "visualize a.mp4"),
         (
             "predict",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, count
 from pathlib import Path
 from secrets import token_urlsafe
 from tempfile import TemporaryDirectory
@@ -23,7 +24,7 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.visualize.writer import write_report
 
 MAX_PHOTOS, MAX_FACES = 20, 50
-"""Photos or clips in one job, and faces that are explained in one: a face takes up to a second."""
+"""Photos or clips in one job, and faces of each kind that are explained in one: a face takes up to a second."""
 KEPT = 3600
 """Seconds after which the next job removes uploads and results."""
 OPTIONS = PhotoOptions(workers=0, fps=2, end=20)
@@ -47,19 +48,17 @@ class Jobs:
         return said.rpartition("\n")[0], result / "faces.csv"
 
     def visualize(self, photos: Sequence[str], model: str) -> Path | None:
-        """Writes the report of `visualize`; returns its folder, or None if there are no faces."""
-        with self._job(photos) as (paths, result):
-            recognizer = model_named(model)
-            sources = find_images(paths)
-            batches = recognizer.batches(sources, OPTIONS)
-            faces = sum(len(photo.faces) for some, _ in batches for photo in some)
-            if faces > MAX_FACES:
-                raise FerVitError(
-                    f"{faces:,} faces: the page explains at most {MAX_FACES}, `fer-vit visualize` any number. The "
-                    "table has them all."
-                )
-            folder = result / "report"
-            return folder if write_report(folder, recognizer, sources, OPTIONS, "pixels", False, model) else None
+        """Writes the report of `visualize` about some of the faces; returns its folder, or None if there are none."""
+        with self._job(photos) as (paths, folder):
+            report, recognizer = folder / "report", model_named(model)
+            shown = write_report(report, recognizer, find_images(paths), OPTIONS, "pixels", False, model, MAX_FACES)
+            return report if shown else None
+
+    def room(self) -> int:
+        """Removes what is old, and returns how many bytes are free."""
+        for parent in (self.uploads, self.results):
+            remove_old(parent)
+        return shutil.disk_usage(self.uploads).free
 
     @contextmanager
     def _job(self, photos: Sequence[str]) -> Iterator[tuple[list[Path], Path]]:
@@ -67,12 +66,12 @@ class Jobs:
         if not 0 < len(photos) <= MAX_PHOTOS:
             raise FerVitError(f"Expected 1 to {MAX_PHOTOS} photos or clips at a time, but got {len(photos)}.")
         with _busy, TemporaryDirectory() as folder, chdir(folder):
-            for parent in (self.uploads, self.results):
-                remove_old(parent)
+            self.room()
             paths = []
-            for number, photo in enumerate(photos):
+            for photo in photos:
                 name = Path(photo).name
-                paths.append(Path(f"{number} {name}" if Path(name) in paths else name))
+                names = chain([name], (f"{number} {name}" for number in count(1)))
+                paths.append(next(path for path in map(Path, names) if not path.is_symlink()))
                 paths[-1].symlink_to(photo)
             result = self.results / token_urlsafe()  # its address is known only to who asked
             result.mkdir(parents=True)

@@ -1,5 +1,6 @@
-"""Nothing leaves this machine: neither the page in the browser nor the process that serves it asks another one."""
+"""What visitors may send, and what leaves this machine: nothing, neither the page nor its server asks another one."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -25,9 +26,24 @@ def confined(app: ASGI) -> ASGI:
     return answer
 
 
+def roomy(app: ASGI, room: Callable[[], int], spare: int) -> ASGI:
+    """Returns an ASGI app that answers 413 to uploads that would leave less of the bytes in `room` than `spare`."""
+
+    async def answer(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].endswith("/upload"):
+            return await app(scope, receive, send)
+        length = dict(scope["headers"]).get(b"content-length")
+        if length and int(length) + spare <= await asyncio.to_thread(room):
+            return await app(scope, receive, send)
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"There is no room for it on the server's disk now."})
+
+    return answer
+
+
 def refuse(event: str, args: tuple[Any, ...]) -> None:
     """Raises an error when this process is about to connect to an address or to ask for one."""
     if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(args[1], tuple):
         raise PermissionError(f"fer-vit app does not connect to {args[1][0]}")
-    if event in ("socket.getaddrinfo", "socket.gethostbyname"):
+    if event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"):
         raise PermissionError(f"fer-vit app does not look up {args[0]}")

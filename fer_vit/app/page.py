@@ -4,12 +4,11 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from html import escape
-from pathlib import Path
 from shutil import make_archive
 from typing import Any
 
 from fer_vit.app.jobs import MAX_FACES, MAX_PHOTOS, OPTIONS, Jobs
-from fer_vit.app.network import confined, refuse
+from fer_vit.app.network import confined, refuse, roomy
 from fer_vit.errors import FerVitError
 
 try:
@@ -22,13 +21,16 @@ except ModuleNotFoundError as missing:
 
 MAX_BYTES = 32_000_000
 """Size of a photo or clip."""
+SPARE = 500_000_000
+"""Bytes on the disk that uploads leave free: tables and reports need some."""
 MAX_WAITING = 64
 """Requests that wait for their turn."""
 INTRO = f"""# What does this face express?
 A model says how people would name the expression, and which parts of the face speak for it. It does not know what the
 person feels. Photos stay on the computer that runs this page: the first request after an hour removes them, or the end
-of the program. At most {MAX_PHOTOS} photos or clips of {MAX_BYTES // 10**6} MB and {MAX_FACES} faces at a time; of a
-clip, {OPTIONS.fps} frames a second of its first {OPTIONS.end:g} seconds."""
+of the program. At most {MAX_PHOTOS} photos or clips of {MAX_BYTES // 10**6} MB at a time; of a clip, {OPTIONS.fps}
+frames a second of its first {OPTIONS.end:g} seconds. The table has every face; up to {MAX_FACES} of photos and as many
+of clips are explained."""
 CSS = """
 .gradio-container { max-width: 1180px !important; margin: 0 auto }
 .report .html-container { padding: 0 }
@@ -49,7 +51,7 @@ def build_page(jobs: Jobs, models: Sequence[str]) -> gr.Blocks:
         return summary.replace("\n", "<br>"), gr.DownloadButton(value=table, visible=True)
 
     def visualize(photos: list[str] | None, model: str) -> tuple[str, Any]:
-        """Explains every face. Returns a frame with the page of `fer-vit visualize`, and all of it as an archive."""
+        """Explains faces. Returns a frame with the page of `fer-vit visualize`, and all of it as an archive."""
         report = told(jobs.visualize, photos, model) if photos else None
         if report is None:
             return "", gr.DownloadButton(visible=False)
@@ -74,7 +76,12 @@ def build_page(jobs: Jobs, models: Sequence[str]) -> gr.Blocks:
                     archive = gr.DownloadButton("Report (zip)", size="sm", min_width=100, visible=False)
         report = gr.HTML(elem_classes="report", padding=False)
         shot.change(lambda photo: photo and [photo], shot, photos, api_visibility="private")
-        found = gr.on([photos.change, model.input], predict, [photos, model], [summary, table])
+        # What was shown is of other photos, and would stay beside an error.
+        hidden = gr.DownloadButton(visible=False)
+        shown = [summary, table, report, archive]
+        changed = [photos.change, model.input]
+        cleared = gr.on(changed, lambda: ("", hidden, "", hidden), None, shown, queue=False, api_visibility="private")
+        found = cleared.then(predict, [photos, model], [summary, table])
         found.success(visualize, [photos, model], [report, archive])
     page.queue(max_size=MAX_WAITING)
     page.state_session_capacity = MAX_WAITING  # each request of a program is a session, of which Gradio keeps 10,000
@@ -86,13 +93,15 @@ def told(work: Callable[[Sequence[str], str], Any], photos: Sequence[str], model
     try:
         return work(photos, model)
     except (FerVitError, OSError) as error:
-        raise gr.Error(escape(str(error)), title="", print_exception=False) from error
+        # Without the path that the system's errors name: it is the server's own.
+        text = getattr(error, "strerror", None) or str(error)
+        raise gr.Error(escape(text), title="", print_exception=False) from error
 
 
-def serve(page: gr.Blocks, results: Path, server: socket.socket) -> None:
+def serve(page: gr.Blocks, jobs: Jobs, server: socket.socket) -> None:
     """Answers requests until it is interrupted. From now on this process opens no connection to another machine."""
     app = FastAPI(openapi_url=None)
-    app.mount("/results", StaticFiles(directory=results))
+    app.mount("/results", StaticFiles(directory=jobs.results))
     theme = gr.themes.Default(
         primary_hue="stone",
         neutral_hue="stone",
@@ -112,5 +121,5 @@ def serve(page: gr.Blocks, results: Path, server: socket.socket) -> None:
         css=CSS,
     )
     sys.addaudithook(refuse)
-    config = uvicorn.Config(confined(app), log_level="warning", timeout_graceful_shutdown=3)
+    config = uvicorn.Config(confined(roomy(app, jobs.room, SPARE)), log_level="warning", timeout_graceful_shutdown=3)
     uvicorn.Server(config).run([server])

@@ -11,9 +11,8 @@ import numpy as np
 
 from fer_vit.app.jobs import Jobs, model_named
 from fer_vit.errors import FerVitError, check_number
+from fer_vit.report.live import HERE
 from fer_vit.store.hub import DEFAULT, shipped_models
-
-LOCAL = ("localhost", "127.0.0.1")
 
 
 def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7860) -> None:
@@ -54,7 +53,7 @@ def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7
                 f"Cannot listen at {host}:{port} ({error}). Choose another `--host` or `--port`."
             ) from error
         address = f"{host}:{server.getsockname()[1]}"
-        if host not in LOCAL:
+        if host not in HERE:
             print(f"fer-vit: warning: anyone who reaches {address} can use this page, unencrypted", file=sys.stderr)
         print(f"Open http://{address} (Ctrl-C ends it)", flush=True)
-        serve(build_page(jobs, models), jobs.results, server)
+        serve(build_page(jobs, models), jobs, server)

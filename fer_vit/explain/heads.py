@@ -73,9 +73,8 @@ def head_roles(seen: Trace) -> HeadRoles:
     """Summarises every head."""
     pool = seen.pooled.weights.mean(1).float()  # (B, 1 or C, T)
     classified = pool.mean(1)[:, None, None]  # (B, 1, 1, T)
-    distances = torch.cdist(seen.tokens.centres.float(), seen.tokens.centres.float())[
-        :, None
-    ]  # (B, 1, T, T), in pixels
+    centres = seen.tokens.centres.float()
+    distances = torch.cdist(centres, centres)[:, None]  # (B, 1, T, T), in pixels
     maps, distance = [], []
     for weights in seen.attention:
         located = weights.float().clone()  # (B, H, T, T)

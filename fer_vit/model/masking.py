@@ -97,12 +97,8 @@ def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: in
 
     parts = [unfold(image)] if layout.num_patches else []
     if layout.num_regions:
-        side = layout.region_grid * patch_size
-        parts.append(
-            unfold(crop_image(image, boxes, side)).reshape(
-                len(image), layout.num_regions * layout.tokens_per_region, -1
-            )
-        )
+        regions = unfold(crop_image(image, boxes, layout.region_grid * patch_size))
+        parts.append(regions.reshape(len(image), layout.num_regions * layout.tokens_per_region, -1))
     return torch.cat(parts, 1)
 
 

@@ -104,9 +104,8 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)
 
     def taken(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
-        return values.gather(
-            1, index[..., None].expand(-1, -1, values.shape[-1])
-        )  # `take_along_dim` would export a fixed B
+        # `take_along_dim` would export a fixed B
+        return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
     valid = None if tokens.valid is None else tokens.valid.gather(1, index)
     return Tokens(taken(tokens.x), valid, taken(tokens.centres))

@@ -47,7 +47,7 @@ def predict_table(
     With `annotate` also a copy of the only video, in which the faces are marked.
     """
     sources = find_images(images, MEDIA_SUFFIXES)
-    people = check_people(people_table, sources)
+    check_people(people_table, sources)
     columns = table_columns(model.labels, any(map(is_video, sources)))
     photos = model.results(sources, options)
     if annotate:
@@ -55,6 +55,7 @@ def predict_table(
         from fer_vit.predict.annotate import annotated  # only here: PyAV may not be installed
 
         photos = annotated(photos, video, annotate, options)
+    people = People()
     counts = write_table(output, columns, photos, min_confidence, people)
     if people_table:
         people.write(people_table, model.labels)
@@ -80,7 +81,7 @@ def predict_folder(
     settings |= {"face": options.face, "detector": options.detector, "part_size": part_size, **options.video()}
     settings["min_confidence"] = min_confidence or None  # None as in plans of version 0.1
     plan = open_or_create(output, iter_images(images, MEDIA_SUFFIXES), part_size, settings, rank.rank)
-    people = check_people(people_table, plan)
+    check_people(people_table, plan)
     mine = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
     columns = table_columns(model.labels, any(map(is_video, plan)))
     by_source = (photos for _, photos in groupby(model.results(mine, options), attrgetter("source")))
@@ -91,6 +92,7 @@ def predict_folder(
     done = summary(counts) if mine else "Nothing to do here: the tables are there already."
     report = f"{done}\n{check_folder(plan)}"
     if people_table and not plan.missing():
+        people = People()
         for chunk in plan.chunks:
             for frame in plan.frames(chunk):
                 people.add(frame)
@@ -98,11 +100,10 @@ def predict_folder(
     return report
 
 
-def check_people(table: Path | None, sources: Iterable[Source]) -> People:
-    """Returns where people are gathered. Raises FerVitError when their table is wanted, but there is no video."""
+def check_people(table: Path | None, sources: Iterable[Source]) -> None:
+    """Raises FerVitError when a table of people is wanted, but there is no video."""
     if table and not any(map(is_video, sources)):
         raise FerVitError("`--summary` is about the people in videos, but there is no video. Leave it out.")
-    return People()
 
 
 def only_video(sources: Iterable[Source], copy: Path) -> Path:

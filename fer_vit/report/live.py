@@ -24,6 +24,7 @@ from fer_vit.report.overlay import Marked, draw_faces
 PATIENCE = 10.0
 """Seconds that a browser waits for a new picture before it gets the old one."""
 HERE = ("127.0.0.1", "localhost")
+"""Names of this machine that no other machine can reach."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src blob:; "
@@ -126,12 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, kind: str, content: bytes, more: dict[str, str] | None = None) -> None:
         self.send_response(200)
-        for name, value in {
-            "Content-Type": kind,
-            "Content-Length": str(len(content)),
-            **HEADERS,
-            **(more or {}),
-        }.items():
+        headers = {"Content-Type": kind, "Content-Length": str(len(content)), **HEADERS, **(more or {})}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

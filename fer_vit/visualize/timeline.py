@@ -64,8 +64,7 @@ class Video:
         """Yields the faces to show, evenly chosen for each person."""
         most = max(1, min(PICTURES, 4 * PICTURES // max(1, len(self.people))))
         for person in self.people.values():
-            number = min(most, len(person.faces))
-            yield from (person.faces[round(place)] for place in np.linspace(0, len(person.faces) - 1, number))
+            yield from evenly(person.faces, most)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yields what `page.js` draws of each person, as JSON values: times in seconds, shares in thousandths."""
@@ -84,6 +83,22 @@ class Video:
                 "shares": (1000 * shares.T).round().astype(int).tolist(),
                 "gaps": np.round(person.gaps, 3).tolist(),
             }
+
+
+def evenly(faces: Sequence[FaceResult], most: int) -> list[FaceResult]:
+    """Returns at most so many of some faces, evenly chosen."""
+    return [faces[round(place)] for place in np.linspace(0, len(faces) - 1, min(most, len(faces)))]
+
+
+def limit(videos: Iterable[Video], most: int) -> None:
+    """Leaves at most so many faces to show, as many of each person; in a crowd, the people who are there longest."""
+    people = [(video, track) for video in videos for track in video.people]
+    people.sort(key=lambda one: -len(one[0].people[one[1]].times))
+    for video, track in people[most:]:
+        del video.people[track]
+    for video, track in people[:most]:
+        person = video.people[track]
+        person.faces = evenly(person.faces, most // len(people[:most]))
 
 
 def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counter[str]]:

@@ -1,5 +1,6 @@
 """Writes a report: a folder with the page, pictures and tables."""
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from fer_vit.report.html import Evidence, FaceRecord, Means, mean_shares, save_f
 from fer_vit.report.table import Cell, TableWriter
 from fer_vit.visualize.evidence import FoundFace, explained, faces_of
 from fer_vit.visualize.heads import HeadWriter
-from fer_vit.visualize.timeline import pictures, watch
+from fer_vit.visualize.timeline import limit, pictures, watch
 
 REPORT = (
     "faces",
@@ -53,10 +54,11 @@ def write_report(
     method: Method,
     heads: bool,
     name: str,
+    most: int = sys.maxsize,
 ) -> int:
     """Writes a report of photos and videos to a new folder and returns how many faces it shows.
 
-    `name` is the model's name.
+    `name` is the model's name. At most so many faces of photos, and as many of videos, are explained.
     """
     folder.mkdir()
     regions = model.crop_spec.regions
@@ -65,12 +67,14 @@ def write_report(
     status: Counter[str] = Counter()
     photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
     videos, frames = watch(model.results(films, options)) if films else ({}, Counter())
-    faces = chain(_photos(model, photos, options, status), pictures(model, videos, options) if films else ())
+    limit(videos.values(), most)
+    faces = chain(_photos(model, photos, options, status, most), pictures(model, videos, options) if films else ())
     records: list[FaceRecord] = []
     columns = table_columns(regions, bool(films))
     with TableWriter(folder / "faces.parquet", columns) as table:
         for found, chunks in faces:
-            for (photo, *_), explained_face in zip(found, explained(model, found, chunks, method, heads), strict=True):
+            # Of the last chunk, fewer faces than it has may be wanted.
+            for (photo, *_), explained_face in zip(found, explained(model, found, chunks, method, heads), strict=False):
                 view, evidence, crop, roles = explained_face
                 relation_writer.add(view, evidence)
                 if head_writer and roles:
@@ -80,10 +84,16 @@ def write_report(
     means = mean_shares(records, regions)
     write_shares(folder, means)
     counts = {"Photos": status, "Frames": frames}
+    limited = {"Explained": f"at most {most:,} faces of photos, and of videos"} if len(records) >= most else {}
     write_page(
         folder / "index.html",
         "What speaks for each prediction",
-        {"Method": method, "Model": name, **{kind: listed(found) for kind, found in counts.items() if found}},
+        {
+            "Method": method,
+            "Model": name,
+            **{kind: listed(found) for kind, found in counts.items() if found},
+            **limited,
+        },
         records,
         means,
         regions,
@@ -95,12 +105,14 @@ def write_report(
 
 
 def _photos(
-    model: Recognizer, photos: Sequence[Path], options: PhotoOptions, status: Counter[str]
+    model: Recognizer, photos: Sequence[Path], options: PhotoOptions, status: Counter[str], most: int
 ) -> Iterator[tuple[Sequence[FoundFace], Sequence[Batch]]]:
-    """Yields the faces of photos, and counts the photos by status."""
+    """Yields the first faces of photos, and counts all photos by status."""
     for some, chunks in model.batches(photos, options) if photos else ():
         status.update(photo.reason for photo in some)
-        yield list(faces_of(some)), chunks
+        found = list(faces_of(some))[:most]
+        yield found, chunks
+        most -= len(found)
 
 
 def table_columns(regions: Sequence[str], videos: bool) -> dict[str, type]:

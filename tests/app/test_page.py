@@ -142,6 +142,16 @@ def test_hostile_uploads(server: Server, page: Page, photo: Path) -> None:
     assert "Traceback" not in page.content() + server.log.read_text()
 
 
+def test_an_error_leaves_nothing_of_the_last_photo(page: Page, photo: Path) -> None:
+    drop(page, photo)
+    expect(page.locator("iframe")).to_be_visible(timeout=PATIENCE)
+    drop(page, *[{"name": f"{number}.jpg", "mimeType": "image/jpeg", "buffer": b"x"} for number in range(21)])
+    expect(page.get_by_text("Expected 1 to 20 photos or clips at a time")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator("iframe")).to_have_count(0)
+    expect(page.get_by_text("happiness")).to_have_count(0)
+    expect(page.get_by_role("button", name=re.compile("Table|Report"))).to_have_count(0)
+
+
 def test_the_client_of_the_documentation(server: Server, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "app.md").read_text(), re.DOTALL)
     exec(code.replace("http://localhost:7860", server.address).replace('"photo.jpg"', repr(str(photo))), {})

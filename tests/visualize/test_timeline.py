@@ -8,7 +8,7 @@ import pytest
 
 from fer_vit.predict.photos import NO_FACE, OK, Photo
 from fer_vit.predict.results import FaceResult
-from fer_vit.visualize.timeline import PICTURES, watch
+from fer_vit.visualize.timeline import PICTURES, limit, watch
 
 
 def frames(path: str, tracks: Sequence[Sequence[int]], step: float = 0.04) -> Iterator[Photo[FaceResult]]:
@@ -71,3 +71,15 @@ def test_people_of_two_videos_are_not_one() -> None:
         ("a.mp4", 3, []),
         ("b.mp4", 2, []),
     ]
+
+
+def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
+    videos, _ = watch([*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)])
+    limit(videos.values(), 15)
+    shown = {path: [(face.track, face.frame) for face in video.pictures()] for path, video in videos.items()}
+    alone = [(0, frame) for frame in (0, 10, 20, 30, 40)]
+    assert shown == {"a.mp4": alone + [(1, frame) for frame in (20, 25, 30, 35, 40)], "b.mp4": alone}
+    limit(videos.values(), 2)
+    shown = {path: [face.track for face in video.pictures()] for path, video in videos.items()}
+    assert shown == {"a.mp4": [0], "b.mp4": [0]}
+    assert [line["frames"] for video in videos.values() for line in video.lines()] == [41, 41]
