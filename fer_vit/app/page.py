@@ -76,13 +76,12 @@ def build_page(jobs: Jobs, models: Sequence[str]) -> gr.Blocks:
                     archive = gr.DownloadButton("Report (zip)", size="sm", min_width=100, visible=False)
         report = gr.HTML(elem_classes="report", padding=False)
         shot.change(lambda photo: photo and [photo], shot, photos, api_visibility="private")
-        # What was shown is of other photos, and would stay beside an error.
-        hidden = gr.DownloadButton(visible=False)
+        found = gr.on([photos.change, model.input], predict, [photos, model], [summary, table])
+        explained = found.success(visualize, [photos, model], [report, archive])
+        # What was shown is of other photos, and would stay beside the error.
         shown = [summary, table, report, archive]
-        changed = [photos.change, model.input]
-        cleared = gr.on(changed, lambda: ("", hidden, "", hidden), None, shown, queue=False, api_visibility="private")
-        found = cleared.then(predict, [photos, model], [summary, table])
-        found.success(visualize, [photos, model], [report, archive])
+        found.failure(lambda: predict(None, "") + visualize(None, ""), None, shown, api_visibility="private")
+        explained.failure(lambda: visualize(None, ""), None, [report, archive], api_visibility="private")
     page.queue(max_size=MAX_WAITING)
     page.state_session_capacity = MAX_WAITING  # each request of a program is a session, of which Gradio keeps 10,000
     return page
