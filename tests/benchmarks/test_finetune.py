@@ -44,12 +44,12 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(finetune, "run", run)
     monkeypatch.setattr(sys, "argv", ["finetune", str(tmp_path), "--photos", "2", "--runs", "2"])
     finetune.main()
-    assert ran == ["start-2-0", "scratch-2-0", "start-2-1", "scratch-2-1"]
-    (tmp_path / "start-2-1" / "result.json").rename(tmp_path / "kept.json")
-    (tmp_path / "start-2-1").rmdir()
+    assert ran == ["start-2-1", "scratch-2-1", "start-2-2", "scratch-2-2"]
+    (tmp_path / "start-2-2" / "result.json").rename(tmp_path / "kept.json")
+    (tmp_path / "start-2-2").rmdir()
     finetune.main()
-    assert ran[4:] == ["start-2-1"]
+    assert ran[4:] == ["start-2-2"]
     assert (
         "| start | 2 | 53.0 (51.0 to 55.0) | 50.0 (50.0 to 50.0) | 9 (9 to 9) |" in (tmp_path / "table.md").read_text()
     )
-    assert json.loads((tmp_path / "scratch-2-0" / "result.json").read_text())["uar"] == 0.5
+    assert json.loads((tmp_path / "scratch-2-1" / "result.json").read_text())["uar"] == 0.5
