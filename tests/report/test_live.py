@@ -214,4 +214,3 @@ def test_in_a_browser(page: LivePage) -> None:
         with LivePage("127.0.0.1", page.server_port) as again:
             again.show(picture(50), [], "back again")
             viewers[0].get_by_text("back again").wait_for()
-        chromium.close()
