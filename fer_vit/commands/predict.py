@@ -34,8 +34,9 @@ def predict(
     Columns: path, status ("ok", "no face", or why the image cannot be read), face (its index in the photo), box and
     landmarks in the photo's pixels, detection score, label, confidence, and every expression's probability; of videos
     also frame (its index), seconds (in the file), track (the number of the person), and probabilities smoothed over
-    time. How far to trust a row: entropy, set (the expressions that cannot be left out: 90 % of the sets hold the true
-    one), unsure (the set has not exactly one), size and blur of the face, outside (regions that lie outside the photo).
+    time. How far to trust a row: entropy, set (the expressions that cannot be left out: for faces like those of the
+    calibration 90 % of the sets hold the true one), unsure (the set has not exactly one), size, blur, outside (regions
+    outside the photo). With `--face crop`, regions of a row without landmarks lie where an average face has them.
 
     A folder as `--output` gets one table per chunk of images. Several processes can share the work (torchrun, SLURM),
     the same command resumes an interrupted run, and the last process checks that every image has its rows exactly once.

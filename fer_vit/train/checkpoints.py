@@ -97,8 +97,8 @@ class LastCheckpoint(ModelCheckpoint):
         """Brings the best checkpoint along into the folder of a run that resumes; Lightning would forget its score."""
         for callback in trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
-            if not isinstance(callback, ModelCheckpoint) or callback.save_top_k != 1 or not state:
-                continue
+            if not (isinstance(callback, ModelCheckpoint) and callback.monitor and callback.save_top_k == 1 and state):
+                continue  # among them this one, whose predecessor is not needed
             best, folder = Path(state["best_model_path"]), Path(callback.dirpath or "")
             if best.is_file() and best.suffix == ".ckpt" and best.parent != folder:
                 if trainer.is_global_zero:
