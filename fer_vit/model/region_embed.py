@@ -5,6 +5,7 @@ B images, S crop size, R regions of k x k tokens, D width.
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm  # of one process, or synchronised over several
 from torchvision.ops import roi_align
 
 from fer_vit.model.cover import Cover
@@ -48,10 +49,13 @@ class RegionEmbed(nn.Module):
         for parameter in self.name_embed.values():  # sorted by name
             nn.init.trunc_normal_(parameter, std=0.02)
 
-    def forward(self, source: Tensor, boxes: Tensor, centres: Tensor, cover: Cover | None = None) -> Tensor:
+    def forward(
+        self, source: Tensor, boxes: Tensor, centres: Tensor, valid: Tensor | None = None, cover: Cover | None = None
+    ) -> Tensor:
         """Embeds finite boxes (B, R, 4), whose tokens have the centres (B, R k^2, 2): tokens (B, R k^2, D).
 
-        The source is the normalised image, or features of it (B, C, S / stride, S / stride).
+        The source is the normalised image, or features of it (B, C, S / stride, S / stride). The tokens of regions that
+        `valid` (B, R) says are missing mean nothing. None: all are there.
         """
         batch, regions = boxes.shape[:2]
         # Strided convolutions are centred on a cell's first pixel: cell i lies at pixel i stride.
@@ -60,10 +64,18 @@ class RegionEmbed(nn.Module):
             # Backwards, a small map's product is five times faster than torchvision's scattered additions on a CPU.
             cut = crop_features if self.stride > 1 else crop_image
             crops = cut(source.float(), cells, self.side)
-        x: Tensor = self.patch_embed(crops).view(batch, regions, self.region_grid**2, -1).flatten(1, 2)  # (B, R k^2, D)
+        x = self.embed(crops, valid).view(batch, regions, self.region_grid**2, -1).flatten(1, 2)
         x = x if cover is None else cover.over(x, cover.hidden.shape[1] - x.shape[1])
         x = x + torch.cat([self.name_embed[name] for name in self.names])
         return x if self.position is None else x + self.position(centres)
+
+    def embed(self, crops: Tensor, valid: Tensor | None) -> Tensor:
+        """Embeds crops (B R, C, k p, k p) as (B R, k^2, D); missing ones stay out of a batch norm's statistics."""
+        normed = self.training and any(isinstance(module, _BatchNorm) for module in self.patch_embed.modules())
+        if not normed or valid is None or not valid.any():
+            return self.patch_embed(crops)  # type: ignore[no-any-return]
+        x = self.patch_embed(crops[valid.flatten()])
+        return x.new_zeros(len(crops), *x.shape[1:]).index_put((valid.flatten(),), x)  # type: ignore[no-any-return]
 
 
 def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:

@@ -116,7 +116,7 @@ class RegionViT(nn.Module):
         boxes, valid = self.all_regions(image, boxes, valid)  # (B, R, 4), (B, R)
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
         there = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
-        regions = self.region_embed(source, boxes, where, cover)  # (B, R k^2, D)
+        regions = self.region_embed(source, boxes, where, valid, cover)  # (B, R k^2, D)
         regions = self.vit.pos_drop(regions.masked_fill(~there[..., None], 0.0))
         always = there.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
         return Tokens(

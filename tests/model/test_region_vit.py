@@ -11,7 +11,7 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_embed import RegionEmbed
+from fer_vit.model.region_embed import RegionEmbed, crop_image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import ConvStem
 from tests.helpers.marks import slow
@@ -85,10 +85,25 @@ def test_a_missing_region_cannot_change_the_logits(head: str, fused: bool) -> No
     assert not torch.allclose(net(image, boxes, valid), before)
 
 
+def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
+    """In training too: logits and running statistics are those of a batch whose missing regions were never embedded."""
+    nets = [build(replace(SMALL, tokens="region", stem="conv", head="avg", drop_path_rate=0.0)) for _ in range(2)]
+    image, boxes, valid = faces()
+    valid[1, 2] = False
+    stem = nets[1].train().region_embed.patch_embed
+    crops = crop_image(nets[1].normalize(image), boxes, 16)[valid.flatten()]
+    stem(crops)
+    nets[0].train()(image, boxes, valid)
+    found, expected = (net.region_embed.patch_embed.state_dict() for net in nets)
+    assert len(found) > 10
+    assert all(torch.allclose(found[name], expected[name], atol=1e-6) for name in found)
+
+
+@pytest.mark.parametrize("stem", ["patch", "conv"])
 @pytest.mark.parametrize("tokens", ["region", "both"])
 @pytest.mark.parametrize("head", ["token", "avg"])
-def test_all_regions_missing_still_works(tokens: str, head: str) -> None:
-    net = build(replace(SMALL, tokens=tokens, head=head)).train()
+def test_all_regions_missing_still_works(tokens: str, head: str, stem: str) -> None:
+    net = build(replace(SMALL, tokens=tokens, head=head, stem=stem)).train()
     image, boxes, valid = faces()
     logits = net(image, boxes * torch.nan, valid & False)
     logits.sum().backward()
