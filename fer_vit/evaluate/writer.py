@@ -58,8 +58,10 @@ def write_results(folder: Path, facts: dict[str, str], results: dict[str, Any], 
             for row, better in wrong.tolist()
         ]
     head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in shown.items())
-    tables = "\n".join(f"## {part.title}\n\n{part.text}\n\n{markdown(part.rows)}" for part in parts)
-    text = f"# Evaluation\n\n{head}\n\n{tables}".replace("\n\n\n", "\n")
+    tables = [
+        text for part in parts for text in (f"## {part.title}\n", part.text and part.text + "\n", markdown(part.rows))
+    ]
+    text = "\n".join(filter(None, ["# Evaluation\n", head + "\n", *tables]))
     (folder / "results.md").write_text(text, encoding="utf-8")
     (folder / "results.json").write_text(json.dumps({**facts, **counts, **results}, indent=2) + "\n", encoding="utf-8")
     return text
