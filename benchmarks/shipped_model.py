@@ -3,10 +3,11 @@
 make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip
 python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds 3
 
-ferplus-small judges the faces of both data sets; students start from it and learn from its votes and from people's,
-with faces changed as photos from the street are; the average of their weights is the model. What is there already is
-not made again, and a training that was interrupted resumes: run it as often as it takes. OUTPUT/stages.json has the
-seconds (of all attempts) and the result of each stage.
+ferplus-small judges the faces of both data sets. Students start from it and learn from its votes and from people's,
+with faces changed as photos from the street are; the average of their weights and its own starts a second, short
+training with milder changes, and the average of several of these is the model. What is there already is not made again,
+and a training that was interrupted resumes: run it as often as it takes. OUTPUT/stages.json has the seconds (of all
+attempts) and the result of each stage.
 """
 
 import argparse
@@ -24,8 +25,9 @@ from fer_vit.files import atomic_write
 
 ROOT = Path(__file__).parents[1]
 NAME = "ferplus-fairface-small"
-STUDENT = ROOT / "configs" / "ferplus_fairface_small.yaml"
+STUDENT, FINISH = (ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish"))
 JUDGE = "ferplus-small"
+STUDENTS = 2
 PER_CLASS = 3000
 """Unlabelled faces of one predicted expression at most: most of FairFace's are neutral or happy."""
 
@@ -50,22 +52,31 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
     yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
     also = ["--weight", "0.5", "--unlabelled", str(more), "--per_class", str(PER_CLASS)]
     yield Stage(f"votes of {JUDGE}", votes, ["distill", JUDGE, str(faces), str(votes), *also])
-    students = [output / f"student-{seed}" for seed in range(seeds)]
+    students = [output / f"student-{seed}" for seed in range(STUDENTS)]
     for seed, folder in enumerate(students):
-        yield fit(folder, votes, seed)
+        yield fit(folder, votes, seed, f"--config={STUDENT}")
+    average = output / "average"
+    yield Stage("average", average, ["export", str(average), *learned(students), f"--checkpoint={JUDGE}"])
+    finished = [output / f"finish-{seed}" for seed in range(seeds)]
+    for seed, folder in enumerate(finished):
+        yield fit(folder, votes, seed, f"--config={STUDENT}", f"--config={FINISH}", f"--model.init={average}")
     model = output / NAME
-    average = [f"--checkpoint={newest(folder)}" for folder in students]
-    yield Stage("export", model, ["export", str(model), *average, "--calibrate", str(faces), "--half"])
+    yield Stage("export", model, ["export", str(model), *learned(finished), "--calibrate", str(faces), "--half"])
     measured = [str(faces), str(model), "--fairface", str(more), "--write"]
     yield Stage("card", output / "card.md", ["-m", "benchmarks.model_card", *measured])
     doubts = [str(faces), str(ferplus), str(model), "--write"]
     yield Stage("doubts", output / "doubts.md", ["-m", "benchmarks.unsure", *doubts])
 
 
-def fit(folder: Path, manifest: Path, seed: int) -> Stage:
+def fit(folder: Path, manifest: Path, seed: int, *words: str) -> Stage:
     """A training, and the validation of its last epoch."""
     where = [f"--trainer.logger.init_args.save_dir={folder}", f"--data.manifest={manifest}"]
-    return Stage(f"train {folder.name}", folder, ["fit", f"--config={STUDENT}", *where, f"--seed_everything={seed}"])
+    return Stage(f"train {folder.name}", folder, ["fit", *words, *where, f"--seed_everything={seed}"])
+
+
+def learned(folders: list[Path]) -> list[str]:
+    """The options of `export` for the newest checkpoints of trainings."""
+    return [f"--checkpoint={newest(folder)}" for folder in folders]
 
 
 def run(stage: Stage) -> str:
@@ -91,7 +102,7 @@ def main() -> None:
     parser.add_argument("ferplus", type=Path, help="FERPlus, a folder or zip")
     parser.add_argument("fairface", type=Path, help="FairFace, a folder or zip")
     parser.add_argument("output", type=Path, help="folder of everything that is made")
-    parser.add_argument("--seeds", type=int, default=3, help="students, whose weights are averaged")
+    parser.add_argument("--seeds", type=int, default=3, help="of the second training")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     book = args.output / "stages.json"

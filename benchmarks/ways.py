@@ -32,7 +32,7 @@ def augment(name: str) -> str:
 
 def ways(args: Namespace) -> dict[str, list[str]]:
     """What each row changes, as far as the options name what it needs."""
-    mild, street = ([*BASE, augment(f"ferplus_fairface_{name}")] for name in ("teacher", "small"))
+    mild, street = ([*BASE, augment(f"ferplus_fairface_{name}")] for name in ("finish", "small"))
     even = [*street, "model.network.standardize=true"]
     return {
         "plain": BASE,

@@ -6,7 +6,7 @@ calibration). Nothing here runs code from a file, or trusts the sizes that a fil
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +98,15 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
 def average_networks(names: Sequence[str]) -> RegionViT:
     """Averages the weights of models, say of several seeds: a "model soup" (Wortsman et al. 2022).
 
-    Running statistics are averaged as well; counters are the first model's, and the calibration is none.
+    Running statistics are averaged as well; counters, and whether crops are standardised, are the first model's, and
+    the calibration is none.
 
     Raises:
         FerVitError: A model cannot be loaded, or has another architecture, or other labels or crops than the first.
     """
     first, *others = nets = [load_network(name) for name in names]
     for name, net in zip(names[1:], others, strict=True):
+        net.config = replace(net.config, standardize=first.config.standardize)
         for what in ("config", *EXTRA_KEYS[:-2]):
             if getattr(net, what) != getattr(first, what):
                 raise FerVitError(f"{name} has another {what} than {names[0]}. Average models of one configuration.")

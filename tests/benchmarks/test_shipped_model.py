@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks import shipped_model
 
+STAGES = [("student", 0), ("student", 1), ("finish", 0), ("finish", 1)]
+
 
 class FerVit:
     """Stands in for the program: writes what its commands would, and fails or stops where it is told to."""
@@ -43,11 +45,14 @@ def fer_vit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FerVit:
 def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit, tmp_path: Path) -> None:
     shipped_model.main()
     verbs = [words[0] for words in fer_vit.ran]
-    assert verbs == ["prepare", "prepare", "distill", *["fit", "validate"] * 2, "export", "-m", "-m"]
-    students = [f"--checkpoint={tmp_path / f'student-{seed}' / 'run' / 'last.ckpt'}" for seed in (0, 1)]
-    assert fer_vit.ran[-3][2:4] == students
+    train = ["fit", "validate"] * 2
+    assert verbs == ["prepare", "prepare", "distill", *train, "export", *train, "export", "-m", "-m"]
+    last = [f"--checkpoint={tmp_path / f'{stage}-{seed}' / 'run' / 'last.ckpt'}" for stage, seed in STAGES]
+    assert fer_vit.ran[7][2:5] == [*last[:2], "--checkpoint=ferplus-small"]
+    assert f"--model.init={tmp_path / 'average'}" in fer_vit.ran[8]
+    assert fer_vit.ran[-3][2:4] == last[2:]
     notes = json.loads((tmp_path / "stages.json").read_text())
-    assert len(notes) == 8
+    assert len(notes) == 11
     assert (tmp_path / "card.md").read_text() == "first\nlast line\n"
     assert notes["prepare FERPlus"]["result"] == "last line"
     assert json.loads(notes["train student-1"]["result"])["accuracy"] == 1.8

@@ -96,12 +96,14 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
     names = [str(tmp_path / str(seed)) for seed in range(3)]
     for seed, name in enumerate(names):
         torch.manual_seed(seed)
-        one = RegionViT(replace(NETWORK, stem="conv"), "abc", temperature=2.0, thresholds=THRESHOLDS)
+        network = replace(NETWORK, stem="conv", standardize=seed == 0)  # as the first
+        one = RegionViT(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
         for value in one.state_dict().values():
             value.copy_(torch.rand_like(value) if value.is_floating_point() else torch.tensor(7 + seed))
         save_network(one, Path(name))
     soup, states = average_networks(names), [load_file(f"{name}/model.safetensors") for name in names]
     assert (soup.temperature, soup.thresholds, soup.training) == (1.0, {}, False)
+    assert soup.config.standardize
     found = soup.state_dict()
     assert sum(key.endswith("num_batches_tracked") for key in found) > 0
     assert any(key.endswith("running_var") for key in found)

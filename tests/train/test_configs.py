@@ -21,7 +21,7 @@ from tests.helpers.commands import TINY, main, parse_fit
 from tests.helpers.marks import slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-FERPLUS = [f"ferplus_{name}" for name in ("small", "teacher", "gpu", "fairface_small", "fairface_teacher")]
+FERPLUS = [f"ferplus_{name}" for name in ("small", "teacher", "gpu", "fairface_small")]
 SCRATCH = ("drawn", *FERPLUS, "ablation")
 PRETRAINED = ("rafdb", "affectnet")
 STARTS = ("pretrain", "finetune")
@@ -94,6 +94,11 @@ def test_overlay_for_several_processes(drawn: Path) -> None:
     # Batch norms synchronise on GPUs only; the processes themselves are tested in test_distributed.
     alone = ["--trainer.devices=1", "--trainer.sync_batchnorm=false", "--trainer.fast_dev_run=true"]
     fit(overlay, drawn / "faces.parquet", *alone)
+
+
+def test_overlay_that_finishes_the_shipped_model(drawn: Path) -> None:
+    overlay = [CONFIGS / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish")]
+    fit(overlay, drawn / "faces.parquet", "--model.init=ferplus-small", "--trainer.fast_dev_run=true")
 
 
 PAPER = [CONFIGS / "drawn.yaml", CONFIGS / "model" / "attention_is_all_you_need.yaml"]
@@ -198,7 +203,13 @@ def test_options_in_the_documentation_exist(page: str) -> None:
 
 
 def test_every_config_is_run_here() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*SCRATCH, *PRETRAINED, *STARTS, "ddp"}
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {
+        *SCRATCH,
+        *PRETRAINED,
+        *STARTS,
+        "ddp",
+        "ferplus_fairface_finish",
+    }
     assert [path.stem for path in CONFIGS.glob("*/*.yaml")] == ["attention_is_all_you_need"]
 
 
