@@ -10,7 +10,7 @@ help:
 	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make dist   build and check the source archive and the wheel in dist"
 	@echo "make card FERPLUS=ferplus.zip  measure the model that is shipped (some minutes on two cores)"
-	@echo "make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip  train it (days on two cores; goes on where it stopped)"
+	@echo "make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip  train it (hours on two cores; goes on where it stopped)"
 	@echo "make ablation  train the rows of docs/ablation.md on data/ferplus.parquet (hours on two cores)"
 
 # If this is newer than pyproject.toml and constraints.txt, everything is installed.
@@ -75,8 +75,8 @@ card: .venv/installed
 	@test -e "$(FERPLUS)" || { echo "Name FERPlus, a folder or zip: make card FERPLUS=ferplus.zip"; exit 1; }
 	@mkdir -p runs
 	$(BIN)/fer-vit prepare ferplus $(FERPLUS) runs/card.parquet --labels soft --overwrite
-	$(BIN)/python -m benchmarks.model_card runs/card.parquet fer_vit/weights/ferplus-small
-	$(BIN)/python -m benchmarks.unsure runs/card.parquet $(FERPLUS) fer_vit/weights/ferplus-small
+	$(BIN)/python -m benchmarks.model_card runs/card.parquet fer_vit/weights/ferplus-fairface-small
+	$(BIN)/python -m benchmarks.unsure runs/card.parquet $(FERPLUS) fer_vit/weights/ferplus-fairface-small
 
 shipped-model: .venv/installed
 	@test -e "$(FERPLUS)" -a -e "$(FAIRFACE)" || { echo "Name both data sets: make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip"; exit 1; }

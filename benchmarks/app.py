@@ -26,7 +26,7 @@ from skimage.data import astronaut
 
 from benchmarks.machine import machine
 
-MODEL = "ferplus-small"
+MODEL = "ferplus-fairface-small"
 
 
 @contextmanager

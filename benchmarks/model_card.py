@@ -1,7 +1,7 @@
 """Measures a model on a split of FERPlus: what its card says.
 
 make card FERPLUS=ferplus.zip
-python -m benchmarks.model_card ferplus.parquet fer_vit/weights/ferplus-small --fairface fairface.parquet --write
+python -m benchmarks.model_card ferplus.parquet ferplus-fairface-small --fairface fairface.parquet --write
 
 Without `--write` the figures are only printed; with it they take their place in the card, README.md in the model's
 folder. The time per face is measured as well: leave the machine alone.

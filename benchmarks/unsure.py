@@ -1,7 +1,7 @@
 """How far a model's doubts can be trusted: coverage of its sets, accuracy of what it is sure of, doubts of people.
 
 make card FERPLUS=ferplus.zip
-python -m benchmarks.unsure ferplus.parquet ferplus.zip fer_vit/weights/ferplus-small --write
+python -m benchmarks.unsure ferplus.parquet ferplus.zip fer_vit/weights/ferplus-fairface-small --write
 
 Without `--write` the figures are only printed. With it they take their place in the card, their picture in docs, and
 the thresholds, fitted at the temperature that is there, in config.json; the weights are not touched. (`fer-vit export

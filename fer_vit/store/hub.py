@@ -13,7 +13,7 @@ from fer_vit.errors import FerVitError
 
 SHIPPED = Path(__file__).parents[1] / "weights"
 """The models in the package, each in its own folder."""
-DEFAULT = "ferplus-small"
+DEFAULT = "ferplus-fairface-small"
 """The model that is used when none is named."""
 CONFIG, WEIGHTS, CARD_FILE = "config.json", "model.safetensors", "README.md"
 FILES = [CONFIG, WEIGHTS, CARD_FILE]

@@ -15,7 +15,7 @@ from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
 from tests.helpers.videos import write_video
 
-MODEL = "ferplus-small"
+MODEL = "ferplus-fairface-small"
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_training_votes_are_mixed_with_what_teachers_say(
         assert after.split(split).table["votes"].equals(before.split(split).table["votes"])
     votes, old, row = after.split("train").targets(), before.split("train").targets(), 5
     said = []
-    for teacher in (checkpoint, None):
+    for teacher in (checkpoint, "ferplus-small"):
         model = load(teacher)
         model.net.temperature = 1.0
         for mirrored in (False, True):
@@ -97,7 +97,7 @@ def teachers(checkpoint: Path, tmp_path: Path) -> list[str]:
     return paths
 
 
-def said(teacher: str | None, manifest: Path) -> np.ndarray:
+def said(teacher: str, manifest: Path) -> np.ndarray:
     """What a teacher says of each training face and its mirror image, on average."""
     views = [evaluate_logits(load(teacher), manifest, "train", mirrored)[0].double() for mirrored in (False, True)]
     return torch.stack([view.softmax(-1) for view in views]).mean(0).numpy()
@@ -122,7 +122,7 @@ def test_teachers_judge_what_they_have_not_learned(
     assert f"Together they agree with {np.mean(votes.argmax(1) == true):.1%} of 28 faces" in out
 
     main(["distill", teachers[0], "ferplus-small", str(faces), str(tmp_path / "two.parquet"), "--weight=1"])
-    votes, whole = Manifest.read(tmp_path / "two.parquet").split("train").targets(), said(None, faces)
+    votes, whole = Manifest.read(tmp_path / "two.parquet").split("train").targets(), said("ferplus-small", faces)
     assert np.allclose(votes, np.where(folds[0][:, None], (of_each[0] + whole) / 2, whole), atol=1e-6)
     assert "28 faces that it may have learned" in capsys.readouterr().out
 
