@@ -36,6 +36,7 @@ from fer_vit.files import atomic_write
 from fer_vit.predict.recognizer import load
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import read_model
+from fer_vit.store.hub import DEFAULT
 
 DRAWN = {
     "still": ("neutral",),
@@ -139,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="folder of the runs")
     parser.add_argument("--ferplus", type=Path, help="FERPlus as `fer-vit prepare` wrote it; left out: drawn faces")
-    parser.add_argument("--start", default="ferplus-small", help="the model to start from")
+    parser.add_argument("--start", default=DEFAULT, help="the model to start from")
     parser.add_argument("--fold", default="0/3", help="the fold of FERPlus that it has left out")
     parser.add_argument("--photos", type=int, nargs="+", default=[20, 100, 500], help="photos a class")
     parser.add_argument("--rows", nargs="+", default=list(ROWS)[:2], choices=list(ROWS))
