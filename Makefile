@@ -75,8 +75,9 @@ card: .venv/installed
 	@test -e "$(FERPLUS)" || { echo "Name FERPlus, a folder or zip: make card FERPLUS=ferplus.zip"; exit 1; }
 	@mkdir -p runs
 	$(BIN)/fer-vit prepare ferplus $(FERPLUS) runs/card.parquet --labels soft --overwrite
-	$(BIN)/python -m benchmarks.model_card runs/card.parquet fer_vit/weights/ferplus-fairface-small
-	$(BIN)/python -m benchmarks.unsure runs/card.parquet $(FERPLUS) fer_vit/weights/ferplus-fairface-small
+	@test -z "$(FAIRFACE)" || $(BIN)/fer-vit prepare fairface $(FAIRFACE) runs/fairface.parquet --overwrite
+	$(BIN)/python -m benchmarks.model_card runs/card.parquet ferplus-fairface-small $(if $(FAIRFACE),--fairface runs/fairface.parquet)
+	$(BIN)/python -m benchmarks.unsure runs/card.parquet $(FERPLUS) ferplus-fairface-small
 
 shipped-model: .venv/installed
 	@test -e "$(FERPLUS)" -a -e "$(FAIRFACE)" || { echo "Name both data sets: make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip"; exit 1; }

@@ -3,9 +3,9 @@
 make card FERPLUS=ferplus.zip
 python -m benchmarks.unsure ferplus.parquet ferplus.zip fer_vit/weights/ferplus-fairface-small --write
 
-Without `--write` the figures are only printed. With it they take their place in the card, their picture in docs, and
-the thresholds, fitted at the temperature that is there, in config.json; the weights are not touched. (`fer-vit export
---calibrate` fits a new temperature as well, which changes every probability.)
+Without `--write` the figures are only printed. With it they take their place in the card, the default model's picture
+in docs, and the thresholds, fitted at the temperature that is there, in config.json; the weights are not touched.
+(`fer-vit export --calibrate` fits a new temperature as well, which changes every probability.)
 """
 
 import argparse
@@ -34,7 +34,7 @@ from fer_vit.intervals import mean_intervals
 from fer_vit.predict.recognizer import load
 from fer_vit.report.colours import ACCENT, FAINT
 from fer_vit.report.table import markdown
-from fer_vit.store.hub import CARD_FILE, CONFIG, find_folder
+from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, find_folder
 
 ROOT = Path(__file__).parents[1]
 SPLITS = 500
@@ -250,7 +250,8 @@ def main() -> None:
         card = ModelCard.load(folder / CARD_FILE)
         card.text = replaced(card.text, "unsure", text)
         card.save(folder / CARD_FILE)
-        figure.savefig(ROOT / "docs" / "unsure.png")
+        if folder.name == DEFAULT:
+            figure.savefig(ROOT / "docs" / "unsure.png")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def export(
         output: A folder, NAME.onnx or NAME.pt2.
         checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or "user/name" on the
             Hugging Face hub. Left out: the model that comes with fer-vit. Repeated: the average of the weights of
-            models of one configuration, started from the same weights.
+            models of one configuration, started from the same weights; crops are standardised if the first's are.
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches accuracy, and the
             thresholds of `predict`'s column `set`.
         half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,8 @@ def write_results(folder: Path, facts: dict[str, str], results: dict[str, Any], 
             for row, better in wrong.tolist()
         ]
     head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in shown.items())
-    tables = [
-        text for part in parts for text in (f"## {part.title}\n", part.text and part.text + "\n", markdown(part.rows))
-    ]
-    text = "\n".join(filter(None, ["# Evaluation\n", head + "\n", *tables]))
+    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
+    text = "\n\n".join(filter(None, ["# Evaluation", head, *chain.from_iterable(blocks)])) + "\n"
     (folder / "results.md").write_text(text, encoding="utf-8")
     (folder / "results.json").write_text(json.dumps({**facts, **counts, **results}, indent=2) + "\n", encoding="utf-8")
     return text

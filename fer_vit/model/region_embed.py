@@ -72,7 +72,7 @@ class RegionEmbed(nn.Module):
     def embed(self, crops: Tensor, valid: Tensor | None) -> Tensor:
         """Embeds crops (B R, C, k p, k p) as (B R, k^2, D); missing ones stay out of a batch norm's statistics."""
         normed = self.training and any(isinstance(module, _BatchNorm) for module in self.patch_embed.modules())
-        if not normed or valid is None or not valid.any():
+        if not normed or valid is None or valid.sum() < 2:  # one has no statistics
             return self.patch_embed(crops)  # type: ignore[no-any-return]
         x = self.patch_embed(crops[valid.flatten()])
         return x.new_zeros(len(crops), *x.shape[1:]).index_put((valid.flatten(),), x)  # type: ignore[no-any-return]

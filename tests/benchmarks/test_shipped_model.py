@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import shipped_model
+from tests.helpers.commands import parse_fit
 
 STAGES = [("student", 0), ("student", 1), ("finish", 0), ("finish", 1)]
 
@@ -51,6 +52,9 @@ def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit
     assert fer_vit.ran[7][2:5] == [*last[:2], "--checkpoint=ferplus-small"]
     assert f"--model.init={tmp_path / 'average'}" in fer_vit.ran[8]
     assert fer_vit.ran[-3][2:4] == last[2:]
+    settings = parse_fit(*fer_vit.ran[8][1:])  # the second training: what it changes, over the first
+    assert (settings.trainer.max_epochs, settings.data.augment.degrees) == (3, 15)
+    assert settings.model.network.standardize
     notes = json.loads((tmp_path / "stages.json").read_text())
     assert len(notes) == 11
     assert (tmp_path / "card.md").read_text() == "first\nlast line\n"
