@@ -53,17 +53,17 @@ def test_shards_are_streamed() -> None:
         (PATCH, "faces.jsonl"),
         ("runs/conv/version_0/checkpoints/best.ckpt", "conv.csv"),
         ("exported", "exported.csv"),
-        (None, "shipped.csv"),
+        ("ferplus-small", "shipped.csv"),
     ],
 )
-def test_predictions(checkpoint: str | None, table: str, tmp_path: Path) -> None:
+def test_predictions(checkpoint: str, table: str, tmp_path: Path) -> None:
     main(
         [
             "predict",
             "pictures",
             f"--output={tmp_path / table}",
             *CROPS,
-            *([f"--checkpoint={checkpoint}"] * bool(checkpoint)),
+            f"--checkpoint={checkpoint}",
         ]
     )
     rows, before = read(tmp_path / table), read(OLD / table)
