@@ -50,7 +50,7 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
     faces, more, votes = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "votes"))
     yield Stage("prepare FERPlus", faces, ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"])
     yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
-    also = ["--weight", "0.5", "--unlabelled", str(more), "--per_class", str(PER_CLASS)]
+    also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
     yield Stage(f"votes of {JUDGE}", votes, ["distill", JUDGE, str(faces), str(votes), *also])
     students = [output / f"student-{seed}" for seed in range(STUDENTS)]
     for seed, folder in enumerate(students):

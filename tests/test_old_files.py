@@ -57,15 +57,7 @@ def test_shards_are_streamed() -> None:
     ],
 )
 def test_predictions(checkpoint: str, table: str, tmp_path: Path) -> None:
-    main(
-        [
-            "predict",
-            "pictures",
-            f"--output={tmp_path / table}",
-            *CROPS,
-            f"--checkpoint={checkpoint}",
-        ]
-    )
+    main(["predict", "pictures", f"--output={tmp_path / table}", *CROPS, f"--checkpoint={checkpoint}"])
     rows, before = read(tmp_path / table), read(OLD / table)
     columns = list(before[0])
     assert list(rows[0])[: len(columns)] == columns  # newer ones follow

@@ -5,7 +5,6 @@ B images, S crop size, R regions of k x k tokens, D width.
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm  # of one process, or synchronised over several
 from torchvision.ops import roi_align
 
 from fer_vit.model.cover import Cover
@@ -40,6 +39,7 @@ class RegionEmbed(nn.Module):
     ) -> None:
         super().__init__()
         self.patch_embed = patch_embed
+        self.normed = any(isinstance(module, nn.BatchNorm2d) for module in patch_embed.modules())
         self.names = names
         self.side = region_grid * patch_size
         self.stride = stride
@@ -71,8 +71,7 @@ class RegionEmbed(nn.Module):
 
     def embed(self, crops: Tensor, valid: Tensor | None) -> Tensor:
         """Embeds crops (B R, C, k p, k p) as (B R, k^2, D); missing ones stay out of a batch norm's statistics."""
-        normed = self.training and any(isinstance(module, _BatchNorm) for module in self.patch_embed.modules())
-        if not normed or valid is None or valid.sum() < 2:  # one has no statistics
+        if not (self.training and self.normed) or valid is None or valid.sum() < 2:  # one has no statistics
             return self.patch_embed(crops)  # type: ignore[no-any-return]
         x = self.patch_embed(crops[valid.flatten()])
         return x.new_zeros(len(crops), *x.shape[1:]).index_put((valid.flatten(),), x)  # type: ignore[no-any-return]
