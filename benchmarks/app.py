@@ -25,8 +25,7 @@ from PIL import Image
 from skimage.data import astronaut
 
 from benchmarks.machine import machine
-
-MODEL = "ferplus-fairface-small"
+from fer_vit.store.hub import DEFAULT
 
 
 @contextmanager
@@ -48,7 +47,7 @@ def ask(client: httpx.Client, photo: bytes, function: str) -> float:
     """Asks once, as a program without Gradio's client would; returns the seconds until the answer."""
     start = time.perf_counter()
     (path,) = client.post("/gradio_api/upload", files={"files": ("photo.jpg", photo)}).raise_for_status().json()
-    data = [[{"path": path, "meta": {"_type": "gradio.FileData"}}], MODEL]
+    data = [[{"path": path, "meta": {"_type": "gradio.FileData"}}], DEFAULT]
     event = client.post(f"/gradio_api/call/{function}", json={"data": data}).raise_for_status().json()["event_id"]
     answer = client.get(f"/gradio_api/call/{function}/{event}").raise_for_status().text
     if "event: complete" not in answer:

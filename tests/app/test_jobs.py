@@ -11,11 +11,10 @@ from fer_vit.app import jobs as module
 from fer_vit.app.jobs import KEPT, MAX_PHOTOS, Jobs, remove_old
 from fer_vit.errors import FerVitError
 from fer_vit.report.html import is_report
+from fer_vit.store.hub import DEFAULT
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
 from tests.helpers.videos import write_video
-
-MODEL = "ferplus-fairface-small"
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def upload(jobs: Jobs, folder: str, name: str = "photo.png", data: bytes | None 
 def test_a_table_is_that_of_predict(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = upload(jobs, "a")
     before = os.getcwd()
-    summary, table = jobs.predict([photo], MODEL)
+    summary, table = jobs.predict([photo], DEFAULT)
     assert summary == "1 photo: 1 ok\n1 face: 1 happiness\n0 of 1 faces are unsure (0.0%)"
     assert os.getcwd() == before
     monkeypatch.chdir(Path(photo).parent)
@@ -49,7 +48,7 @@ def test_a_table_is_that_of_predict(jobs: Jobs, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_report_is_that_of_visualize(jobs: Jobs) -> None:
-    report = jobs.visualize([upload(jobs, "a")], MODEL)
+    report = jobs.visualize([upload(jobs, "a")], DEFAULT)
     assert report is not None
     assert is_report(report / "index.html")
     page = (report / "index.html").read_text()
@@ -72,25 +71,25 @@ def test_hostile_uploads_have_a_status_and_no_report(jobs: Jobs) -> None:
         "-rf; *?[a].jpg": b"x",
     }
     photos = [upload(jobs, str(number), name, data) for number, (name, data) in enumerate(files.items())]
-    summary, table = jobs.predict(photos, MODEL)
+    summary, table = jobs.predict(photos, DEFAULT)
     assert summary.endswith("\n0 faces")
     found = read(table)
     assert [row["path"] for row in found] == ["'" + name if name[0] == "-" else name for name in files]
     assert not [row for row in found if row["status"] in ("ok", "no face")]
-    assert jobs.visualize(photos, MODEL) is None
+    assert jobs.visualize(photos, DEFAULT) is None
 
 
 def test_uploads_of_one_name(jobs: Jobs) -> None:
     names = ["2 a.png", "a.png", "a.png", "a.png", "2 a.png"]
     photos = [upload(jobs, str(number), name, b"x") for number, name in enumerate(names)]
-    _, table = jobs.predict(photos, MODEL)
+    _, table = jobs.predict(photos, DEFAULT)
     assert [row["path"] for row in read(table)] == ["2 a.png", "a.png", "1 a.png", "3 a.png", "1 2 a.png"]
 
 
 @pytest.mark.parametrize("count", [0, MAX_PHOTOS + 1])
 def test_the_number_of_photos_is_limited(jobs: Jobs, count: int) -> None:
     with pytest.raises(FerVitError, match=f"1 to {MAX_PHOTOS} photos or clips"):
-        jobs.predict([upload(jobs, "a", data=b"x")] * count, MODEL)
+        jobs.predict([upload(jobs, "a", data=b"x")] * count, DEFAULT)
 
 
 def test_of_a_crowd_the_table_has_all_and_the_report_some(
@@ -115,7 +114,7 @@ def clip(jobs: Jobs) -> str:
 
 
 def test_a_clip(jobs: Jobs, clip: str) -> None:
-    _, table = jobs.predict([clip], MODEL)
+    _, table = jobs.predict([clip], DEFAULT)
     assert [(row["path"], row["frame"], row["label"]) for row in read(table)] == [
         ("clip.mp4", frame, "happiness") for frame in (0, 2, 3)
     ]
@@ -123,7 +122,7 @@ def test_a_clip(jobs: Jobs, clip: str) -> None:
 
 @pytest.mark.slow
 def test_the_report_of_a_clip(jobs: Jobs, clip: str) -> None:
-    report = jobs.visualize([clip], MODEL)
+    report = jobs.visualize([clip], DEFAULT)
     assert report is not None
     assert len(list((report / "faces").iterdir())) == 3
 
@@ -132,10 +131,10 @@ def test_what_is_old_is_removed(jobs: Jobs) -> None:
     photo, old = upload(jobs, "new", data=b"x"), upload(jobs, "old", data=b"x")
     past = time.time() - KEPT - 60
     os.utime(Path(old).parent, (past, past))
-    _, table = jobs.predict([photo], MODEL)
+    _, table = jobs.predict([photo], DEFAULT)
     assert [path.name for path in jobs.uploads.iterdir()] == ["new"]
     os.utime(table.parent, (past, past))
-    jobs.predict([photo], MODEL)
+    jobs.predict([photo], DEFAULT)
     assert not table.parent.exists()
 
 
