@@ -107,7 +107,6 @@ def fit(manifest: Path, start: str, output: Path, last: Path | None) -> str:
     options = {
         "data.manifest": manifest,
         "model.init": start,
-        "trainer.enable_model_summary": "false",
         # JSON, because the name of a folder may look like YAML
         "trainer.logger": json.dumps(
             {"class_path": logger, "init_args": {"save_dir": str(output), "name": "training"}}

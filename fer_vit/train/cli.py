@@ -58,6 +58,7 @@ class TrainCLI(LightningCLI):
             load_from_checkpoint_support=False,
             trainer_defaults={
                 "callbacks": [pictures, LearningRateMonitor("step"), LastCheckpoint()],
+                "enable_model_summary": False,  # `run` says more in a line
                 "logger": {"class_path": logger, "init_args": {"save_dir": "runs", "name": name}},
             },
             parser_kwargs={"exit_on_error": False, "prog": f"fer-vit {verb}"},
@@ -193,8 +194,9 @@ def chosen_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
 
 def hide_noise() -> None:
     """Hides advertisements, and warnings about what is intended here or reported elsewhere."""
+    hidden = ("Tip: For", "An SIGTERMException was", "TPU available", "Loading `train_dataloader` to estimate")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
-        lambda line: not any(words in line.getMessage() for words in ("Tip: For", "An SIGTERMException was"))
+        lambda line: not any(words in line.getMessage() for words in hidden)
     )
     # The metrics are already computed over all processes
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*accumulate the metric across devices")

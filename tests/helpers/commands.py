@@ -28,7 +28,6 @@ TINY = [
     "--trainer.limit_train_batches=2",
     "--trainer.limit_val_batches=2",
     "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
 ]
 """Options that make a run of fit last about a second."""
 

@@ -34,7 +34,6 @@ QUICK = [
     "--trainer.limit_train_batches=2",
     "--trainer.limit_val_batches=1",
     "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
 ]
 
 
