@@ -7,9 +7,8 @@ from pathlib import Path
 import cv2
 from torch.utils.data import IterableDataset
 
-from fer_vit.face.detect import Face, follow
+from fer_vit.face.detect import follow
 from fer_vit.face.image import ImageError
-from fer_vit.geometry import Image
 from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, PhotoOptions
 from fer_vit.predict.tracks import Tracker
 from fer_vit.predict.video import Frame, read_frames
@@ -45,41 +44,23 @@ class VideoDataset(IterableDataset[Item]):
 def find_faces(
     photos: PhotoDataset, frames: Iterable[Frame], path: str, index: int, detect_every: int
 ) -> Iterator[Item]:
-    """Yields the frames of source number `index` with their faces, and these as the model's input."""
-    find = FaceFinder(photos, detect_every)
-    for frame in frames:
-        faces, tracks = find(frame)
-        status, size = OK if faces else NO_FACE, (frame.image.shape[1], frame.image.shape[0])
-        photo = Photo(path, status, faces, index, frame.number, frame.seconds, tracks, size)
-        yield photo, photos.samples(frame.image, 1, faces, path)
-
-
-class FaceFinder:
-    """Finds the faces of a video's frames, given one after another, and numbers the people.
+    """Yields the frames of source number `index` with their faces and people, and the faces as the model's input.
 
     The whole frame is searched `detect_every` frames after the last search; in the frames between, the faces are only
     followed. Once a face is lost the frame is searched at once.
     """
-
-    def __init__(self, photos: PhotoDataset, detect_every: int) -> None:
-        self.photos = photos
-        self.detect_every = detect_every
-        self._tracker = Tracker()
-        self._due = 0
-
-    def __call__(self, frame: Frame) -> tuple[list[Face | None], tuple[int, ...]]:
-        """Returns a frame's faces and their tracks."""
-        if self.photos.face == "crop":
-            return self.photos.read(frame.image)[2], (0,)  # all crops of a video are one person's
-        faces = self._follow(frame.image, frame.seconds) if frame.number < self._due else None
-        if faces is None:
-            self._due = frame.number + self.detect_every
-            faces = [face for face in self.photos.read(frame.image)[2] if face]
-        return [*faces], tuple(self._tracker.number(faces, frame.seconds))
-
-    def _follow(self, image: Image, seconds: float) -> list[Face] | None:
-        """Returns the last frame's faces where they are now; None if one is lost."""
-        expected, detector = self._tracker.expected(seconds), self.photos.detector
-        assert detector is not None  # for crops only
-        found = follow(detector, image, expected)
-        return found if len(found) == len(expected) else None
+    tracker, due = Tracker(), 0
+    for frame in frames:
+        image, size = frame.image, (frame.image.shape[1], frame.image.shape[0])
+        if photos.face == "crop" or photos.detector is None:
+            faces, tracks = photos.read(image)[2], [0]  # all crops of a video are one person's
+        else:
+            expected = tracker.expected(frame.seconds)
+            found = follow(photos.detector, image, expected) if frame.number < due else []
+            if frame.number >= due or len(found) < len(expected):
+                due = frame.number + detect_every
+                found = [face for face in photos.read(image)[2] if face]
+            faces, tracks = [*found], tracker.number(found, frame.seconds)
+        status = OK if faces else NO_FACE
+        photo = Photo(path, status, faces, index, frame.number, frame.seconds, tuple(tracks), size)
+        yield photo, photos.samples(image, 1, faces, path)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detect import Detector, YuNet
+from fer_vit.face.detect import Detector, Face, YuNet
 from fer_vit.geometry import Image
-from fer_vit.predict.frames import FaceFinder, VideoDataset
+from fer_vit.predict.frames import VideoDataset, find_faces
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoDataset, PhotoOptions, photo_loader
 from fer_vit.predict.video import Frame
 from tests.helpers.videos import Actor, Blobs, TrackScores, scene, track_scores, write_video
@@ -17,8 +17,9 @@ from tests.helpers.videos import Actor, Blobs, TrackScores, scene, track_scores,
 SPEC = CropSpec(size=48)
 
 
-def finder(detector: Detector, detect_every: int) -> FaceFinder:
-    return FaceFinder(PhotoDataset([], SPEC, "detect", detector), detect_every)
+def finder(detector: Detector, frames: Iterator[Frame], detect_every: int) -> Iterator[Photo[Face | None]]:
+    photos = PhotoDataset([], SPEC, "detect", detector)
+    return (photo for photo, _ in find_faces(photos, frames, "a.mp4", 0, detect_every))
 
 
 def stage(*places: tuple[float, float]) -> Image:
@@ -31,14 +32,13 @@ def stage(*places: tuple[float, float]) -> Image:
 
 def find(images: list[Image], detect_every: int) -> tuple[list[dict[int, tuple[int, int]]], list[int]]:
     """The tracks of each frame with their squares' corners, and the frames that were searched as a whole."""
-    detector = Blobs()
-    look, found, searched = finder(detector, detect_every), [], []
-    for number, image in enumerate(images):
+    detector, found, searched = Blobs(), [], []
+    frames = (Frame(image, number, number / 25) for number, image in enumerate(images))
+    for number, photo in enumerate(finder(detector, frames, detect_every)):
+        corners = [tuple(face.box[:2].round().astype(int).tolist()) for face in photo.faces if face]
+        found.append(dict(zip(photo.tracks, corners, strict=True)))
+        searched += [number] * (photo.size[::-1] in detector.seen)
         detector.seen.clear()
-        faces, tracks = look(Frame(image, number, number / 25))
-        corners = [tuple(face.box[:2].round().astype(int).tolist()) for face in faces if face]
-        found.append(dict(zip(tracks, corners, strict=True)))
-        searched += [number] * (image.shape[:2] in detector.seen)
     return found, searched
 
 
@@ -126,13 +126,16 @@ SCENES: dict[str, tuple[list[Actor], list[range]]] = {
 
 
 def follow_scene(name: str, yunet: Path, detect_every: int, times: list[float]) -> TrackScores:
-    look, truth, found = finder(YuNet(yunet), detect_every), [], []
     actors, walls = SCENES[name]
-    frames: Iterator[tuple[Image, list]] = scene(actors, times, walls=walls)
-    for number, (image, seen) in enumerate(frames):
-        faces, tracks = look(Frame(image, number, times[number]))
-        truth.append(seen)
-        found.append([(track, face.landmarks) for track, face in zip(tracks, faces, strict=True) if face])
+    truth: list[list] = []
+
+    def frames() -> Iterator[Frame]:
+        for number, (image, seen) in enumerate(scene(actors, times, walls=walls)):
+            truth.append(seen)
+            yield Frame(image, number, times[number])
+
+    photos = finder(YuNet(yunet), frames(), detect_every)
+    found = [[(n, face.landmarks) for n, face in zip(p.tracks, p.faces, strict=True) if face] for p in photos]
     return track_scores(truth, found)
 
 
