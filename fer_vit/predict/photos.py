@@ -171,14 +171,13 @@ class PhotoDataset(Dataset[Item]):
 
     def samples(self, image: Image, reduction: int, faces: Sequence[Face | None], path: str) -> list[Sample]:
         """Returns the crops of an image's faces, which lie in its pixels at full size."""
-        return [self._sample(image, reduction, face, number, path) for number, face in enumerate(faces)]
-
-    def _sample(self, image: Image, reduction: int, face: Face | None, number: int, path: str) -> Sample:
-        landmarks = None if face is None else face.landmarks / reduction
-        crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
-        to_crop[:, :2] /= reduction
-        boxes, valid = place_regions(points, self.spec)
-        return Sample(crop, boxes, valid, None, number, path, to_crop)
+        samples = []
+        for number, face in enumerate(faces):
+            landmarks = None if face is None else face.landmarks / reduction
+            crop, points, to_crop = crop_face(image, landmarks, self.spec, framed=self.face == "crop")
+            to_crop[:, :2] /= reduction
+            samples.append(Sample(crop, *place_regions(points, self.spec), None, number, path, to_crop))
+        return samples
 
 
 def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:

@@ -53,10 +53,14 @@ def _smoothed_video(frames: Iterable[Photo[FaceResult]], constant: float, causal
 
     def first() -> Photo[FaceResult]:
         seconds, frame = waiting.popleft()
+        faces = []
         for face in frame.faces:
-            while abs(seconds - seen[face.track][0][0]) > reach:
-                seen[face.track].popleft()
-        faces = [_smoothed_face(face, seconds, seen[face.track], constant, causal) for face in frame.faces]
+            window = seen[face.track]
+            while abs(seconds - window[0][0]) > reach:
+                window.popleft()
+            times, shares = zip(*window, strict=True)
+            average = smooth(np.array(shares), seconds - np.array(times), constant, causal)
+            faces.append(replace(face, smoothed=dict(zip(face.probabilities, average.tolist(), strict=True))))
         return Photo(frame.path, frame.status, faces, *frame[3:])
 
     for frame in frames:
@@ -75,11 +79,3 @@ def _smoothed_video(frames: Iterable[Photo[FaceResult]], constant: float, causal
         if causal:
             yield first()
     yield from (first() for _ in range(len(waiting)))
-
-
-def _smoothed_face(
-    face: FaceResult, seconds: float, window: Iterable[tuple[float, list[float]]], constant: float, causal: bool
-) -> FaceResult:
-    times, shares = zip(*window, strict=True)
-    average = smooth(np.array(shares), seconds - np.array(times), constant, causal)
-    return replace(face, smoothed=dict(zip(face.probabilities, average.tolist(), strict=True)))
