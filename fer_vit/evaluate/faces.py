@@ -61,8 +61,7 @@ class Faces:
     @property
     def predicted(self) -> NDArray[np.bool_]:
         """Which faces have probabilities (N,)."""
-        predicted: NDArray[np.bool_] = np.isfinite(self.probabilities[:, 0])
-        return predicted
+        return np.isfinite(self.probabilities[:, 0])
 
     @cached_property
     def units(self) -> NDArray[np.int64]:

@@ -54,7 +54,7 @@ class People:
         self._frame, self._before, self._step = (), set(), 0.0
 
     def _count(self) -> None:
-        faces = [row for row in self._frame if row.get("face") is not None] if self._frame else []
+        faces = [row for row in self._frame if row.get("face") is not None]
         for row in faces:
             number, seconds = row["track"], row["seconds"]
             person = self.persons.setdefault((row["path"], number), Person(seconds, seconds))

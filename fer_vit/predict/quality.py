@@ -27,9 +27,7 @@ def blur(crops: Tensor) -> Tensor:
 
 def inside(regions: Mapping[str, Array], to_crop: Array, size: tuple[int, int]) -> list[str]:
     """Returns the regions, boxes (4,) in crop pixels, whose centre lies in the photo of width and height `size`."""
-    if not regions:
-        return []
-    boxes = np.array([*regions.values()])
+    boxes = np.array([*regions.values()]).reshape(-1, 4)  # also when there is none
     centres = apply(invert(to_crop), (boxes[:, :2] + boxes[:, 2:]) / 2)
     there = np.all((centres >= 0) & (centres < size), axis=1).tolist()
     return [name for name, its in zip(regions, there, strict=True) if its]

@@ -155,8 +155,6 @@ DOUBTS = {"entropy": float, "set": str, "unsure": bool, "size": float, "blur": f
 """How far a row can be trusted. The first of these follows the last of the probabilities."""
 LISTED = "; "
 """Between the names in a cell."""
-
-
 SMOOTHED = "{}_smoothed"
 """The name of a column's smoothed counterpart."""
 
