@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from torchmetrics import MetricCollection
 from torchmetrics.classification import (
@@ -13,6 +12,7 @@ from torchmetrics.classification import (
 )
 
 from fer_vit.errors import FerVitError
+from fer_vit.report.table import markdown
 
 
 def expression_metrics(num_classes: int, prefix: str) -> MetricCollection:
@@ -37,16 +37,15 @@ def expression_metrics(num_classes: int, prefix: str) -> MetricCollection:
 
 def class_recall(confusion: Tensor) -> Tensor:
     """Recall of every class (C,) from a confusion matrix (C, C) with targets in rows; NaN for one without samples."""
-    counts = confusion.sum(1)
-    recall = confusion.diagonal() / counts.clamp(min=1)
-    return torch.where(counts > 0, recall, torch.full_like(recall, torch.nan))
+    return confusion.diagonal() / confusion.sum(1)
 
 
 def metrics_table(scalars: dict[str, float], confusion: Tensor, labels: Sequence[str]) -> str:
     """Formats results as Markdown: one table of the scalars, one of recall by class."""
-    lines = ["| metric | value |", "| --- | ---: |"]
-    lines += [f"| {name} | {value:.4f} |" for name, value in scalars.items()]
-    lines += ["", "| expression | images | recall |", "| --- | ---: | ---: |"]
-    rows = zip(labels, confusion.sum(1).tolist(), class_recall(confusion).tolist(), strict=True)
-    lines += [f"| {label} | {int(count)} | {recall:.4f} |" for label, count, recall in rows]
-    return "\n".join(lines) + "\n"
+    classes = zip(labels, confusion.sum(1).tolist(), class_recall(confusion).tolist(), strict=True)
+    scores = [["metric", "value"], *([name, f"{value:.4f}"] for name, value in scalars.items())]
+    recalls = [
+        ["expression", "images", "recall"],
+        *([name, f"{n:.0f}", f"{recall:.4f}"] for name, n, recall in classes),
+    ]
+    return f"{markdown(scores)}\n{markdown(recalls)}"

@@ -71,11 +71,6 @@ def explained(
             yield ExplainedFace(view, evidence, chunk.image[row], role)
 
 
-def faces_of(photos: Iterable[FoundPhoto]) -> Iterator[FoundFace]:
-    """Yields every face of some photos."""
-    return (FoundFace(photo, index, face) for photo in photos for index, face in enumerate(photo.faces))
-
-
 def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidence]:
     """Yields what speaks for each label in each face; only the predicted one if the method is not class-specific."""
     order = seen.logits.argsort(dim=1, descending=True, stable=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from fer_vit.explain.heads import HeadRoles
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.tables import counted
 from fer_vit.report.charts import distance_figure, relations_figure
 from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.heads import HeadMap, heads_figure
@@ -55,7 +56,7 @@ class HeadWriter:
         relations = self.roles.relations / torch.from_numpy(self.together)  # NaN for a pair that no face shows
         mean = mean._replace(relations=relations)
         view = self._mean_view()
-        title = f"Where the heads look: mean over {self.faces:,} face{'s' * (self.faces != 1)}"
+        title = f"Where the heads look: mean over {counted(self.faces, 'face')}"
         pictures = {
             "heads.png": heads_figure(view, title, list(self._rows(mean, set(view.regions)))),
             "heads_distance.png": Pil.fromarray(distance_figure(mean.distance.numpy(), view.crop_size)),

@@ -18,12 +18,12 @@ from fer_vit.intervals import mean_intervals
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import FoundPhoto, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.tables import listed
+from fer_vit.predict.tables import counted, listed
 from fer_vit.report.charts import relations_figure
 from fer_vit.report.draw import FaceView, ranked
 from fer_vit.report.html import Evidence, FaceRecord, Means, mean_shares, save_face, write_page
 from fer_vit.report.table import Cell, TableWriter
-from fer_vit.visualize.evidence import FoundFace, explained, faces_of
+from fer_vit.visualize.evidence import FoundFace, explained
 from fer_vit.visualize.heads import HeadWriter
 from fer_vit.visualize.timeline import limit, pictures, watch
 
@@ -88,12 +88,7 @@ def write_report(
     write_page(
         folder / "index.html",
         "What speaks for each prediction",
-        {
-            "Method": method,
-            "Model": name,
-            **{kind: listed(found) for kind, found in counts.items() if found},
-            **limited,
-        },
+        {"Method": method, "Model": name} | {kind: listed(found) for kind, found in counts.items() if found} | limited,
         records,
         means,
         regions,
@@ -110,7 +105,7 @@ def _photos(
     """Yields the first faces of photos, and counts all photos by status."""
     for some, chunks in model.batches(photos, options) if photos else ():
         status.update(photo.reason for photo in some)
-        found = list(faces_of(some))[:most]
+        found = [FoundFace(photo, index, face) for photo in some for index, face in enumerate(photo.faces)][:most]
         yield found, chunks
         most -= len(found)
 
@@ -163,7 +158,7 @@ class RelationWriter:
                 faces = self.matrices[label]
                 intervals = mean_intervals(np.stack(faces).reshape(len(faces), -1).astype(float))
                 table.write([{"predicted": label, **pair, **one} for pair, one in zip(pairs, intervals, strict=True)])
-                title = f"{label}, {len(faces):,} face{'s' * (len(faces) != 1)}"
+                title = f"{label}, {counted(len(faces), 'face')}"
                 means[title] = np.array([interval["mean"] for interval in intervals], float).reshape(faces[0].shape)
         picture = Pil.fromarray(relations_figure(means, self.regions, 4))
         picture.save(self.folder / "relations.png")

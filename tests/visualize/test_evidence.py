@@ -13,7 +13,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.drawing import draw_face
-from fer_vit.visualize.evidence import as_image, evidence_of, explained, faces_of
+from fer_vit.visualize.evidence import FoundFace, as_image, evidence_of, explained
 
 Faces = tuple[Tensor, Tensor, Tensor]
 
@@ -56,7 +56,8 @@ def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, t
     if gone:
         for path in paths:
             path.unlink()
-    seen = list(explained(model, faces_of(photos), chunks, "relevance", heads=True))
+    found = [FoundFace(photo, 0, photo.faces[0]) for photo in photos]
+    seen = list(explained(model, found, chunks, "relevance", heads=True))
     roles = head_roles(trace(net, chunks[0].image, chunks[0].boxes, chunks[0].valid))
     assert [face.view.name for face in seen] == [str(path) for path in paths]
     for row, (face, result) in enumerate(zip(seen, results, strict=True)):
@@ -75,4 +76,4 @@ def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, t
             assert np.array_equal(view.photo, pixels[row])
             assert np.array_equal(view.to_crop, result.to_crop)
         assert torch.allclose(face.roles.maps, roles.maps[row].double())
-    assert all(face.roles is None for face in explained(model, faces_of(photos), chunks, "raw", heads=False))
+    assert all(face.roles is None for face in explained(model, found, chunks, "raw", heads=False))
