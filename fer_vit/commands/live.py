@@ -51,9 +51,7 @@ def live(
         port: The page's port; 0 takes one that is free.
         overwrite: Whether an existing table may be replaced.
     """
-    check_source(source)
-    if output:
-        check_recording(output, overwrite)
+    check(source, output, overwrite)
     model, meter = load(checkpoint), Meter()
     with ExitStack() as stack:
         page = stack.enter_context(LivePage(host, port))
@@ -73,17 +71,14 @@ def live(
                 line.set_description_str(f"{meter.speed()}; {people(seen)}")
 
 
-def check_source(source: str) -> None:
-    """Raises FerVitError, before any work, when a source is nothing of what there can be."""
+def check(source: str, output: Path | None, overwrite: bool) -> None:
+    """Raises FerVitError, before any work, when there is no such source, or no such table can be recorded."""
     if not (is_camera(source) or "://" in source or Path(source).is_file()):
         raise FerVitError(f"Expected a camera's number, an address with ://, or a video file, but got {source}.")
-
-
-def check_recording(output: Path, overwrite: bool) -> None:
-    """Raises FerVitError, before any work, when a table cannot be recorded there."""
-    if output.suffix not in (".csv", ".jsonl"):
-        raise FerVitError(f"Expected a table that ends in .csv or .jsonl, since it grows, but got {output}.")
-    check_output(output, overwrite)
+    if output:
+        if output.suffix not in (".csv", ".jsonl"):
+            raise FerVitError(f"Expected a table that ends in .csv or .jsonl, since it grows, but got {output}.")
+        check_output(output, overwrite)
 
 
 class Meter:

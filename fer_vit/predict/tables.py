@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from fer_vit.errors import FerVitError
-from fer_vit.predict.inputs import MEDIA_SUFFIXES, Source, find_images, is_video, iter_images
+from fer_vit.predict.inputs import MEDIA_SUFFIXES, find_images, is_video, iter_images
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.plan import Plan, open_or_create
@@ -100,15 +100,15 @@ def predict_folder(
     return report
 
 
-def check_people(table: Path | None, sources: Iterable[Source]) -> None:
+def check_people(table: Path | None, sources: Iterable[Path]) -> None:
     """Raises FerVitError when a table of people is wanted, but there is no video."""
     if table and not any(map(is_video, sources)):
         raise FerVitError("`--summary` is about the people in videos, but there is no video. Leave it out.")
 
 
-def only_video(sources: Iterable[Source], copy: Path) -> Path:
+def only_video(sources: Iterable[Path], copy: Path) -> Path:
     """Returns the video of which a copy is wanted. Raises FerVitError unless there is one, which is not replaced."""
-    videos = [source for source in sources if isinstance(source, Path) and is_video(source)]
+    videos = [source for source in sources if is_video(source)]
     if len(videos) != 1 or videos[0].resolve() == copy.resolve():
         raise FerVitError(
             f"`--annotate` makes a marked copy of one video, but there are {len(videos)}, or it is {copy} itself. "

@@ -107,10 +107,10 @@ def prediction_figure(view: FaceView) -> Pil.Image:
     return figure
 
 
-def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
+def zoom(view: FaceView, size: int) -> FaceView:
     """Returns the same face in a cut-out of its photo, scaled to `size` pixels on the longer side.
 
-    The margin on each side is a fraction of what the face box and the crop span together.
+    The margin on each side is 6 % of what the face box and the crop span together.
     """
     corners = to_photo(view, np.array([0.0, 0.0, view.crop_size, view.crop_size]))
     if view.box is not None:
@@ -118,7 +118,7 @@ def zoom(view: FaceView, size: int, margin: float = 0.06) -> FaceView:
     low, high = corners.min(0), corners.max(0)
     extent = np.array(view.photo.shape[1::-1])  # (W, H)
     # No more than the photo's longer side, and shifted into the photo as far as possible.
-    side = np.clip((high - low).max() * (1 + 2 * margin), 2, extent.max())
+    side = np.clip((high - low).max() * (1 + 2 * 0.06), 2, extent.max())
     start = np.clip((low + high - side) / 2, 0, np.maximum(extent - side, 0))
     left, top = np.floor(start).astype(int)
     right, bottom = np.minimum(np.ceil(start + side).astype(int), extent)

@@ -64,8 +64,6 @@ class LivePage(ThreadingHTTPServer):
         FerVitError: The address is not this machine's, or the port is taken.
     """
 
-    daemon_threads = True
-
     def __init__(self, host: str, port: int) -> None:
         try:
             super().__init__((host, port), _Handler)
@@ -78,7 +76,6 @@ class LivePage(ThreadingHTTPServer):
         self.address = f"http://{host}:{self.server_port}"
         self._shown: Shown | None = None
         self._changed, self._drawing = Condition(), Lock()
-        self._thread = Thread(target=self.serve_forever, daemon=True)
 
     def show(self, image: Image, faces: Sequence[Marked], status: str) -> None:
         """Replaces the picture (H, W, 3), RGB uint8, its faces, and the line below it."""
@@ -95,7 +92,7 @@ class LivePage(ThreadingHTTPServer):
             return shown if shown and shown.jpeg else None
 
     def __enter__(self) -> "LivePage":
-        self._thread.start()
+        Thread(target=self.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *error: Any) -> None:
