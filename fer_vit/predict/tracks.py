@@ -1,6 +1,7 @@
 """Tracks: which faces of a video are one person's, by where they are and how they move."""
 
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 
@@ -59,7 +60,7 @@ class Tracker:
 
     def __init__(self) -> None:
         self._tracks: list[Track] = []
-        self._started = 0
+        self._numbers = count()
         self._seconds = 0.0
 
     def expected(self, seconds: float) -> list[Face]:
@@ -79,8 +80,7 @@ class Tracker:
             if index in chosen:
                 chosen[index].see(face, seconds)
             else:
-                chosen[index] = Track(self._started, face, seconds)
-                self._started += 1
+                chosen[index] = Track(next(self._numbers), face, seconds)
                 self._tracks.append(chosen[index])
         self._seconds = seconds
         return [chosen[index].number for index in range(len(faces))]

@@ -100,7 +100,6 @@ def _page_data(close: FaceView, image: str, evidence: Evidence, regions: Sequenc
     contrast = evidence.contrast
     return {
         "name": printable(close.name),
-        "number": close.face,
         "where": close.where,
         "track": close.track,
         "seconds": close.seconds,

@@ -113,7 +113,7 @@ def test_a_face_leaves_pictures_and_a_record(tmp_path: Path) -> None:
     with Image.open(tmp_path / "faces" / "000007.jpg") as saved:
         assert np.abs(np.asarray(saved) - drawn).mean() < 2
     data = json.loads(record.data)
-    assert (data["name"], data["number"]) == ("a.png", 2)
+    assert (data["name"], data["where"]) == ("a.png", "face 2")
     with Image.open(tmp_path / data["image"]) as photo:
         assert list(photo.size) == list(data["size"])
     # A region's corner goes from crop to picture as the photo's zoom has it.
