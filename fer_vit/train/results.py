@@ -63,7 +63,7 @@ def write_results(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
     with atomic_write(folder / f"{stage}_confusion.png") as path:
         draw_confusion(confusion.numpy(), labels, path)
     with atomic_write(folder / f"{stage}.md") as path:
-        path.write_text(metrics_table(scalars, confusion, labels))
+        path.write_text(metrics_table(scalars, confusion, labels), encoding="utf-8")
     with atomic_write(folder / f"{stage}.json") as path:  # last: whoever finds it finds the others
         path.write_text(json.dumps(summary(scalars, confusion, labels), indent=2) + "\n")
     print(f"Results: {folder / stage}.md, {stage}.json and {stage}_confusion.png in the same folder.")
