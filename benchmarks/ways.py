@@ -1,13 +1,15 @@
 r"""What each way to a better model brings: the same budget, three seeds each; writes OUTPUT/table.md and regions.png.
 
-python -m benchmarks.ways data/ferplus.parquet runs/ways --votes votes.parquet --pretrained last.ckpt --teacher big.ckpt
+python -m benchmarks.ways data/ferplus.parquet runs/ways --votes votes.parquet --more more.parquet \
+  --pretrained last.ckpt --teacher ferplus-small
 
 Every row trains the model of configs/ablation.yaml with regions of the stem alone, for as many steps, and is judged
 after its last epoch on validation images as they are and altered. Rows on votes, pretraining and a teacher need what
 the options name, and are left out without it. For pretraining:
 
 fer-vit fit --config pretrain --data.manifest fairface.parquet --model.network.tokens region \
-  --model.network.embed_dim 140 --model.network.depth 4 --model.network.num_heads 4 --trainer.max_epochs 10
+  --model.network.embed_dim 140 --model.network.depth 4 --model.network.num_heads 4 \
+  --model.network.standardize true --trainer.max_epochs 10
 """
 
 import json
@@ -33,24 +35,28 @@ def augment(name: str) -> str:
 def ways(args: Namespace) -> dict[str, list[str]]:
     """What each row changes, as far as the options name what it needs."""
     mild, street = ([*BASE, augment(f"ferplus_fairface_{name}")] for name in ("finish", "small"))
-    even = [*street, "model.network.standardize=true"]
+    even = "model.network.standardize=true"
+    base = [*mild, even]
     return {
         "plain": BASE,
         "augmented a little": mild,
-        "augmented for the street": street,
-        "and standardised crops": even,
-        "and two convolutions a halving": [*even, "model.network.stem_convs=2"],
-        "and one convolution a halving": [*even, "model.network.stem_convs=1"],
-        **({"and votes, with FairFace": [*even, f"data.manifest={args.votes}"]} if args.votes else {}),
-        **({"and pretraining": [*even, f"model.init={args.pretrained}"]} if args.pretrained else {}),
-        **({"and a teacher of the same views": [*even, f"model.teachers=[{args.teacher}]"]} if args.teacher else {}),
+        "augmented a little, standardised crops": base,
+        "augmented for the street, standardised crops": [*street, even],
+        "and two convolutions a halving": [*base, "model.network.stem_convs=2"],
+        "and one convolution a halving": [*base, "model.network.stem_convs=1"],
+        "and balanced softmax, half": [*base, "model.logit_adjust=0.5"],
+        **({"and votes": [*base, f"data.manifest={args.votes}"]} if args.votes else {}),
+        **({"and votes, with FairFace": [*base, f"data.manifest={args.more}"]} if args.more else {}),
+        **({"and pretraining": [*base, f"model.init={args.pretrained}"]} if args.pretrained else {}),
+        **({"and a teacher of the same views": [*base, f"model.teachers=[{args.teacher}]"]} if args.teacher else {}),
     }
 
 
 def main() -> None:
     """The command line."""
     parser = arguments(__doc__)
-    parser.add_argument("--votes", help="a manifest of `fer-vit distill --unlabelled`")
+    parser.add_argument("--votes", help="a manifest of `fer-vit distill`")
+    parser.add_argument("--more", help="a manifest of `fer-vit distill --unlabelled`")
     parser.add_argument("--pretrained", help="a checkpoint of pretraining with the network of these rows")
     parser.add_argument("--teacher", help="a checkpoint that judges every training face as the student sees it")
     args = parser.parse_args()
