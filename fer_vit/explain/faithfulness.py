@@ -18,6 +18,7 @@ from fer_vit.explain.methods import Control, Explanation, Method, explain, expla
 from fer_vit.explain.pixels import blur, covered
 from fer_vit.explain.regions import token_boxes, units
 from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace
+from fer_vit.model.pooling import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
 STEPS = [step / 10 for step in range(11)]
@@ -109,7 +110,7 @@ class _Faces(NamedTuple):
 
 def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Tensor]:
     """Returns each measure of an explanation; `falls` (B, R) says how much the logit falls without each region."""
-    there = _located(faces.net, found.scores, faces.seen.tokens.valid)
+    there = located_tokens(faces.seen.tokens, faces.net.layout.num_prefix)
     count = there.sum(1, keepdim=True)
     ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # missing tokens come last
     rank = ranks / count.clamp(min=1)  # in [0, 1]
@@ -179,7 +180,7 @@ def randomised(
     intact = explain(net, image, boxes, valid, method)
     label = intact.probabilities.argmax(-1)
     direction = one_hot(label, intact.probabilities.shape[1]).float()
-    there = _located(net, intact.scores, net.tokenize(image, boxes, valid).valid)
+    there = located_tokens(net.tokenize(image, boxes, valid), net.layout.num_prefix)
     shuffled = copy.deepcopy(net)
     generator = torch.Generator().manual_seed(seed)
     blocks = [(f"block {number}", block) for number, block in enumerate(shuffled.vit.blocks)]
@@ -192,13 +193,6 @@ def randomised(
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
         scores = explain(shuffled, image, boxes, valid, method, direction).scores
         yield name, spearman(intact.scores, scores, there)
-
-
-def _located(net: RegionViT, scores: Tensor, valid: Tensor | None) -> Tensor:
-    """Which tokens (B, T) are present and have a position in the face, unlike class and register tokens."""
-    located = torch.ones_like(scores, dtype=torch.bool) if valid is None else valid.clone()
-    located[:, : net.layout.num_prefix] = False
-    return located
 
 
 def _ranks(values: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from fer_vit.explain.attention import raw, relevance, rollout
 from fer_vit.explain.pixels import box_sums, integrated_gradients, spread
 from fer_vit.explain.regions import region_means, token_boxes, units
 from fer_vit.explain.trace import Trace, drops, evaluating, trace
+from fer_vit.model.pooling import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
 CLASS_SPECIFIC = ("pixels", "relevance", "ablation")
@@ -102,10 +103,9 @@ def attributed(
     net: RegionViT, seen: Trace, directions: Tensor, method: Method | Control
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields scores of tokens (B, T) and shares of regions (B, R) by a method that has a score for every token."""
+    located = located_tokens(seen.tokens, net.layout.num_prefix)
     for scores in token_scores(net, seen, directions, method):
-        scores[:, : net.layout.num_prefix] = 0.0  # class and register tokens have no position in the face
-        if seen.tokens.valid is not None:
-            scores = scores * seen.tokens.valid
+        scores = scores.masked_fill(~located, 0.0)
         # A sum would favour large regions, which cover many patches.
         yield scores, region_means(seen.membership, scores)
 
@@ -121,7 +121,7 @@ def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method
     if method == "centre":
         half = net.config.img_size / 2
         distances = (tokens.centres.float() - half).norm(dim=-1) / half
-        yield from (-2 * distances.square()).exp().expand(len(directions), -1, -1).clone()
+        yield from (-2 * distances.square()).exp().expand(len(directions), -1, -1)
         return
     with_pool = [pool] if net.config.head == "query" else []
     for direction in directions:

@@ -9,6 +9,7 @@ B images, R regions, T tokens, D width, C classes.
 import torch
 from torch import Tensor
 
+from fer_vit.model.pooling import located_tokens
 from fer_vit.model.positions import patch_centres
 from fer_vit.model.tokens import TokenLayout, Tokens
 
@@ -52,10 +53,10 @@ def cutmix(
     x = torch.where(other[..., None], tokens.x.roll(1, 0), tokens.x)
     valid = None if tokens.valid is None else torch.where(other, tokens.valid.roll(1, 0), tokens.valid)
     centres = torch.where(other[..., None], tokens.centres.roll(1, 0), tokens.centres)
-    there = torch.ones_like(other) if valid is None else valid.clone()
-    there[:, : layout.num_prefix] = False
+    mixed = Tokens(x, valid, centres)
+    there = located_tokens(mixed, layout.num_prefix)
     taken = (other & there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
-    return Tokens(x, valid, centres), torch.lerp(target, target.roll(1, 0), taken)
+    return mixed, torch.lerp(target, target.roll(1, 0), taken)
 
 
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
