@@ -159,36 +159,20 @@ class FERTask(RegionViTModule):
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
+    @property
+    def stage(self) -> Literal["val", "test"]:
+        """The split that is evaluated."""
+        return "test" if self.trainer.testing else "val"
+
     def on_validation_start(self) -> None:
-        """Looks up which images of the val split had a twin in train."""
-        self._find_twins("val")
-
-    def on_test_start(self) -> None:
-        """Looks up which images of the test split had a twin in train."""
-        self._find_twins("test")
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Adds a batch to the metrics of the val split."""
-        self._evaluate(batch, "val")
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Adds a batch to the metrics of the test split."""
-        self._evaluate(batch, "test")
-
-    def on_validation_epoch_end(self) -> None:
-        """Logs the metrics of the val split."""
-        self._log_metrics("val")
-
-    def on_test_epoch_end(self) -> None:
-        """Logs the metrics of the test split."""
-        self._log_metrics("test")
-
-    def _find_twins(self, stage: Literal["val", "test"]) -> None:
-        twins = self.trainer.datamodule.manifest.twins(stage)  # type: ignore[attr-defined]
+        """Looks up which images of the split had a twin in train."""
+        twins = self.trainer.datamodule.manifest.twins(self.stage)  # type: ignore[attr-defined]
         self.twins = torch.from_numpy(twins).to(self.device) if twins.any() else None
 
-    def _evaluate(self, batch: Batch, stage: Literal["val", "test"]) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Adds a batch to the metrics of the split."""
         assert batch.target is not None  # the data module checks it
+        stage = self.stage
         logits = self.net(batch.image, batch.boxes, batch.valid).float()
         once = batch.row >= 0  # negative: a repeat that pads a rank's share
         if once.any():
@@ -199,7 +183,9 @@ class FERTask(RegionViTModule):
                 hit = logits.argmax(-1) == target.argmax(-1)
                 self.without_twins[stage].update(hit[~self.twins[batch.row[once]]].float())
 
-    def _log_metrics(self, stage: Literal["val", "test"]) -> None:
+    def on_validation_epoch_end(self) -> None:
+        """Logs the metrics of the split."""
+        stage = self.stage
         metrics, loss = self.metrics[stage], self.losses[stage]
         results = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
         check_loss(results[f"{stage}/loss"], stage)  # before a checkpoint is saved
@@ -212,6 +198,8 @@ class FERTask(RegionViTModule):
         self.log_dict(results)
         metrics.reset()
         loss.reset()
+
+    on_test_start, test_step, on_test_epoch_end = on_validation_start, validation_step, on_validation_epoch_end
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has other labels or another architecture."""

@@ -167,7 +167,8 @@ def test_balanced_class_weights_are_scikit_learns(counts: list[int]) -> None:
 @pytest.mark.parametrize("tau", [1.0, 0.5])
 def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
     data, counts = batch(), [600.0, 30.0, 0.5]
-    task = with_trainer(build(logit_adjust=tau), datamodule=SimpleNamespace(class_counts=lambda: torch.tensor(counts)))
+    datamodule = SimpleNamespace(class_counts=lambda: torch.tensor(counts))
+    task = with_trainer(build(logit_adjust=tau), datamodule=datamodule, testing=False)
     task.on_fit_start()
     log_into(task)
     assert task.class_weight is None
@@ -176,7 +177,7 @@ def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
     adjusted = logits.detach().double() + tau * torch.from_numpy(np.log(shares))
     loss = task.training_step(data, 0).item()
     assert loss == pytest.approx(smoothed_loss(adjusted, data.target, 0, None), rel=1e-5)
-    task._evaluate(data, "val")
+    task.validation_step(data, 0)
     assert task.losses["val"].compute().item() == pytest.approx(smoothed_loss(logits, data.target, 0, None), rel=1e-5)
 
 
@@ -191,14 +192,14 @@ def test_balanced_softmax_by_its_paper() -> None:
 
 
 def test_repeats_do_not_count() -> None:
-    task, data = build().eval(), batch()
-    task._evaluate(data, "val")
+    task, data = with_trainer(build().eval(), testing=False), batch()
+    task.validation_step(data, 0)
     figures = task.metrics["val"].compute()
     task.metrics["val"].reset()
     repeated = Batch(*(torch.cat([v, v[:3]]) if isinstance(v, torch.Tensor) else v + v[:3] for v in data))
     repeated.row[6:] = -1
-    task._evaluate(repeated, "val")
-    task._evaluate(data._replace(row=torch.full((6,), -1)), "val")
+    task.validation_step(repeated, 0)
+    task.validation_step(data._replace(row=torch.full((6,), -1)), 0)
     again = task.metrics["val"].compute()
     assert figures["val/confusion"].sum() == 6
     assert all(torch.equal(again[name], value) for name, value in figures.items())
@@ -353,7 +354,7 @@ def test_the_users_learning_rate_wins_over_the_checkpoints() -> None:
 
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_metrics_of_a_stage(stage: str) -> None:
-    task = build().eval()
+    task = with_trainer(build().eval(), testing=stage == "test")
     logged = log_into(task)
     step = {"val": task.validation_step, "test": task.test_step}[stage]
     end = {"val": task.on_validation_epoch_end, "test": task.on_test_epoch_end}[stage]
@@ -383,7 +384,7 @@ def test_metrics_of_a_stage(stage: str) -> None:
 def test_accuracy_without_twins_stands_beside(stage: str) -> None:
     marks = np.array([True, False, False, True, False, False, True, True])
     manifest = SimpleNamespace(twins=lambda split: marks if split == stage else marks[:0])
-    task = with_trainer(build().eval(), datamodule=SimpleNamespace(manifest=manifest))
+    task = with_trainer(build().eval(), datamodule=SimpleNamespace(manifest=manifest), testing=stage == "test")
     logged = log_into(task)
     verbs = {"val": "validation", "test": "test"}
     start, step, end = (
@@ -563,10 +564,10 @@ def test_a_loss_that_is_not_finite_names_the_images() -> None:
 
 
 def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
-    task = build().eval()
+    task = with_trainer(build().eval(), testing=False)
     with torch.no_grad():
         task.net.vit.norm.weight.fill_(torch.nan)
-    task._evaluate(batch(), "val")
+    task.validation_step(batch(), 0)
     logged = log_into(task)
     with pytest.raises(FerVitError) as error:
         task.on_validation_epoch_end()
