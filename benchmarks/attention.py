@@ -19,7 +19,7 @@ LARGEST = 64 * 1024
 """Tokens of a batch."""
 
 
-def work(tokens: int, fused: bool, masked: bool, learning: bool, dtype: torch.dtype) -> Callable[[], None]:
+def work(tokens: int, fused: bool, masked: bool, learning: bool, bf16: bool) -> Callable[[], None]:
     """A pass through a block."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     block = Block(WIDTH, HEADS, qkv_bias=True).to(device)
@@ -28,7 +28,7 @@ def work(tokens: int, fused: bool, masked: bool, learning: bool, dtype: torch.dt
     mask = torch.ones(len(x), 1, 1, tokens, dtype=torch.bool, device=device) if masked else None
 
     def step() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=dtype is torch.bfloat16), torch.set_grad_enabled(learning):
+        with torch.autocast(device, torch.bfloat16, enabled=bf16), torch.set_grad_enabled(learning):
             out = block(x, attn_mask=mask)
         if learning:
             out.float().square().mean().backward()
@@ -42,13 +42,12 @@ def main() -> None:
     print(
         "| tokens | forward | forward, masked | step | step, masked | step, masked, float32 |\n" + "| ---: " * 6 + "|"
     )
-    kinds = [(False, False, "bf"), (True, False, "bf"), (False, True, "bf"), (True, True, "bf"), (True, True, "f")]
+    kinds = [(False, False, True), (True, False, True), (False, True, True), (True, True, True), (True, True, False)]
     for tokens in TOKENS:
         cells = []
-        for masked, learning, kind in kinds:
-            dtype = torch.bfloat16 if kind == "bf" else torch.float32
-            works = {str(fused): work(tokens, fused, masked, learning, dtype) for fused in (True, False)}
-            cells.append(spread(ratios(in_turns(works, 5, 0.2), "True")["False"]))
+        for kind in kinds:
+            works = {fused: work(tokens, fused, *kind) for fused in (True, False)}
+            cells.append(spread(ratios(in_turns(works, 5, 0.2), True)[False]))
         print(f"| {tokens} | {' | '.join(cells)} |", flush=True)
 
 

@@ -21,7 +21,7 @@ import torch
 from playwright.sync_api import sync_playwright
 
 from benchmarks.machine import in_turns, machine, ratios, spread
-from fer_vit.data.manifest import Manifest
+from benchmarks.photos import face_images
 from fer_vit.data.sample import Batch
 from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.explain.methods import Method, explain
@@ -84,13 +84,10 @@ def main() -> None:
     print("\n| method | forward passes |\n| --- | ---: |")
     for method, times in method_costs(model, next(batches)).items():
         print(f"| {method} | {spread(times, 1)} |", flush=True)
-    manifest = Manifest.read(args.manifest).split("train")
     with TemporaryDirectory() as folder:
         for number in (args.faces, 2 * args.faces):
-            images, report = Path(folder, f"faces{number}"), Path(folder, f"report{number}")
-            images.mkdir()
-            for row in range(number):
-                (images / f"{row:06d}.png").write_bytes(manifest.image_bytes(row))
+            images = face_images(args.manifest, Path(folder, f"faces{number}"), number)
+            report = Path(folder, f"report{number}")
             took, memory = report_cost(images, report)
             size = (report / "index.html").stat().st_size / 1e6
             print(f"\n{number:,} faces: report {took:.0f} s, {memory:.0f} MB of memory, page {size:.1f} MB", flush=True)

@@ -11,24 +11,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch.nn import functional as F
 
 from benchmarks.machine import in_turns, machine
-from benchmarks.training import DEVICE, faces
-from fer_vit.data.manifest import Manifest
+from benchmarks.photos import face_images
+from benchmarks.training import DEVICE, faces, whole_step
 from fer_vit.face.regions import REGIONS
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 
@@ -48,22 +44,11 @@ Points = dict[float, list[float]]
 
 def step_seconds(configs: dict[float, tuple[RegionViTConfig, int]], rounds: int) -> Points:
     """Seconds of forward and backward, for each configuration and batch size."""
-    works = {str(x): training_step(*what) for x, what in configs.items()}
-    times = in_turns(works, rounds, 0.2)
-    return {x: times[str(x)] for x in configs}
-
-
-def training_step(config: RegionViTConfig, number: int) -> Callable[[], object]:
-    """Forward and backward in bfloat16."""
-    net, batch = RegionViT(config, EXPRESSIONS).to(DEVICE).train(), faces(config, number)
-    use_fused_attention(net, fused_is_faster(DEVICE, net.layout.num_tokens, trains_in_bf16=True))
-
-    def work() -> None:
-        with torch.autocast(DEVICE.type, torch.bfloat16):
-            loss = F.cross_entropy(net(batch.image, batch.boxes, batch.valid), batch.target)
-        loss.backward()
-
-    return work
+    works = {
+        x: whole_step(RegionViT(config, EXPRESSIONS).to(DEVICE), faces(config, number))
+        for x, (config, number) in configs.items()
+    }
+    return in_turns(works, rounds, 0.2)
 
 
 def predict_seconds(images: Path, processes: int = 1) -> float:
@@ -84,15 +69,6 @@ def predict_seconds(images: Path, processes: int = 1) -> float:
         if any(process.wait() for process in started):
             raise SystemExit("predict failed")
         return time.perf_counter() - start
-
-
-def link_images(manifest: Path, folder: Path, count: int) -> Path:
-    """Makes a folder of the first training faces of a manifest, over and over."""
-    rows = Manifest.read(manifest).split("train")
-    folder.mkdir(exist_ok=True)
-    for number in range(count):
-        (folder / f"{number:06d}.png").write_bytes(rows.image_bytes(number % len(rows)))
-    return folder
 
 
 def draw(axes: Axes, title: str, unit: str, points: Points) -> str:
@@ -144,13 +120,11 @@ def main() -> None:
         ("batch", step, step_seconds({b: (BASE, b) for b in (1, 4, 16, 64, 256)}, args.rounds)),
     ]
     with TemporaryDirectory() as folder:
-        sets = {n: link_images(args.manifest, Path(folder, str(n)), n) for n in (500, 1000, 2000, 4000)}
-        start = [predict_seconds(link_images(args.manifest, Path(folder, "one"), 1)) for _ in range(2)][1]
+        one, *sets = (face_images(args.manifest, Path(folder, str(n)), n) for n in (1, 500, 1000, 2000, 4000))
+        start = [predict_seconds(one) for _ in range(2)][1]
         print(f"start of predict, taken off below: {start:.1f} s")
-        curves.append(
-            ("images", "seconds of predict", {n: [predict_seconds(images) - start] for n, images in sets.items()})
-        )
-        shared = {float(n): [predict_seconds(sets[4000], n) - start for _ in range(2)] for n in (1, 2, 4)}
+        curves.append(("images", "seconds of predict", {int(s.name): [predict_seconds(s) - start] for s in sets}))
+        shared = {float(n): [predict_seconds(sets[-1], n) - start for _ in range(2)] for n in (1, 2, 4)}
         curves.append(("processes on this machine", "seconds of predict, 4,000 images", shared))
     figure = Figure(figsize=(12, 7), layout="constrained")
     print("\n| with | | median | exponent |\n| --- | --- | --- | ---: |")

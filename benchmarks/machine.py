@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import torch
+
+Name = TypeVar("Name")
 
 
 def machine() -> str:
@@ -25,7 +28,7 @@ def spread(values: list[float], digits: int = 2) -> str:
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def in_turns(works: dict[str, Callable[[], object]], rounds: int = 7, least: float = 0.3) -> dict[str, list[float]]:
+def in_turns(works: dict[Name, Callable[[], object]], rounds: int = 7, least: float = 0.3) -> dict[Name, list[float]]:
     """Times pieces of work in rounds, one after the other, so that a machine that slows down slows all of them.
 
     Args:
@@ -36,7 +39,7 @@ def in_turns(works: dict[str, Callable[[], object]], rounds: int = 7, least: flo
     Returns:
         Seconds of each piece, a mean for every round.
     """
-    found: dict[str, list[float]] = {name: [] for name in works}
+    found: dict[Name, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
     for _ in range(rounds):
@@ -51,7 +54,7 @@ def in_turns(works: dict[str, Callable[[], object]], rounds: int = 7, least: flo
     return found
 
 
-def ratios(times: dict[str, list[float]], reference: str) -> dict[str, list[float]]:
+def ratios(times: dict[Name, list[float]], reference: Name) -> dict[Name, list[float]]:
     """Each piece's times as parts of the reference's, round by round."""
     return {
         name: [mine / other for mine, other in zip(values, times[reference], strict=True)]

@@ -8,7 +8,6 @@ time with fer-vit's detector in it, which looks at most at 1,280 pixels and a se
 """
 
 import argparse
-import os
 import resource
 import subprocess
 import sys
@@ -23,8 +22,7 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.machine import machine, spread
-from benchmarks.photos import mixed_photos
-from fer_vit.data.manifest import Manifest
+from benchmarks.photos import face_images, mixed_photos
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detect import YuNet, yunet_path
 from fer_vit.geometry import Array, Image
@@ -112,16 +110,10 @@ def start_up(photos: Path, rounds: int) -> None:
 
 
 def memory(manifest: Path, counts: tuple[int, ...]) -> None:
-    """Prints the most memory of one process, for growing numbers of images: links to some faces of the manifest."""
-    faces = Manifest.read(manifest).split("train")
+    """Prints the most memory of one process, for growing numbers of images of faces."""
     with TemporaryDirectory() as folder:
-        for number in range(500):
-            Path(folder, f"{number}.png").write_bytes(faces.image_bytes(number))
         for count in counts:
-            images = Path(folder, f"images{count}")
-            images.mkdir()
-            for number in range(count):
-                os.link(Path(folder, f"{number % 500}.png"), images / f"{number:06d}.png")
+            images = face_images(manifest, Path(folder, str(count)), count)
             took = predict(images, Path(folder, f"{count}.csv"), "--face", "crop", "--detector", "none")
             most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
             print(f"{count:,} images of faces: at most {most:,.0f} MB, {count / took:,.0f} images/s", flush=True)
