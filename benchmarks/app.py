@@ -11,7 +11,6 @@ import io
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,15 +23,14 @@ import psutil
 from PIL import Image
 from skimage.data import astronaut
 
-from benchmarks.machine import machine
+from benchmarks.machine import PROGRAM, machine
 from fer_vit.store.hub import DEFAULT
 
 
 @contextmanager
 def served() -> Iterator[tuple[str, psutil.Process]]:
     """Yields the address of a server, and its process."""
-    command = [sys.executable, "-c", "from fer_vit.cli import main; main()", "app", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([PROGRAM, "app", "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         found = re.search(r"http://\S+", process.stdout.readline())
         if not found:

@@ -9,9 +9,8 @@ import argparse
 import resource
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
@@ -20,7 +19,7 @@ import psutil
 import torch
 from playwright.sync_api import sync_playwright
 
-from benchmarks.machine import in_turns, machine, ratios, spread
+from benchmarks.machine import PROGRAM, in_turns, machine, ratios, spread
 from benchmarks.photos import face_images
 from fer_vit.data.sample import Batch
 from fer_vit.evaluate.labelled import labelled_batches
@@ -33,8 +32,8 @@ ROUNDS = 7
 def method_costs(model: Recognizer, part: Batch) -> dict[str, list[float]]:
     """Times each method takes of a forward pass."""
     face = (model.net, part.image, part.boxes, part.valid)
-    works: dict[str, Callable[[], object]] = {"forward": lambda: forward(model, part)}
-    works |= {method: lambda method=method: explain(*face, method) for method in get_args(Method)}  # type: ignore[misc]
+    works = {"forward": partial(forward, model, part)}
+    works |= {method: partial(explain, *face, method) for method in get_args(Method)}
     found = ratios(in_turns(works, ROUNDS), "forward")
     return {method: found[method] for method in get_args(Method)}
 
@@ -47,9 +46,8 @@ def forward(model: Recognizer, part: Batch) -> None:
 
 def report_cost(images: Path, output: Path) -> tuple[float, float]:
     """Seconds of `fer-vit visualize`, and the most memory in MB of one of its processes or an earlier run's."""
-    program = Path(sys.executable).with_name("fer-vit")
     start = time.perf_counter()
-    subprocess.run([program, "visualize", images, "--face", "crop", "--output", output], check=True)
+    subprocess.run([PROGRAM, "visualize", images, "--face", "crop", "--output", output], check=True)
     return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 

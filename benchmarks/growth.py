@@ -9,7 +9,6 @@ with the model that is shipped. The exponent is the slope of a line through the 
 import argparse
 import os
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.machine import in_turns, machine
+from benchmarks.machine import PROGRAM, in_turns, machine
 from benchmarks.photos import face_images
 from benchmarks.training import DEVICE, faces, whole_step
 from fer_vit.face.regions import REGIONS
@@ -54,7 +53,7 @@ def step_seconds(configs: dict[float, tuple[RegionViTConfig, int]], rounds: int)
 def predict_seconds(images: Path, processes: int = 1) -> float:
     """Seconds of `fer-vit predict` in some processes that share a folder."""
     with TemporaryDirectory() as folder:
-        words = [Path(sys.executable).with_name("fer-vit"), "predict", images, "--output", Path(folder, "faces")]
+        words = [PROGRAM, "predict", images, "--output", Path(folder, "faces")]
         words += ["--face", "crop", "--part_size", "250", "--workers", "1"]
         start = time.perf_counter()
         started = [
@@ -95,30 +94,14 @@ def main() -> None:
     args = parser.parse_args()
     print(machine())
     patches = replace(BASE, tokens="patch", img_size=96)
-    names = tuple(REGIONS)
-    step = "seconds a training step"
-    curves: list[tuple[str, str, Points]] = [
-        (
-            "patches of 96 px",
-            step,
-            step_seconds(
-                {(96 // p) ** 2: (replace(patches, patch_size=p), BATCH) for p in (24, 16, 12, 8, 6, 4)}, args.rounds
-            ),
-        ),
-        (
-            "regions, no patches",
-            step,
-            step_seconds(
-                {r: (replace(BASE, tokens="region", regions=names[:r]), BATCH) for r in (1, 2, 4, 8, 11)}, args.rounds
-            ),
-        ),
-        (
-            "side in pixels, patch 8",
-            step,
-            step_seconds({s: (replace(BASE, img_size=s), BATCH) for s in (32, 48, 64, 96, 128, 192)}, args.rounds),
-        ),
-        ("batch", step, step_seconds({b: (BASE, b) for b in (1, 4, 16, 64, 256)}, args.rounds)),
-    ]
+    regions = replace(BASE, tokens="region")
+    sizes = {
+        "patches of 96 px": {(96 // p) ** 2: (replace(patches, patch_size=p), BATCH) for p in (24, 16, 12, 8, 6, 4)},
+        "regions, no patches": {r: (replace(regions, regions=BASE.regions[:r]), BATCH) for r in (1, 2, 4, 8, 11)},
+        "side in pixels, patch 8": {s: (replace(BASE, img_size=s), BATCH) for s in (32, 48, 64, 96, 128, 192)},
+        "batch": {b: (BASE, b) for b in (1, 4, 16, 64, 256)},
+    }
+    curves = [(title, "seconds a training step", step_seconds(each, args.rounds)) for title, each in sizes.items()]
     with TemporaryDirectory() as folder:
         one, *sets = (face_images(args.manifest, Path(folder, str(n)), n) for n in (1, 500, 1000, 2000, 4000))
         start = [predict_seconds(one) for _ in range(2)][1]

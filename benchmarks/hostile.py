@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 import psutil
 import pyarrow.parquet as pq
 
-from benchmarks.machine import machine
+from benchmarks.machine import PROGRAM, machine
 from fer_vit.face import image as reader
 from fer_vit.face.detect import MAX_SIDE
 from fer_vit.files import as_text
@@ -103,7 +103,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first file; each has one more")
     parser.add_argument("--bombs", action="store_true", help="measure what the files cost that would cost most")
     args = parser.parse_args()
-    program = Path(sys.executable).with_name("fer-vit")
     print(f"{machine()}\n", flush=True)
     if args.bombs:
         return compare_bombs()
@@ -114,7 +113,7 @@ def main() -> None:
         write_hostile(photos, args.runs, args.seed)
         add_odd(photos)
         files = {as_text(str(path)) for path in find_images([photos])}
-        code, seconds, most, last = run([program, "predict", photos, "--output", table], 60 + args.runs)
+        code, seconds, most, last = run([PROGRAM, "predict", photos, "--output", table], 60 + args.runs)
         rows = pq.read_table(table, columns=["path", "face", "status"]).to_pylist() if table.exists() else []
     seen = Counter((row["path"], row["face"]) for row in rows)
     lost = files ^ {path for path, _ in seen} | {path for (path, _), number in seen.items() if number > 1}

@@ -8,7 +8,6 @@ A clip is scaled to 720 lines first. With --viewers N as many browsers ask for t
 import argparse
 import http.client
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,21 +68,20 @@ def measure(model: Recognizer, clip: Path, viewers: int) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the benchmark."""
+def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clips", nargs="+", type=Path)
     parser.add_argument("--viewers", nargs="+", type=int, default=[0, 1])
-    options = parser.parse_args(arguments)
+    args = parser.parse_args()
     print(machine())
     model = load(device="cpu")
     with TemporaryDirectory() as folder:
-        for clip in options.clips:
-            scale(clip, Path(folder) / "clip.mp4")
-            for viewers in options.viewers:
-                print(
-                    f"{clip.name}, viewers {viewers}: {measure(model, Path(folder) / 'clip.mp4', viewers)}", flush=True
-                )
+        scaled = Path(folder, "clip.mp4")
+        for clip in args.clips:
+            scale(clip, scaled)
+            for viewers in args.viewers:
+                print(f"{clip.name}, viewers {viewers}: {measure(model, scaled, viewers)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import datetime
 import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TypeVar
 import torch
 
 Name = TypeVar("Name")
+PROGRAM = Path(sys.executable).with_name("fer-vit")
 
 
 def machine() -> str:

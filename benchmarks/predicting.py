@@ -10,7 +10,6 @@ time with fer-vit's detector in it, which looks at most at 1,280 pixels and a se
 import argparse
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,15 +20,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from benchmarks.machine import machine, spread
+from benchmarks.machine import PROGRAM, machine, spread
 from benchmarks.photos import face_images, mixed_photos
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detect import YuNet, yunet_path
 from fer_vit.geometry import Array, Image
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer, load
-
-PROGRAM = Path(sys.executable).with_name("fer-vit")
 
 
 class PlainYuNet:

@@ -22,7 +22,7 @@ import torch
 from huggingface_hub import ModelCard
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.stats import betabinom, entropy, spearmanr
+from scipy.stats import betabinom, bootstrap, entropy, spearmanr
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.model_card import replaced
@@ -30,7 +30,7 @@ from fer_vit.conformal import COVERAGES, fit_thresholds, in_set
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature
 from fer_vit.geometry import Array
-from fer_vit.intervals import mean_intervals
+from fer_vit.intervals import interval_text, mean_intervals
 from fer_vit.predict.recognizer import load
 from fer_vit.report.colours import ACCENT, FAINT
 from fer_vit.report.table import markdown
@@ -117,13 +117,7 @@ def surest_table(shares: Array, right: NDArray[np.bool_]) -> str:
     for part in KEPT:
         kept = order[: round(part * len(order))]
         (one,) = mean_intervals(right[kept, None].astype(float))
-        rows.append(
-            [
-                f"{part:.0%}",
-                f"{shares[kept].max(1).min():.2f}",
-                f"{one['mean']:.1%} ({one['low']:.1%} to {one['high']:.1%})",
-            ]
-        )
+        rows.append([f"{part:.0%}", f"{shares[kept].max(1).min():.2f}", interval_text(one, ".1%")])
     return markdown(rows)
 
 
@@ -132,8 +126,7 @@ def agreement_rows(best: NDArray[np.int64], values: Array) -> list[list[str]]:
     rows = []
     for low, high in TAGGERS:
         which = (best >= low) & (best <= high)
-        means = mean_intervals(values[which])
-        cells = [f"{one['mean']:.1%} ({one['low']:.1%} to {one['high']:.1%})" for one in means]
+        cells = [interval_text(one, ".1%") for one in mean_intervals(values[which])]
         rows.append([f"{high}" if low else f"{high} or fewer", f"{which.sum():,}", *cells])
     return rows
 
@@ -157,13 +150,10 @@ def picture(shares: Array, right: NDArray[np.bool_], best: NDArray[np.int64], un
     left, other = figure.subplots(1, 2)
     order = np.argsort(-shares.max(1), kind="stable")
     kept = np.arange(1, len(order) + 1)
-    hits = right[order].astype(float)
-    sums = np.cumsum(hits)
-    error = 1.96 * np.sqrt(sums / kept * (1 - sums / kept) / kept)
-    shown = kept >= len(kept) // 20
-    part = kept[shown] / len(kept)
-    mean = (sums / kept)[shown]
-    left.fill_between(part, mean - error[shown], mean + error[shown], color=FAINT, alpha=0.5, linewidth=0)
+    accuracy = right[order].cumsum() / kept
+    error = 1.96 * np.sqrt(accuracy * (1 - accuracy) / kept)
+    part, mean, error = (values[kept >= len(kept) // 20] for values in (kept / len(kept), accuracy, error))
+    left.fill_between(part, mean - error, mean + error, color=FAINT, alpha=0.5, linewidth=0)
     left.plot(part, mean, color=ACCENT)
     sure = ~unsure
     left.plot(sure.mean(), right[sure].mean(), "o", color=ACCENT)
@@ -171,9 +161,8 @@ def picture(shares: Array, right: NDArray[np.bool_], best: NDArray[np.int64], un
         "sets of exactly one", (sure.mean(), right[sure].mean()), (-12, -4), textcoords="offset points", ha="right"
     )
     left.set(xlabel="faces kept, the surest first", ylabel="accuracy", ylim=(0.85, 1.0))
-    rows = [(best >= low) & (best <= high) for low, high in TAGGERS]
-    means = [mean_intervals(unsure[which, None].astype(float))[0] for which in rows]
-    for place, one in enumerate(means):
+    for place, (low, high) in enumerate(TAGGERS):
+        (one,) = mean_intervals(unsure[(best >= low) & (best <= high), None].astype(float))
         other.plot([place, place], [one["low"], one["high"]], color=FAINT, linewidth=5)
         other.plot(place, one["mean"], "o", color=ACCENT)
     other.set_xticks(range(len(TAGGERS)), [str(high) if low else f"≤ {high}" for low, high in TAGGERS])
@@ -201,14 +190,15 @@ def measure(
         best, np.column_stack([unsure, in_set(shares, thresholds, 95).sum(1) != 1, right]).astype(float)
     )
     (sure,) = mean_intervals(np.where(unsure, np.nan, right)[:, None])
-    ranks = resampled_spearman(doubts, theirs)
+    options = {"n_resamples": 500, "paired": True, "method": "percentile", "random_state": np.random.default_rng(0)}
+    ranks = bootstrap((doubts, theirs), lambda a, b: spearmanr(a, b).statistic, **options).confidence_interval
     text = f"""Sets are fitted on a random half of the {len(truth):,} images, with the temperature, and looked at in \
 the other half; means of {SPLITS} such splits. By class, the promise is kept for faces of every expression, and sets \
 are larger.
 
 {coverage_tables(logits, truth, twins, labels)}
 The accuracy of the surest faces; {unsure.mean():.1%} are unsure (not exactly one expression in the set for 90 %), the \
-others are {sure["mean"]:.1%} ({sure["low"]:.1%} to {sure["high"]:.1%}) right. A mistake has a lower confidence than a \
+others are {interval_text(sure, ".1%")} right. A mistake has a lower confidence than a \
 right answer in {roc_auc_score(right, shares.max(1)):.1%} of the pairs.
 
 {surest_table(shares, right)}
@@ -218,14 +208,6 @@ of the expressions:
 
 {markdown([["agree", "images", "unsure, 90 %", "unsure, 95 %", "accuracy"], *table])}"""
     return text, thresholds, picture(shares, right, best, unsure)
-
-
-def resampled_spearman(first: Array, second: Array, rounds: int = 500) -> tuple[float, float]:
-    """Returns the 95 % bootstrap interval of a rank correlation."""
-    rng = np.random.default_rng(0)
-    drawn = [rng.integers(0, len(first), len(first)) for _ in range(rounds)]
-    low, high = np.quantile([spearmanr(first[rows], second[rows]).statistic for rows in drawn], (0.025, 0.975))
-    return float(low), float(high)
 
 
 def main() -> None:

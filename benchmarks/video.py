@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 
 from benchmarks.hostile import run
-from benchmarks.machine import in_turns, machine, spread
+from benchmarks.machine import PROGRAM, in_turns, machine, spread
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import FaceResult
@@ -128,8 +128,7 @@ def report(model: Recognizer, path: Path, drawn: bool = False) -> None:
 
 def predict(path: Path, table: Path, detect_every: int = 5) -> list[str | Path]:
     """The command that predicts a clip."""
-    program = [sys.executable, "-c", "from fer_vit.cli import main; main()"]
-    return [*program, "predict", path, "--output", table, "--overwrite", "true", "--detect_every", str(detect_every)]
+    return [PROGRAM, "predict", path, "--output", table, "--overwrite", "true", "--detect_every", str(detect_every)]
 
 
 def anonymous(process: psutil.Process) -> int:
@@ -161,13 +160,13 @@ def speed(folder: Path, clips: Sequence[Path], minutes: int) -> None:
         print(f"{length} min: {most / 1e6:,.0f} MB in all processes, files that they map aside", flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the benchmark."""
+def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clips", nargs="*", type=Path)
     parser.add_argument("--speed", action="store_true", help="measure frames a second, and memory by length")
     parser.add_argument("--minutes", type=int, default=10, help="the longer one of the two lengths")
-    args = parser.parse_args(arguments)
+    args = parser.parse_args()
     print(machine())
     with TemporaryDirectory() as folder:
         if args.speed:
