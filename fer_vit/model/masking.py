@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fer_vit.model.cover import Cover
 from fer_vit.model.region_embed import crop_image
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.model.tokens import TokenLayout
+from fer_vit.model.tokens import Cover, TokenLayout
 
 
 class Hidden(NamedTuple):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from fer_vit.model.cover import Cover
 from fer_vit.model.positions import Position
+from fer_vit.model.tokens import Cover
 
 
 class RegionEmbed(nn.Module):

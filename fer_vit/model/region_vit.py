@@ -14,9 +14,8 @@ from fer_vit.conformal import Thresholds
 from fer_vit.model import build
 from fer_vit.model.backbone import ATTENTION, create_backbone, prepend_prefix
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.cover import Cover
 from fer_vit.model.positions import patch_centres, token_centres
-from fer_vit.model.tokens import Normalize, TokenLayout, Tokens, keep_patches
+from fer_vit.model.tokens import Cover, Normalize, TokenLayout, Tokens, keep_patches
 
 
 class RegionViT(nn.Module):

@@ -26,6 +26,22 @@ class Tokens(NamedTuple):
     centres: Tensor
 
 
+class Cover(NamedTuple):
+    """Patch and region tokens whose content is hidden for masked pretraining, but not their positions.
+
+    Attributes:
+        hidden: True for hidden tokens (B, N + R k^2), patches before regions.
+        token: What stands in for them (D,).
+    """
+
+    hidden: Tensor
+    token: Tensor
+
+    def over(self, x: Tensor, first: int) -> Tensor:
+        """Covers the embeddings (B, m, D) of m tokens from the one with index `first` on."""
+        return torch.where(self.hidden[:, first : first + x.shape[1], None], self.token.to(x.dtype), x)
+
+
 @dataclass(frozen=True)
 class TokenLayout:
     """Which token is which: prefix tokens first, then patches row by row, then regions with k x k tokens each.

@@ -21,23 +21,18 @@ class ResultWriter(Callback):
     Files: val.json or test.json, the same as a Markdown table, and the confusion matrix as PNG.
     """
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Logs the confusion matrix of the val split; outside `fit` it writes the files as well."""
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Logs the confusion matrix of the split; outside `fit` it writes the files as well."""
         if trainer.sanity_checking:
             return
-        self._log_picture(trainer, pl_module, "val")
-        if trainer.state.fn == "validate":
-            write_results(trainer, pl_module, "val")
-
-    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Logs the confusion matrix of the test split and writes the files."""
-        self._log_picture(trainer, pl_module, "test")
-        write_results(trainer, pl_module, "test")
-
-    def _log_picture(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        stage = pl_module.stage
         if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero:
             picture = draw_confusion(pl_module.confusion.cpu().numpy(), pl_module.labels)
             trainer.logger.experiment.add_image(f"{stage}/confusion", picture, trainer.global_step, dataformats="HWC")
+        if trainer.state.fn != "fit":
+            write_results(trainer, pl_module, stage)
+
+    on_test_end = on_validation_end
 
 
 class ReconstructionWriter(Callback):
