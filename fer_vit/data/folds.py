@@ -20,18 +20,13 @@ def in_fold(rows: Manifest, fold: str) -> NDArray[np.bool_]:
     Raises:
         FerVitError: There is no such fold, or an image cannot be read.
     """
-    index, count = parse_fold(fold)
+    match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", fold)
+    if not match or not int(match[1]) < int(match[2]) > 1:
+        raise FerVitError(f"Expected a fold such as 0/3, 1/3 or 2/3, but got {short(fold)}.")
+    index, count = map(int, match.groups())
     found: NDArray[np.bool_] = rows.table["split"].to_numpy() == "train"
     faces = np.flatnonzero(found).tolist()
     for row in tqdm(faces, desc="folds", unit=" images", disable=None, leave=False, delay=1):
         with named_in_errors(rows.path, rows.name(row)):
             found[row] = crc32(rows.image_bytes(row)) % count == index
     return found
-
-
-def parse_fold(fold: str) -> tuple[int, int]:
-    """Returns a fold's index and the number of folds; raises FerVitError when there is no such fold."""
-    match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", fold)
-    if not match or not int(match[1]) < int(match[2]) > 1:
-        raise FerVitError(f"Expected a fold such as 0/3, 1/3 or 2/3, but got {short(fold)}.")
-    return int(match[1]), int(match[2])

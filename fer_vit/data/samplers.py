@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, DistributedSampler
 
-from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.sample import Draw, Sample
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
@@ -64,12 +63,10 @@ class EvalSampler(DistributedSampler[Draw]):
     A plain `DistributedSampler` repeats rows so that all processes get equally many, and those would count twice.
     """
 
-    def __init__(self, dataset: FaceDataset, num_replicas: int | None = None, rank: int | None = None) -> None:
-        super().__init__(dataset, num_replicas, rank, shuffle=False)
-
     def __iter__(self) -> Iterator[Draw]:
-        for index, row in zip(range(self.rank, self.total_size, self.num_replicas), super().__iter__(), strict=True):
-            yield Draw(row, repeat=index >= len(self.dataset))  # type: ignore[arg-type]
+        rows = len(self.dataset)  # type: ignore[arg-type]
+        mine = range(self.rank, self.total_size, self.num_replicas)
+        return (Draw(index % rows, repeat=index >= rows) for index in mine)
 
 
 def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:

@@ -28,12 +28,6 @@ def overlaps(boxes: Tensor, grid: tuple[int, ...], side: int) -> tuple[Tensor, T
     return inside(top, bottom, grid[0]), inside(left, right, grid[1])
 
 
-def coverage(grid: tuple[int, int], patch_size: int, boxes: Tensor) -> Tensor:
-    """Fraction (B, R, N) of every patch of a grid (rows, columns) that lies in each box (B, R, 4), xyxy in pixels."""
-    rows, columns = overlaps(boxes, grid, patch_size)
-    return (rows[..., None] * columns[..., None, :]).flatten(2)
-
-
 def token_boxes(layout: TokenLayout, patch_size: int, centres: Tensor, boxes: Tensor) -> Tensor:
     """What every token was cut from (B, T, 4), xyxy in crop pixels; empty for class, register and missing tokens.
 
@@ -58,7 +52,8 @@ def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tenso
     not `valid` (B, R) they may be anything.
     """
     found = torch.zeros(*valid.shape, layout.num_tokens, device=boxes.device)
-    found[..., layout.patches] = coverage(layout.grid, patch_size, boxes.masked_fill(~valid[..., None], 0.0))
+    rows, columns = overlaps(boxes.masked_fill(~valid[..., None], 0.0), layout.grid, patch_size)
+    found[..., layout.patches] = (rows[..., None] * columns[..., None, :]).flatten(2)
     if layout.num_regions:
         own = torch.eye(layout.num_regions, device=boxes.device) * valid[..., None]  # (B, R, R)
         found[..., layout.regions] = own.repeat_interleave(layout.tokens_per_region, -1)

@@ -10,7 +10,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.explain.attention import raw, relevance
 from fer_vit.explain.heads import relations
 from fer_vit.explain.methods import Method, explain, explain_each
-from fer_vit.explain.regions import coverage, membership, units
+from fer_vit.explain.regions import membership, units
 from fer_vit.explain.trace import drops, evaluating, record_attention, trace
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
@@ -256,7 +256,7 @@ def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> N
 def test_coverage_counts_pixels() -> None:
     layout = TokenLayout(1, (4, 4), 2, 1)
     boxes = torch.tensor([[[3.0, 5.0, 17.0, 19.0], [-6.0, 20.0, 10.0, 40.0]]])
-    found = coverage(layout.grid, 8, boxes)[0].view(2, 4, 4)
+    found = membership(layout, 8, boxes, torch.ones(1, 2, dtype=torch.bool))[0, :, layout.patches].view(2, 4, 4)
     for box, parts in zip(boxes[0].int().tolist(), found, strict=True):
         picture = np.zeros((32, 32))
         picture[max(box[1], 0) : box[3], max(box[0], 0) : box[2]] = 1
