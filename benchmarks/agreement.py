@@ -5,7 +5,6 @@ python -m benchmarks.agreement fairface.parquet ferplus-small
 No labels are needed. Each changed picture goes the way of `fer-vit predict --face crop`, through the detector as well.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from PIL import Image as Pil
 from PIL import ImageEnhance
 from scipy.stats import binomtest
 
-from benchmarks.machine import machine
+from benchmarks.machine import arguments, machine
 from fer_vit.data.manifest import Manifest
 from fer_vit.face.image import decode_image
 from fer_vit.geometry import Image
@@ -113,7 +112,7 @@ def markdown(found: dict[str, Kept]) -> str:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path, help="face crops, for example those of `fer-vit prepare fairface`")
     parser.add_argument("model", help="a folder, a checkpoint or a name out of `fer-vit models`")
     parser.add_argument("--faces", type=int, default=300, help="how many of the images, drawn at random")

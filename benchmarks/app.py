@@ -6,7 +6,6 @@ Clients wait for one answer before they ask again; each sends the photo anew. Af
 `--requests` says, from 8 clients: the memory of the server along the way.
 """
 
-import argparse
 import io
 import json
 import re
@@ -23,7 +22,7 @@ import psutil
 from PIL import Image
 from skimage.data import astronaut
 
-from benchmarks.machine import PROGRAM, machine
+from benchmarks.machine import PROGRAM, arguments, machine
 from fer_vit.store.hub import DEFAULT
 
 
@@ -83,7 +82,7 @@ def memory(client: httpx.Client, photo: bytes, server: psutil.Process, requests:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--each", type=int, default=100, help="requests for each number of clients")
     parser.add_argument("--requests", type=int, default=10_000, help="requests of the memory figure")
     args = parser.parse_args()

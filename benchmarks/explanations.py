@@ -5,7 +5,6 @@ python -m benchmarks.explanations data/ferplus.parquet
 Uses the model that comes with fer-vit and the first faces of a manifest; Chromium opens the page if it is there.
 """
 
-import argparse
 import resource
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ import psutil
 import torch
 from playwright.sync_api import sync_playwright
 
-from benchmarks.machine import PROGRAM, in_turns, machine, ratios, spread
+from benchmarks.machine import PROGRAM, arguments, in_turns, machine, ratios, spread
 from benchmarks.photos import face_images
 from fer_vit.data.sample import Batch
 from fer_vit.evaluate.labelled import labelled_batches
@@ -72,7 +71,7 @@ def page_cost(page: Path) -> tuple[list[float], list[float]]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path)
     parser.add_argument("--faces", type=int, default=1000, help="faces in a report; a second one has twice as many")
     args = parser.parse_args()

@@ -5,7 +5,6 @@ python -m benchmarks.exporting data/ferplus.parquet
 Of the model that comes with fer-vit: ONNX in float32 and in 8 bits (`fer-vit export --quantize`), torch in bfloat16.
 """
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 
-from benchmarks.machine import in_turns, machine, ratios, spread
+from benchmarks.machine import arguments, in_turns, machine, ratios, spread
 from fer_vit.commands.export import export
 from fer_vit.data.sample import Batch
 from fer_vit.evaluate.labelled import labelled_batches
@@ -42,7 +41,7 @@ def session(path: Path) -> Probabilities:
 @torch.inference_mode()
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()

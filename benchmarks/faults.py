@@ -5,7 +5,6 @@ python -m benchmarks.faults --runs 20
 How is told in `tests/helpers/faults.py`, whose kills these are.
 """
 
-import argparse
 import io
 import sys
 import time
@@ -13,7 +12,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.machine import machine
+from benchmarks.machine import arguments, machine
 from tests.helpers.faults import cases, faults, make
 
 CHOICES = ("prepare", "fit", "predict")
@@ -21,7 +20,7 @@ CHOICES = ("prepare", "fit", "predict")
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("verbs", nargs="*", help="prepare, fit, predict; all when left out")
     parser.add_argument("--runs", type=int, default=20, help="kills of each verb")
     parser.add_argument("--seed", type=int, default=0)

@@ -10,7 +10,6 @@ OUTPUT/table.md has mean and range over the runs, each with other photos and ano
 was trained that began with the very head that it would get.
 """
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -25,7 +24,7 @@ import numpy as np
 import yaml
 
 from benchmarks.ablation import ROOT, slug
-from benchmarks.machine import machine
+from benchmarks.machine import arguments, machine
 from fer_vit.data.folds import in_fold
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, Split
@@ -137,7 +136,7 @@ def spread(values: list[float], digits: int) -> str:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("output", type=Path, help="folder of the runs")
     parser.add_argument("--ferplus", type=Path, help="FERPlus as `fer-vit prepare` wrote it; left out: drawn faces")
     parser.add_argument("--start", default=DEFAULT, help="the model to start from")

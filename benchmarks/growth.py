@@ -6,7 +6,6 @@ The model has the width and depth of configs/ablation.yaml; images and processes
 with the model that is shipped. The exponent is the slope of a line through the last three points in the logarithms.
 """
 
-import argparse
 import os
 import subprocess
 import time
@@ -19,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.machine import PROGRAM, in_turns, machine
+from benchmarks.machine import PROGRAM, arguments, in_turns, machine
 from benchmarks.photos import face_images
 from benchmarks.training import DEVICE, faces, whole_step
 from fer_vit.face.regions import REGIONS
@@ -87,7 +86,7 @@ def draw(axes: Axes, title: str, unit: str, points: Points) -> str:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path)
     parser.add_argument("picture", type=Path)
     parser.add_argument("--rounds", type=int, default=5)

@@ -10,7 +10,6 @@ with the model that comes with fer-vit, and compares the rows with the files. `-
 without fer-vit's limits, in a process of its own; it needs 13 GB.
 """
 
-import argparse
 import re
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from tempfile import TemporaryDirectory
 import psutil
 import pyarrow.parquet as pq
 
-from benchmarks.machine import PROGRAM, machine
+from benchmarks.machine import PROGRAM, arguments, machine
 from fer_vit.face import image as reader
 from fer_vit.face.detect import MAX_SIDE
 from fer_vit.files import as_text
@@ -98,7 +97,7 @@ def compare_bombs() -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--runs", type=int, default=20_000, help="files")
     parser.add_argument("--seed", type=int, default=0, help="of the first file; each has one more")
     parser.add_argument("--bombs", action="store_true", help="measure what the files cost that would cost most")

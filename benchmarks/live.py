@@ -5,7 +5,6 @@ python -m benchmarks.live clip.mp4 ...
 A clip is scaled to 720 lines first. With --viewers N as many browsers ask for the page's pictures meanwhile.
 """
 
-import argparse
 import http.client
 import time
 from contextlib import suppress
@@ -16,7 +15,7 @@ from threading import Thread
 import av
 import numpy as np
 
-from benchmarks.machine import machine
+from benchmarks.machine import arguments, machine
 from fer_vit.predict.live import watch
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.live import LivePage
@@ -70,7 +69,7 @@ def measure(model: Recognizer, clip: Path, viewers: int) -> str:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("clips", nargs="+", type=Path)
     parser.add_argument("--viewers", nargs="+", type=int, default=[0, 1])
     args = parser.parse_args()

@@ -6,7 +6,6 @@ Decode, align by the landmarks, mirror, turn, scale, shift, brightness and contr
 pixels the manifest's own PNGs, at 224 pixels JPEGs of 256 pixels made of them.
 """
 
-import argparse
 import io
 from collections.abc import Callable
 from itertools import cycle
@@ -19,7 +18,7 @@ from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from benchmarks.machine import in_turns, machine, ratios, spread
+from benchmarks.machine import arguments, in_turns, machine, ratios, spread
 from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
@@ -114,7 +113,7 @@ def profile(dataset: FaceDataset, manifest: Manifest, size: int) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path)
     parser.add_argument("folder", type=Path, help="where the manifest of larger faces is written")
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,9 +1,10 @@
-"""What a benchmark says of its machine, and how it times."""
+"""How a benchmark is called, what it says of its machine, and how it times."""
 
 import datetime
 import platform
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -13,6 +14,11 @@ import torch
 
 Name = TypeVar("Name")
 PROGRAM = Path(sys.executable).with_name("fer-vit")
+
+
+def arguments(description: str) -> ArgumentParser:
+    """The command line of a benchmark, without its options."""
+    return ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
 
 
 def machine() -> str:

@@ -6,7 +6,6 @@ Writes a manifest of images of 2,000 bytes (as FERPlus' are, here of noise, sinc
 votes and nine tenths with landmarks, and opens it.
 """
 
-import argparse
 import resource
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -15,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.machine import in_turns, machine, spread
+from benchmarks.machine import arguments, in_turns, machine, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Reading, Row
 from fer_vit.data.writing import write_manifest
@@ -44,7 +43,7 @@ def made(path: Path, rows: int) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()

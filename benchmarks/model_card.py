@@ -7,7 +7,6 @@ Without `--write` the figures are only printed; with it they take their place in
 folder. The time per face is measured as well: leave the machine alone.
 """
 
-import argparse
 import time
 from pathlib import Path
 from statistics import median
@@ -20,6 +19,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.agreement import agreement, some_faces
 from benchmarks.agreement import markdown as agreement_table
+from benchmarks.machine import arguments
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import predict_manifest
 from fer_vit.evaluate.hard import hard_faces, hard_results
@@ -132,7 +132,7 @@ def replaced(card: str, part: str, text: str) -> str:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path, help="FERPlus, as `fer-vit prepare` wrote it")
     parser.add_argument("model", help="a folder, a checkpoint or a name out of `fer-vit models`")
     parser.add_argument(

@@ -7,7 +7,6 @@ faces with OpenCV's YuNet at the photo's own size, aligns each of them and calls
 time with fer-vit's detector in it, which looks at most at 1,280 pixels and a second time at 224.
 """
 
-import argparse
 import resource
 import subprocess
 import time
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from benchmarks.machine import PROGRAM, machine, spread
+from benchmarks.machine import PROGRAM, arguments, machine, spread
 from benchmarks.photos import face_images, mixed_photos
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detect import YuNet, yunet_path
@@ -140,7 +139,7 @@ def simulation(images: int, part_size: int) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path)
     parser.add_argument("photos", type=Path)
     parser.add_argument("--count", type=int, default=500, help="mixed photos")

@@ -10,7 +10,6 @@ and a training that was interrupted resumes: run it as often as it takes. OUTPUT
 attempts) and the result of each stage.
 """
 
-import argparse
 import json
 import shlex
 import subprocess
@@ -20,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.ablation import figures, newest
+from benchmarks.ablation import ROOT, figures, newest
+from benchmarks.machine import arguments
 from fer_vit.files import atomic_write
 
-ROOT = Path(__file__).parents[1]
 NAME = "ferplus-fairface-small"
 STUDENT, FINISH = (ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish"))
 JUDGE = "ferplus-small"
@@ -98,7 +97,7 @@ def run(stage: Stage) -> str:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("ferplus", type=Path, help="FERPlus, a folder or zip")
     parser.add_argument("fairface", type=Path, help="FairFace, a folder or zip")
     parser.add_argument("output", type=Path, help="folder of everything that is made")

@@ -6,7 +6,6 @@ The bare ViT has the same width, depth and number of tokens (register tokens sta
 is one, in bfloat16; `--compile` compiles both. Utilisation is of the machine's own largest matrix products.
 """
 
-import argparse
 import logging
 import time
 import warnings
@@ -24,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from benchmarks.machine import in_turns, machine, ratios, spread
+from benchmarks.machine import arguments, in_turns, machine, ratios, spread
 from fer_vit.data.sample import Batch
 from fer_vit.face.regions import DEFAULT_REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE
@@ -205,7 +204,7 @@ def whole_step(net: RegionViT, batch: Batch) -> Callable[[], object]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()

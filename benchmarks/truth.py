@@ -7,7 +7,6 @@ on drawn faces, each region hidden one time in five, and asked for new ones why 
 another.
 """
 
-import argparse
 from collections.abc import Sequence
 from typing import get_args
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.machine import arguments
 from fer_vit.explain.methods import Control, Method, explain_each
 from fer_vit.explain.trace import trace
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
@@ -91,7 +91,7 @@ def truth_first(net: RegionViT, method: Method | Control, faces: Faces) -> dict[
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()

@@ -8,7 +8,6 @@ in docs, and the thresholds, fitted at the temperature that is there, in config.
 (`fer-vit export --calibrate` fits a new temperature as well, which changes every probability.)
 """
 
-import argparse
 import csv
 import io
 import json
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.stats import betabinom, bootstrap, entropy, spearmanr
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.machine import arguments
 from benchmarks.model_card import replaced
 from fer_vit.conformal import COVERAGES, fit_thresholds, in_set
 from fer_vit.data.manifest import Manifest
@@ -212,7 +212,7 @@ of the expressions:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path, help="FERPlus, as `fer-vit prepare` wrote it")
     parser.add_argument("ferplus", type=Path, help="FERPlus, a folder or zip: the votes of ten people")
     parser.add_argument("model", help="a folder or a name out of `fer-vit models`")

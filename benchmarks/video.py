@@ -8,7 +8,6 @@ command times the whole of `fer-vit predict`, on a drawn minute of one face at 1
 compares the memory that a minute of a small clip takes with that of many minutes.
 """
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ import numpy as np
 import psutil
 
 from benchmarks.hostile import run
-from benchmarks.machine import PROGRAM, in_turns, machine, spread
+from benchmarks.machine import PROGRAM, arguments, in_turns, machine, spread
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import FaceResult
@@ -162,7 +161,7 @@ def speed(folder: Path, clips: Sequence[Path], minutes: int) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("clips", nargs="*", type=Path)
     parser.add_argument("--speed", action="store_true", help="measure frames a second, and memory by length")
     parser.add_argument("--minutes", type=int, default=10, help="the longer one of the two lengths")
