@@ -6,7 +6,6 @@ No labels are needed. Each changed picture goes the way of `fer-vit predict --fa
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,8 @@ from fer_vit.face.image import decode_image
 from fer_vit.geometry import Image
 from fer_vit.predict.recognizer import Recognizer, load
 
-WARM = (1.15, 1.0, 0.8)
+JPEG = (cv2.IMWRITE_JPEG_QUALITY, 30)
+WARM = np.array((1.15, 1.0, 0.8))
 """Factors of red, green and blue under a light bulb."""
 
 
@@ -40,41 +40,21 @@ def enhance(image: Image, kind: Callable[[Pil.Image], Any], factor: float) -> Im
     return np.asarray(kind(Pil.fromarray(image)).enhance(factor), np.uint8)
 
 
-def shrink(image: Image, side: int) -> Image:
-    """Makes a picture `side` pixels wide and high."""
-    return np.asarray(cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def compress(image: Image, quality: int) -> Image:
-    """Writes a JPEG and reads it again."""
-    return decode_image(cv2.imencode(".jpg", image[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, quality))[1].tobytes())
-
-
 def gamma(image: Image, power: float) -> Image:
     """Raises brightness in [0, 1] to a power; below 1 the picture becomes brighter."""
     return (255 * (image / 255) ** power).round().astype(np.uint8)
 
 
-def light(image: Image, colour: Sequence[float]) -> Image:
-    """Multiplies red, green and blue."""
-    return (image * np.array(colour)).clip(0, 255).round().astype(np.uint8)
-
-
-def flip(image: Image) -> Image:
-    """Mirrors a picture."""
-    return np.ascontiguousarray(image[:, ::-1])
-
-
 CHANGES: dict[str, Callable[[Image], Image]] = {
-    "half the contrast": partial(enhance, kind=ImageEnhance.Contrast, factor=0.5),
-    "40 px": partial(shrink, side=40),
-    "JPEG, quality 30": partial(compress, quality=30),
-    "gamma 0.7": partial(gamma, power=0.7),
-    "gamma 1.5": partial(gamma, power=1.5),
-    "warm light": partial(light, colour=WARM),
-    "mirrored": flip,
-    "grey": partial(enhance, kind=ImageEnhance.Color, factor=0.0),
-    "saturation x 1.5": partial(enhance, kind=ImageEnhance.Color, factor=1.5),
+    "half the contrast": lambda image: enhance(image, ImageEnhance.Contrast, 0.5),
+    "40 px": lambda image: cv2.resize(image, (40, 40), interpolation=cv2.INTER_AREA),
+    "JPEG, quality 30": lambda image: decode_image(cv2.imencode(".jpg", image[..., ::-1], JPEG)[1].tobytes()),
+    "gamma 0.7": lambda image: gamma(image, 0.7),
+    "gamma 1.5": lambda image: gamma(image, 1.5),
+    "warm light": lambda image: (image * WARM).clip(0, 255).round().astype(np.uint8),
+    "mirrored": lambda image: np.ascontiguousarray(image[:, ::-1]),
+    "grey": lambda image: enhance(image, ImageEnhance.Color, 0.0),
+    "saturation x 1.5": lambda image: enhance(image, ImageEnhance.Color, 1.5),
 }
 
 

@@ -31,7 +31,6 @@ from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown
 from fer_vit.store.hub import CARD_FILE, find_folder
 
-BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 SCORES = ("accuracy", "macro F1", "UAR")
 
 
@@ -125,7 +124,7 @@ def write_card(path: Path, text: str, figures: dict[str, float]) -> None:
 
 def replaced(card: str, part: str, text: str) -> str:
     """Returns a card with one of its measured parts replaced, or added."""
-    begin, end = BEGIN.format(part), END.format(part)
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
     before, _, rest = card.partition(begin)
     return f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
 
