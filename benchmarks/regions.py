@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.ablation import arguments, newest, slug, step_seconds, train_all
+from benchmarks.ablation import arguments, figures, newest, slug, step_seconds, train_all
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import manifest_truth
 from fer_vit.evaluate.hard import AS_THEY_ARE, MOST_TURNED, hard_faces
@@ -88,13 +88,14 @@ def table(names: Iterable[str], hard: Sequence[str], manifest: Path, output: Pat
     ]
     nets = {name: load_network(newest(output / slug(run(name, SEEDS[0])))) for name in finished}
     seconds = step_seconds(nets, rounds)
-    lines = ["| tokens | number | parameters | multiply-adds | step | accuracy | " + " | ".join(hard) + " |"]
-    lines.append("| --- |" + " ---: |" * (5 + len(hard)))
+    lines = ["| tokens | number | parameters | multiply-adds | step | accuracy | UAR | " + " | ".join(hard) + " |"]
+    lines.append("| --- |" + " ---: |" * (6 + len(hard)))
     points: dict[str, tuple[float, list[float]]] = {}
     for name, net in tqdm(nets.items(), desc="judging", disable=None):
-        judged = [judge(output / slug(run(name, seed)), manifest, hard) for seed in SEEDS]
+        folders = [output / slug(run(name, seed)) for seed in SEEDS]
+        judged = [judge(folder, manifest, hard) | {"UAR": figures(folder)["uar"]} for folder in folders]
         cost = sum(multiply_adds(net).values()) / 1e6
-        cells = [spread([one[what] for one in judged]) for what in (ALL, *hard)]
+        cells = [spread([one[what] for one in judged]) for what in (ALL, "UAR", *hard)]
         parameters = sum(parameter.numel() for parameter in net.parameters()) / 1e6
         lines.append(
             f"| {name} | {net.layout.num_patches + net.layout.num_regions * net.layout.tokens_per_region} "

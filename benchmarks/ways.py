@@ -14,6 +14,7 @@ fer-vit fit --config pretrain --data.manifest fairface.parquet --model.network.t
 
 import json
 from argparse import Namespace
+from typing import Any
 
 import yaml
 
@@ -26,17 +27,19 @@ STEPS = 429
 BASE = [*STEM, "model.network.embed_dim=140", f"trainer.limit_train_batches={STEPS}"]
 
 
-def augment(name: str) -> str:
-    """The augmentation of a config as an option."""
-    config = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
-    return f"data.augment={json.dumps(config['data']['augment'])}"
+def shipped(part: str) -> Any:
+    """The config of a shipped model's first or second training."""
+    return yaml.safe_load((ROOT / "configs" / f"ferplus_fairface_{part}.yaml").read_text())
 
 
 def ways(args: Namespace) -> dict[str, list[str]]:
     """What each row changes, as far as the options name what it needs."""
-    mild, street = ([*BASE, augment(f"ferplus_fairface_{name}")] for name in ("finish", "small"))
+    first, second = shipped("small"), shipped("finish")
+    mild, street = ([*BASE, f"data.augment={json.dumps(config['data']['augment'])}"] for config in (second, first))
     even = "model.network.standardize=true"
     base = [*mild, even]
+    # A student has the regions of its teachers
+    eleven = [*base, f"model.network.regions={json.dumps(first['model']['network']['regions'])}"]
     return {
         "plain": BASE,
         "augmented a little": mild,
@@ -48,7 +51,8 @@ def ways(args: Namespace) -> dict[str, list[str]]:
         **({"and votes": [*base, f"data.manifest={args.votes}"]} if args.votes else {}),
         **({"and votes, with FairFace": [*base, f"data.manifest={args.more}"]} if args.more else {}),
         **({"and pretraining": [*base, f"model.init={args.pretrained}"]} if args.pretrained else {}),
-        **({"and a teacher of the same views": [*base, f"model.teachers=[{args.teacher}]"]} if args.teacher else {}),
+        **({"and eleven regions, votes": [*eleven, f"data.manifest={args.votes}"]} if args.votes else {}),
+        **({"and eleven regions, teacher": [*eleven, f"model.teachers=[{args.teacher}]"]} if args.teacher else {}),
     }
 
 
@@ -58,7 +62,7 @@ def main() -> None:
     parser.add_argument("--votes", help="a manifest of `fer-vit distill`")
     parser.add_argument("--more", help="a manifest of `fer-vit distill --unlabelled`")
     parser.add_argument("--pretrained", help="a checkpoint of pretraining with the network of these rows")
-    parser.add_argument("--teacher", help="a checkpoint that judges every training face as the student sees it")
+    parser.add_argument("--teacher", help="a model of those regions, which judges faces as the student sees them")
     args = parser.parse_args()
     finish(args, ways(args), HARD)
 
