@@ -194,8 +194,7 @@ def test_every_choice_trains(change: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"keep_rate": (1.0, 0.5)},
-        *slow({}, {"keep_rate": (0.5, 1.0), "tokens": "patch", "attention": "additive"}),
+        *slow({}, {"keep_rate": (1.0, 0.5)}, {"keep_rate": (0.5, 1.0), "tokens": "patch", "attention": "additive"}),
         *slow({"attention": "gaussian", "head": "query", "block": "post_norm"}),
         *slow({"head": "additive", "stem": "conv"}, {"stem": "conv", "region_source": "stem"}),
     ],
