@@ -5,9 +5,10 @@ python -m benchmarks.ways data/ferplus.parquet runs/ways --votes votes.parquet -
 
 Every row trains the model of configs/ablation.yaml with regions of the stem alone, for as many steps, and is judged
 after its last epoch on validation images as they are and altered. Rows on votes, pretraining and a teacher need what
-the options name, and are left out without it. For pretraining:
+the options name, and are left out without it. Pretraining is on the
+faces of both data sets, which `fer-vit distill --unlabelled` puts into one manifest:
 
-fer-vit fit --config pretrain --data.manifest fairface.parquet --model.network.tokens region \
+fer-vit fit --config pretrain --data.manifest faces.parquet --model.network.tokens region \
   --model.network.embed_dim 140 --model.network.depth 4 --model.network.num_heads 4 \
   --model.network.standardize true --trainer.max_epochs 10
 """
