@@ -94,7 +94,7 @@ Cross-entropy {found["cross-entropy"]["mean"]:.3f}.
 Rows: what people voted for. Columns: what the model predicts.
 
 {markdown(confusion_table(confusion, model.labels))}
-The images altered, with faces and landmarks found again by YuNet (`fer-vit evaluate --hard`), and the difference from \
+The images altered, with faces and landmarks found again (`fer-vit evaluate --hard`), and the difference from \
 the same faces as they are; turns are the mean of both directions:
 
 {markdown(score_table("images", hard))}

@@ -60,6 +60,20 @@ def yunet_named(yunet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
 
 
+@pytest.fixture
+def usual_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faces that only a test's detector sees have their landmarks where an average face has them."""
+    import numpy as np
+
+    from fer_vit.face.landmarks import SIDE
+    from fer_vit.geometry import TEMPLATE, apply, invert
+
+    def find(image: object, to_cut: "np.typing.NDArray[np.float64]") -> "np.typing.NDArray[np.float64]":
+        return apply(invert(to_cut), np.array(TEMPLATE) * SIDE)
+
+    monkeypatch.setattr("fer_vit.face.detect.find_landmarks", find)
+
+
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """Fills a folder once for all processes that run the tests; what is in it must not be changed."""

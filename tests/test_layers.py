@@ -35,7 +35,7 @@ HOMES = {
     },
     "av": {"predict/annotate.py", "predict/video.py"},
     "cv2": {
-        *(f"face/{name}.py" for name in ("crop", "detect", "image")),
+        *(f"face/{name}.py" for name in ("crop", "detect", "image", "landmarks")),
         "evaluate/hard.py",
         "predict/frames.py",
         "predict/live.py",

@@ -77,7 +77,7 @@ def distill(
 
 
 def read_unlabelled(path: Path, names: tuple[str, ...]) -> Manifest:
-    """Reads the training faces of a manifest that have landmarks; teachers would see the others framed differently.
+    """Reads the training faces of a manifest that were found and have landmarks.
 
     Raises:
         FerVitError: There is none, or the manifest has other labels.
@@ -85,10 +85,11 @@ def read_unlabelled(path: Path, names: tuple[str, ...]) -> Manifest:
     rows = Manifest.read(path, ["train"]).split("train")
     if rows.names != names:
         raise FerVitError(f"Expected labels {', '.join(names)} in {path}, but got {', '.join(rows.names)}.")
-    found = rows.select(np.isfinite(rows.landmarks()).all((1, 2)))
+    known = np.isfinite(rows.landmarks()).all((1, 2))
+    found = rows.select(known & (np.array(rows.column("score"), float) != 0))
     if not len(found):
         raise FerVitError(f"Expected training faces with landmarks in {path}, but there is none. Prepare it again.")
-    print(f"{path}: {len(found):,} training faces; {len(rows) - len(found):,} more have no landmarks and are left out")
+    print(f"{path}: {len(found):,} training faces; {len(rows) - len(found):,} more were not found and are left out")
     return found
 
 

@@ -13,10 +13,11 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
 from fer_vit.explain.methods import Control, Method
+from fer_vit.face.detect import DetectorName
 from fer_vit.files import atomic_write, check_output
 from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.predict.inputs import find_images
-from fer_vit.predict.photos import DetectorName, FaceMode, PhotoOptions
+from fer_vit.predict.photos import FaceMode, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.charts import faithfulness_figure, faithfulness_table
 from fer_vit.store.hub import DEFAULT
@@ -61,7 +62,7 @@ def faithfulness(
         output: The folder to write.
         max_faces: The largest number of faces to use.
         face: For photos: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: For photos: finds faces or, in crops, landmarks. "none": crops are framed like the model's own.
+        detector: For photos, as for `predict`.
         batch_size: Photos per batch.
         workers: Processes that read photos. Left out: one per core.
         overwrite: Whether existing results may be replaced.

@@ -36,7 +36,7 @@ def predict(
     also frame (its index), seconds (in the file), track (the number of the person), and probabilities smoothed over
     time. How far to trust a row: entropy, set (the expressions that cannot be left out: for faces like those of the
     calibration 90 % of the sets hold the true one), unsure (the set has not exactly one), size, blur, outside (regions
-    outside the photo). With `--face crop`, regions of a row without landmarks lie where an average face has them.
+    outside the photo). With `--face crop` a score of 0 says that no face was found, so that the image was taken whole.
 
     A folder as `--output` gets one table per chunk of images. Several processes can share the work (torchrun, SLURM),
     the same command resumes an interrupted run, and the last process checks that every image has its rows exactly once.

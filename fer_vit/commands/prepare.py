@@ -11,7 +11,7 @@ from fer_vit.data.schema import Reading
 from fer_vit.data.shards import NAME
 from fer_vit.data.writing import Embed, check_images, check_shards, write_manifest, write_shards
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.face.detect import CROP_SCORE, YuNet
+from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, DetectorName, make_detector
 from fer_vit.files import check_output
 from fer_vit.labels import check_labels
 from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder, rafdb
@@ -36,7 +36,7 @@ def prepare(
     root: Path,
     out: Path,
     *,
-    detector: Literal["yunet", "none"] = "yunet",
+    detector: DetectorName = "yunet",
     labels: Literal["majority", "soft"] | None = None,
     classes: Literal[7, 8] | None = None,
     count: int | None = None,
@@ -66,7 +66,8 @@ def prepare(
         source: The data set.
         root: Its folder, or a zip of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
-        detector: Finds landmarks for images that have none; `none` leaves them out.
+        detector: Where images have no landmarks, `yunet` finds the face, and then its landmarks; `landmarks` takes an
+            image whole as a face; `none` leaves landmarks out.
         labels: For ferplus: one label per training image (`majority`) or shares of votes (`soft`).
         classes: For affectnet: 8, or 7 without contempt.
         count: For drawn: how many faces.
@@ -134,12 +135,14 @@ def _check_folder(out: Path) -> None:
         raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
 
 
-def _with_landmarks(reading: Reading, root: Path, detector: str, workers: int | None, cut: bool) -> Reading:
+def _with_landmarks(reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool) -> Reading:
     """Returns the rows whose images can be read, with landmarks; raises FerVitError when none can."""
-    missing = detector == "yunet" and any(row.landmarks is None for row in reading.rows)
+    missing = any(row.landmarks is None for row in reading.rows)
+    if cut and missing and detector != "yunet":
+        raise FerVitError(f"`--cut` needs to find faces, but `--detector {detector}` does not. Leave one of them out.")
     # A photo that is cut may hold no face, which is found by the detector's usual score.
-    detect = YuNet if cut else partial(YuNet, min_score=CROP_SCORE)
-    reading = add_landmarks(reading, detect() if missing else None, workers, cut)
+    finder = make_detector(detector, PHOTO_SCORE if cut else CROP_SCORE) if missing else None
+    reading = add_landmarks(reading, finder, workers, cut)
     if not reading.rows:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in reading.dropped.most_common())
         raise FerVitError(f"Expected images in {root}, but none can be used ({reasons}).")

@@ -7,7 +7,7 @@
 | label | string or null | the name of an expression |
 | votes | list of float or null | the weight of every label, in the metadata's order |
 | landmarks | list of (x, y) or null | five points in image pixels, see `geometry.LANDMARKS` |
-| score | float or null | detection score of the landmarks |
+| score | float or null | detection score of the face; 0: none was found, and the image taken whole |
 | face | int | index of the face in its photo |
 | source | string | the data set |
 | twin | bool or null | whether an image of val or test had a twin in train (see `sources.twins`); null in train |
@@ -60,7 +60,7 @@ class Row:
     label: str | None = None
     votes: tuple[float, ...] | None = None  # weight of every label in the reading's order, not negative
     landmarks: Array | None = None  # (5, 2) in image pixels
-    score: float | None = None  # of the landmarks' detection
+    score: float | None = None  # of the face's detection; 0 for an image taken whole
     thumbnail: bytes = b""  # of the decoded image, see `sources.twins`
     twin: bool | None = None  # whether an image of val or test had a twin in train
     extra: dict[str, str] = field(default_factory=dict)  # values of the reading's extra columns

@@ -26,7 +26,7 @@ class AugmentConfig:
     Attributes:
         jitter: Standard deviation of the noise on each landmark, as a fraction of the crop's side. It moves crop and
             regions as a detector's errors do.
-        blind: Probability that the landmarks count as unknown, as where a detector finds no face.
+        blind: Probability that the landmarks count as unknown, as without a detector.
         mirror: Probability of a horizontal mirror.
         degrees: Largest rotation to either side.
         scale: Largest relative change of size.

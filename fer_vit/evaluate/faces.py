@@ -36,7 +36,7 @@ class Faces:
         labels: The C expressions in the order of the probabilities.
         paths: The image of each face (N,).
         probabilities: What the model says (N, C); NaN for an image without a face.
-        found: Whether the detector found a face (N,).
+        found: Whether there is a face (N,): the detector found one, or did not look for it.
         shares: Share of every expression by those who labelled (N, C), rows summing to 1; None without labels.
         columns: What else is known.
         rows: Where each face is in its manifest or table (N,).
@@ -104,7 +104,7 @@ def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
         labels=model.labels,
         paths=paths,
         probabilities=probabilities,
-        found=~np.isnan(rows.landmarks()[:, 0, 0]),
+        found=~np.isnan(rows.landmarks()[:, 0, 0]) & (np.array(rows.column("score"), float) != 0),
         shares=shares,
         columns=columns,
         rows=np.arange(len(rows)),
@@ -163,15 +163,15 @@ def read_predictions(path: Path) -> Faces:
         raise FerVitError(
             f"{path} has frames of videos, and only photos can be evaluated. Predict them without videos."
         )
-    found = as_objects([cell is not None for cell in table["confidence"]]).astype(bool)
+    judged = as_objects([cell is not None for cell in table["confidence"]]).astype(bool)
     return Faces(
         labels=labels,
         paths=table["path"],
-        probabilities=_probabilities(table, labels, found, path),
-        found=found,
+        probabilities=_probabilities(table, labels, judged, path),
+        found=judged & (table.get("score", judged) != 0),
         shares=None,
         columns={name: cells for name, cells in table.items() if name not in labels},
-        rows=np.arange(len(found)),
+        rows=np.arange(len(judged)),
         picture=partial(_picture, table),
     )
 

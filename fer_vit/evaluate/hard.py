@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.face.detect import CROP_SCORE, Detector, Face, YuNet
+from fer_vit.face.detect import CROP_SCORE, Detector, Face, YuNet, nothing
 from fer_vit.face.image import decode_image
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.intervals import exact, mean_intervals
+from fer_vit.predict.inputs import Source
 from fer_vit.predict.photos import PhotoDataset, photo_loader
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.processes import cores
@@ -36,25 +37,23 @@ Change = Callable[[Image, Array], Image]
 """Changes an image, given its landmarks (5, 2)."""
 
 
-class Shifted(NamedTuple):
-    """A detector whose landmarks are all wrong, each by the same distance in a direction of its own.
+@dataclass(eq=False)
+class Shifted(PhotoDataset):
+    """Crops whose landmarks are all wrong, each by the same distance in a direction of its own.
 
     `part` is the distance as a part of the image's longer side.
     """
 
-    detector: Detector
-    part: float
+    part: float = 0.0
 
-    def __call__(self, image: Image) -> list[Face]:
-        """Returns the faces of an image, the same for the same image."""
+    def read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
+        """Returns an image, its reduction, and its face, the same for the same image."""
+        image, reduction, faces = super().read(source)
+        if not self.part:
+            return image, reduction, faces
         angle = np.random.default_rng(zlib.crc32(image.tobytes())).uniform(0, 2 * np.pi, 5)
         step = self.part * max(image.shape[:2]) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        return [face._replace(landmarks=face.landmarks + step) for face in self.detector(image)]
-
-
-def blind(image: Image) -> list[Face]:
-    """A detector that finds nothing."""
-    return []
+        return image, reduction, [face and face._replace(landmarks=face.landmarks + step) for face in faces]
 
 
 def same(image: Image, landmarks: Array) -> Image:
@@ -92,19 +91,28 @@ def shrink(image: Image, landmarks: Array, side: int) -> Image:
     return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def trials(detector: Detector) -> dict[str, tuple[Sequence[Change], Detector]]:
-    """Returns every trial by name: changes, over which the result is averaged, and the detector that looks at them."""
+class Trial(NamedTuple):
+    """Changes, over which the result is averaged, the detector that looks at them, and how far off landmarks are."""
+
+    changes: Sequence[Change]
+    detector: Detector | None
+    off: float = 0.0
+
+
+def trials(detector: Detector) -> dict[str, Trial]:
+    """Returns every trial by name, given the detector of most."""
     return {
-        AS_THEY_ARE: ([same], detector),
-        "eyes covered": ([partial(cover, regions=EYES)], detector),
-        "mouth covered": ([partial(cover, regions=MOUTH)], detector),
-        "turned by 15 degrees": ([partial(turn, degrees=15), partial(turn, degrees=-15)], detector),
-        "turned by 30 degrees": ([partial(turn, degrees=30), partial(turn, degrees=-30)], detector),
-        "blurred (sigma 1.5 px)": ([partial(blur, sigma=1.5)], detector),
-        "24 px": ([partial(shrink, side=24)], detector),
-        "landmarks 2 px off": ([same], Shifted(detector, 2 / SIDE)),
-        "landmarks 4 px off": ([same], Shifted(detector, 4 / SIDE)),
-        "no landmarks": ([same], blind),
+        AS_THEY_ARE: Trial([same], detector),
+        "eyes covered": Trial([partial(cover, regions=EYES)], detector),
+        "mouth covered": Trial([partial(cover, regions=MOUTH)], detector),
+        "turned by 15 degrees": Trial([partial(turn, degrees=15), partial(turn, degrees=-15)], detector),
+        "turned by 30 degrees": Trial([partial(turn, degrees=30), partial(turn, degrees=-30)], detector),
+        "blurred (sigma 1.5 px)": Trial([partial(blur, sigma=1.5)], detector),
+        "24 px": Trial([partial(shrink, side=24)], detector),
+        "no detector": Trial([same], nothing),
+        "landmarks 2 px off": Trial([same], detector, 2 / SIDE),
+        "landmarks 4 px off": Trial([same], detector, 4 / SIDE),
+        "no landmarks": Trial([same], None),
     }
 
 
@@ -149,8 +157,8 @@ def hard_faces(
     landmarks = rows.landmarks()
     found: dict[str, Array] = {}
     chosen = {name: trial for name, trial in trials(YuNet(min_score=CROP_SCORE)).items() if name in (only or (name,))}
-    for name, (changes, detector) in tqdm(chosen.items(), desc="hard faces", disable=None, leave=False):
-        guesses = [predicted(model, Changed(rows, landmarks, change), detector) for change in changes]
+    for name, trial in tqdm(chosen.items(), desc="hard faces", disable=None, leave=False):
+        guesses = [predicted(model, Changed(rows, landmarks, change), trial) for change in trial.changes]
         found[name] = (np.array(guesses) == truth).mean(0)
         if name == AS_THEY_ARE and np.isfinite(aside := yaw(landmarks)).any():
             most = np.nanquantile(aside, 1 - TURNED)
@@ -158,9 +166,9 @@ def hard_faces(
     return found
 
 
-def predicted(model: Recognizer, images: Sequence[Image], detector: Detector) -> NDArray[np.int64]:
+def predicted(model: Recognizer, images: Sequence[Image], trial: Trial) -> NDArray[np.int64]:
     """Returns the index of the label that each image, a crop of one face, gets."""
-    dataset = PhotoDataset(images, model.crop_spec, "crop", detector)
+    dataset = Shifted(images, model.crop_spec, "crop", trial.detector, trial.off)
     batches = (batch.ready(model.device) for _, batch in photo_loader(dataset, CHUNK, cores() - 1) if batch)
     return np.array([np.argmax(face) for batch in batches for face in model.probabilities(batch)])
 

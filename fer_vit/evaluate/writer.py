@@ -98,8 +98,8 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     ]
     if "hard" in results:
         text = (
-            "Every image is changed, and its face and landmarks are found again. Difference: from the same faces as "
-            "they are. Turns are the mean of both directions."
+            "Every image is changed, and its face and landmarks are found again, unless the row says otherwise. "
+            "Difference: from the same faces as they are. Turns are the mean of both directions."
         )
         hard = results["hard"]
         parts.append(Section("Hard faces", text, score_table("images", hard), chart(hard, "accuracy")))

@@ -1,8 +1,8 @@
-"""Face detection: the faces of an image with five landmarks each, by YuNet or another `Detector`."""
+"""Face detection: the faces of an image by YuNet or another `Detector`, and the way to each one's five landmarks."""
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import urljoin
 
 import cv2
@@ -10,7 +10,8 @@ import numpy as np
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import warp
-from fer_vit.geometry import Array, Image
+from fer_vit.face.landmarks import SIDE, find_landmarks
+from fer_vit.geometry import Array, Image, fit_matrix
 
 YUNET_URL = (
     "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"
@@ -21,17 +22,22 @@ YUNET_SHA256 = "ebafce4e3c118d6554634be5c27ab333b4c047a9a8c3faf1d7cf93101c22f0f0
 MIN_SIDE, MAX_SIDE = 224, 1280
 """The longer side of the images that YuNet gets, in pixels.
 
-At 224 it finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks lie on the eyes of
-the mean aligned face; at 160 they come out 11 % too far apart. Mirrored images agree better as well (median 1.3 against
-1.9 pixels of 48). At 1280 it finds faces down to about a hundredth of a photo's longer side.
+At 224 it finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks, from which ours
+have been learned, lie on the eyes of the mean aligned face; at 160 they come out 11 % too far apart. At 1280 it finds
+faces down to about a hundredth of a photo's longer side.
 """
 
-CROP_SCORE = 0.3
-"""Minimum score in images known to hold a face: finds one in 99.8 % of FERPlus' crops; 0.6 does in 98.8 %."""
+PHOTO_SCORE, CROP_SCORE = 0.6, 0.3
+"""Minimum score in photos, and in images known to hold a face: 0.3 finds one in 99.8 % of FERPlus' crops; 0.6 does in
+98.8 %.
+"""
 FILL = 0.98
 """The longer side of a face's box in FERPlus' crops, in units of theirs: median of 1,500; half have 0.92 to 1.01."""
 SAME = 0.3
 """Boxes that overlap more than this are of the same face, for YuNet as for us."""
+
+
+DetectorName = Literal["yunet", "landmarks", "none"]
 
 
 class Face(NamedTuple):
@@ -39,7 +45,7 @@ class Face(NamedTuple):
 
     box: Array  # xyxy (4,); may extend beyond the image
     landmarks: Array  # (5, 2) in the order of `geometry.LANDMARKS`
-    score: float  # in [0, 1]
+    score: float  # in [0, 1]; 0 for an image taken whole because no face was found, NaN where none was looked for
 
     def moved(self, scale: float | Array, shift: float | Array = 0.0) -> "Face":
         """Returns the face in the pixels of another image, where x and y are multiplied by `scale`, then shifted."""
@@ -61,7 +67,7 @@ class YuNet:
     It drops faces with a score below `min_score`; for crops that hold a face see `CROP_SCORE`.
     """
 
-    def __init__(self, path: Path | None = None, min_score: float = 0.6) -> None:
+    def __init__(self, path: Path | None = None, min_score: float = PHOTO_SCORE) -> None:
         self.path = path or yunet_path()
         self.min_score = min_score
         self._net: Any = None
@@ -107,46 +113,63 @@ class YuNet:
             cv2.utils.logging.setLogLevel(level)
 
 
-def detect_in_crop(detector: Detector, image: Image) -> Face | None:
+def detect_in_crop(detector: Detector, image: Image) -> Face:
     """Finds the face that an image (H, W, 3) is a crop of: the one with the greatest score times side.
 
-    The detector sees the crop in grey, because colour alone would move the landmarks, and at 224 pixels without
-    padding: grey, replicated or reflected, it only lost faces. An image that turns out to be a photo with a small face,
-    or without one, is searched as a photo.
+    The detector sees the crop in grey, because colour alone would move the face, and at 224 pixels without padding:
+    grey, replicated or reflected, it only lost faces. An image that turns out to be a photo with a small face is
+    searched as a photo. Without a face, and where a face's box and the image overlap by half, landmarks are looked for
+    in the whole image.
     """
+    if detector is nothing:
+        return whole(image)
     small = _resize(_grey(image), MIN_SIDE)
-    face = _best([face.moved(_scale(small, image)) for face in detector(small)])
+    face = best([face.moved(_scale(small, image)) for face in detector(small)])
     if face is None or 2 * _side(face) < min(image.shape[:2]):
-        found = _best(detector(image))
-        return look_closer(detector, image, [found])[0] if found else face
-    return face
+        face = best(detector(image))
+    if face and overlap(face, face._replace(box=_all_of(image))) < 0.5:
+        return look_closer(image, [face])[0]
+    # Covered eyes or a mask mislead the detector's box more than the landmarks.
+    found = whole(image)
+    return face._replace(landmarks=found.landmarks) if face else found._replace(score=0.0)
 
 
-def look_closer(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
-    """Finds the landmarks of a photo's faces again, each in a grey cut of 224 pixels, framed like FERPlus' crops.
+def nothing(image: Image) -> list[Face]:
+    """A detector that does not look: every image is taken whole."""
+    return []
 
-    Where YuNet puts them depends on the size, surroundings and colours that it sees, so a model has to get them as in
-    training, from `detect_in_crop`. The first look is in colour: in grey YuNet finds a quarter fewer faces of 30 to 60
-    pixels. Boxes, scores and order are those of the first look, and so are the landmarks where the second fails.
+
+def make_detector(name: DetectorName, min_score: float) -> Detector | None:
+    """Returns the detector of a name: YuNet, one that takes images whole, or None, for no landmarks at all."""
+    if name == "yunet":
+        return YuNet(min_score=min_score)
+    return nothing if name == "landmarks" else None
+
+
+def whole(image: Image) -> Face:
+    """Takes all of an image (H, W, 3) as a face with score NaN. If it is none, its landmarks mean nothing."""
+    return Face(_all_of(image), find_landmarks(image, fit_matrix(image, SIDE)), np.nan)
+
+
+def look_closer(image: Image, faces: list[Face]) -> list[Face]:
+    """Finds the landmarks of faces in an image again, each in a cut framed like FERPlus' crops.
+
+    A detector's own depend on the size, surroundings and colours that it sees; in training and prediction they have to
+    be found in the same way.
     """
-    return [_closer(detector, image, face, faces) for face in faces]
-
-
-def _closer(detector: Detector, image: Image, face: Face, faces: list[Face]) -> Face:
-    again = _look(detector, image, face) or face
-    owner = max(faces, key=lambda other: overlap(again, other))  # a neighbour, for example, must not appear twice
-    return face._replace(landmarks=again.landmarks) if owner is face else face
+    return [face._replace(landmarks=find_landmarks(image, _frame(face, SIDE))) for face in faces]
 
 
 def follow(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
     """Finds faces of a video again, each by a closer look at the place in the next frame where it is expected.
 
-    A box keeps its size and goes with the landmarks, so that all looks are framed alike. Faces that are not found, or
-    found twice, are left out.
+    A box keeps its size and goes with the landmarks, so that all searches are framed alike. Faces that are not found,
+    or found twice, are left out.
     """
     found: list[Face] = []
     for face in faces:
         if again := _look(detector, image, face):
+            (again,) = look_closer(image, [again])
             box = face.moved(1.0, (again.landmarks - face.landmarks).mean(0)).box
             again = again._replace(box=box)
             found += [again] if all(overlap(again, other) <= SAME for other in found) else []
@@ -155,15 +178,21 @@ def follow(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
 
 def _look(detector: Detector, image: Image, face: Face) -> Face | None:
     """Returns a face as it is found in a grey cut of 224 pixels, framed like FERPlus' crops, if it is."""
-    scale = FILL * MIN_SIDE / max(face.box[2:] - face.box[:2])
-    shift = MIN_SIDE / 2 - scale * (face.box[:2] + face.box[2:]) / 2
-    cut = _grey(warp(image, np.column_stack([scale * np.eye(2), shift]), MIN_SIDE))
-    found = [other.moved(1 / scale, -shift / scale) for other in detector(cut)]
-    best = max(found, key=lambda other: overlap(other, face), default=None)
-    return best if best and overlap(best, face) > SAME else None
+    to_cut = _frame(face, MIN_SIDE)
+    scale, shift = to_cut[0, 0], to_cut[:, 2]
+    found = [other.moved(1 / scale, -shift / scale) for other in detector(_grey(warp(image, to_cut, MIN_SIDE)))]
+    nearest = max(found, key=lambda other: overlap(other, face), default=None)
+    return nearest if nearest and overlap(nearest, face) > SAME else None
 
 
-def _best(faces: list[Face]) -> Face | None:
+def _frame(face: Face, side: int) -> Array:
+    """Returns the matrix (2, 3) from an image to a cut of `side` pixels that shows a face as FERPlus' crops do."""
+    scale = FILL * side / max(face.box[2:] - face.box[:2])
+    return np.column_stack([scale * np.eye(2), side / 2 - scale * (face.box[:2] + face.box[2:]) / 2])
+
+
+def best(faces: list[Face]) -> Face | None:
+    """Returns the face with the greatest score times side."""
     return max(faces, key=lambda face: face.score * _side(face), default=None)
 
 
@@ -177,6 +206,11 @@ def overlap(face: Face, other: Face) -> float:
 def _grey(image: Image) -> Image:
     """Returns an image's luma (ITU-R BT.601), still in three channels."""
     return np.asarray(cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), np.uint8)
+
+
+def _all_of(image: Image) -> Array:
+    """Returns the box (4,) of a whole image."""
+    return np.array([0, 0, image.shape[1], image.shape[0]], float)
 
 
 def _side(face: Face) -> float:
@@ -230,8 +264,8 @@ def yunet_path() -> Path:
     except (OSError, ValueError) as error:
         raise FerVitError(
             f"Cannot download the face detector to {cache}. Fetch {YUNET_URL} elsewhere and set "
-            "FER_VIT_YUNET=path/to/file, or do without landmarks (`--detector none`). FER_VIT_CACHE=folder replaces a "
-            f"folder that cannot be written. ({error})"
+            "FER_VIT_YUNET=path/to/file, or take images that are crops of faces as they are (`--detector landmarks`). "
+            f"FER_VIT_CACHE=folder replaces a folder that cannot be written. ({error})"
         ) from error
 
 

@@ -13,14 +13,13 @@ from torch.utils.data import DataLoader, Dataset
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
-from fer_vit.face.detect import MAX_SIDE, Detector, Face, detect_in_crop, look_closer
+from fer_vit.face.detect import MAX_SIDE, Detector, DetectorName, Face, detect_in_crop, look_closer
 from fer_vit.face.image import ImageError, decode_image, read_bytes, read_image, reduction_to
 from fer_vit.geometry import Image, crop_matrix
 from fer_vit.predict.inputs import Source
 from fer_vit.processes import one_thread, start_worker
 
 FaceMode = Literal["detect", "crop"]
-DetectorName = Literal["yunet", "none"]
 OK = "ok"
 NO_FACE = "no face"
 
@@ -31,7 +30,8 @@ class PhotoOptions:
 
     Args:
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: Finds faces or, in crops, landmarks. "none": crops are framed like the model's own.
+        detector: "yunet" finds faces, in crops as well. "landmarks" takes crops whole, and finds landmarks in them.
+            "none": crops are framed like the model's own.
         batch_size: Photos or frames per batch; the result does not depend on it.
         workers: Processes that read photos. None: one per core. Videos are read by one.
         every: Take every so many frames of a video.
@@ -64,7 +64,7 @@ class PhotoOptions:
             raise FerVitError(
                 f"Expected a positive batch size and number of workers, but got {self.batch_size} and {self.workers}."
             )
-        if self.face == "detect" and self.detector == "none":
+        if self.face == "detect" and self.detector != "yunet":
             raise FerVitError(
                 "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
             )
@@ -89,7 +89,7 @@ class Photo(NamedTuple, Generic[FaceT]):
     Attributes:
         path: The image or video; "image 0" and so on if it was given in memory.
         status: `OK`, `NO_FACE`, or the reason why it could not be read.
-        faces: Its faces in the image's own pixels; None stands for an image taken whole as a crop.
+        faces: Its faces in the image's own pixels; None stands for a crop without landmarks.
         source: Index of the image or video among those given.
         frame: The frame's index in its video; None for an image, and for the end of a video that broke.
         seconds: The frame's time, as its file has it.
@@ -155,14 +155,14 @@ class PhotoDataset(Dataset[Item]):
             image = read_image(source) if isinstance(source, Path) else source
             return image, 1, [detect_in_crop(self.detector, image) if self.detector else None]
         if not isinstance(source, Path):
-            return source, 1, [*look_closer(self.detector, source, self.detector(source))]
+            return source, 1, [*look_closer(source, self.detector(source))]
         data = read_bytes(source)
         reduction = reduction_to(data, MAX_SIDE)  # a phone's photo has many more pixels than the detector reads
         image = decode_image(data, reduction)
         faces = self.detector(image)
         if reduction > 1 and any(self._needs_more(face) for face in faces):
             image, reduction, faces = decode_image(data), 1, [face.moved(reduction) for face in faces]
-        return image, reduction, [face.moved(reduction) for face in look_closer(self.detector, image, faces)]
+        return image, reduction, [face.moved(reduction) for face in look_closer(image, faces)]
 
     def _needs_more(self, face: Face) -> bool:
         """Tells whether a face's crop has more pixels than the face in its image."""

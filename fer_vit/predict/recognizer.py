@@ -1,5 +1,6 @@
 """A trained model at work, for the command line and for Python: `fer_vit.load().predict("photo.jpg")[0].plot()`."""
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from tqdm import tqdm
 from fer_vit.data.sample import Batch, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detect import CROP_SCORE, Face, YuNet
+from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, Face, make_detector
 from fer_vit.face.regions import check_regions
 from fer_vit.geometry import LANDMARKS, TEMPLATE, Array
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
@@ -24,7 +25,6 @@ from fer_vit.predict.inputs import Images, Source, as_sources, is_video
 from fer_vit.predict.photos import (
     NO_FACE,
     OK,
-    DetectorName,
     FaceMode,
     FoundPhoto,
     Photo,
@@ -90,7 +90,7 @@ class Recognizer(nn.Module):
         self.eval()
         self.labels = net.labels
         self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.align, net.template or TEMPLATE)
-        self._detectors: dict[FaceMode, YuNet] = {}
+        self._detectors: dict[tuple[DetectorName, float], Detector | None] = {}
 
     @property
     def device(self) -> torch.device:
@@ -116,7 +116,8 @@ class Recognizer(nn.Module):
         Args:
             images: A file, a folder, a glob pattern, a PIL image, a uint8 array (RGB), or a list of these.
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
-            detector: Finds faces or, in crops, landmarks. "none": crops are framed like the model's own.
+            detector: "yunet" finds faces, in crops as well. "landmarks" takes crops whole, and finds landmarks in
+                them. "none": crops are framed like the model's own.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core. A video has one.
             video: Options for videos: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`, as for the command.
@@ -156,7 +157,7 @@ class Recognizer(nn.Module):
         from fer_vit.predict.frames import find_faces  # only here: PyAV may not be installed
 
         options = PhotoOptions()
-        photos = PhotoDataset([], self.crop_spec, options.face, self._detector(options.face))
+        photos = PhotoDataset([], self.crop_spec, options.face, self._detector(options))
         found = find_faces(photos, frames, path, 0, options.detect_every)
         batches = (([photo], [collate(samples).ready(self.device)] if samples else []) for photo, samples in found)
         return smoothed(self._raw_results(batches, [Path(path)]), options.smooth, causal=True)
@@ -199,7 +200,7 @@ class Recognizer(nn.Module):
             face=index,
             box=None if face is None else face.box,
             landmarks=None if face is None else dict(zip(LANDMARKS, map(tuple, face.landmarks.tolist()), strict=True)),
-            score=None if face is None else face.score,
+            score=None if face is None or math.isnan(face.score) else face.score,
             source=source,
             to_crop=to_crop,
             crop_size=self.crop_spec.size,
@@ -217,18 +218,18 @@ class Recognizer(nn.Module):
         boxes, valid = batch.boxes[row].cpu().double().numpy(), batch.valid[row].tolist()
         return {name: box for name, box, there in zip(self.crop_spec.regions, boxes, valid, strict=True) if there}
 
-    def _detector(self, face: FaceMode) -> YuNet:
-        """Returns the detector for a mode; it is loaded once, which takes longer than a photo."""
-        if face not in self._detectors:
-            self._detectors[face] = YuNet(min_score=CROP_SCORE) if face == "crop" else YuNet()
-        return self._detectors[face]
+    def _detector(self, options: PhotoOptions) -> Detector | None:
+        """Returns the detector for some options; it is loaded once, which takes longer than a photo."""
+        score = CROP_SCORE if options.face == "crop" else PHOTO_SCORE
+        if (key := (options.detector, score)) not in self._detectors:
+            self._detectors[key] = make_detector(*key)
+        return self._detectors[key]
 
     def batches(
         self, sources: Sequence[Source], options: PhotoOptions
     ) -> Iterator[tuple[list[FoundPhoto], list[Batch]]]:
         """Yields photos and frames with all their faces in batches for the model, under a progress bar."""
-        detector = self._detector(options.face) if options.detector == "yunet" else None
-        photos = PhotoDataset(sources, self.crop_spec, options.face, detector)
+        photos = PhotoDataset(sources, self.crop_spec, options.face, self._detector(options))
         workers = cores() if options.workers is None else options.workers
         runs = list(_runs(sources))
         if videos := any(video for video, _ in runs):

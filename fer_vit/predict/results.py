@@ -29,9 +29,10 @@ class FaceResult:
         probabilities: The probability of every expression by name.
         path: The photo; "image 0" and so on if it was given in memory.
         face: Index of the face in its photo.
-        box: Box (4,), xyxy in the photo's pixels; None when the image was taken whole as a crop.
-        landmarks: (x, y) in the photo's pixels by name; None when none were found.
-        score: The detector's score in [0, 1]; None without one.
+        box: Box (4,), xyxy in the photo's pixels; None without landmarks.
+        landmarks: (x, y) in the photo's pixels by name; None when none were looked for.
+        score: The detector's score in [0, 1]; 0 when it found none, so that the image was taken whole and its landmarks
+            may mean nothing; None when it did not look.
         source: The photo's path, or the image in memory.
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the crop that the model saw.

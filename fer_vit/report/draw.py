@@ -35,7 +35,7 @@ class FaceView:
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the square crop in pixels.
         regions: Box (4,) of each region that is present, xyxy in crop pixels.
-        box: Detected face (4,), xyxy in photo pixels; None for an image taken whole as a crop.
+        box: Detected face (4,), xyxy in photo pixels; None for a crop without landmarks.
         name: Path of the photo as the user should see it. Untrusted text.
         face: Index of the face in the photo.
         track: The number of the person in a video; None in a photo.

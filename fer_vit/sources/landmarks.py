@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import cv2
+import numpy as np
 from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row
@@ -25,7 +26,7 @@ def add_landmarks(
 ) -> Reading:
     """Reads every image once: the unreadable ones are dropped, and landmarks are found where a row has none.
 
-    Without a detector, or a face, landmarks stay None. With `cut` such a row is dropped, and of an image of more than
+    Without a detector, landmarks stay None. With `cut` a row without a face is dropped, and of an image of more than
     CUT pixels only the face is kept. Every row gets its thumbnail, for `drop_twins`. Rows keep their order; `reading`
     is not changed.
     """
@@ -51,13 +52,15 @@ def _detect(detector: Detector | None, cut: bool, rows: list[Row]) -> list[Row |
         try:
             image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
             added: dict[str, Any] = {"thumbnail": thumbnail(image)}
-            if detector and row.landmarks is None and (face := detect_in_crop(detector, image)):
-                added |= {"landmarks": face.landmarks, "score": face.score}
-                if cut and max(image.shape[:2]) > CUT:
+            if row.landmarks is None:
+                face = detect_in_crop(detector, image) if detector else None
+                if cut and not (face and face.score):
+                    raise ImageError("no face found")
+                if face:
+                    added |= {"landmarks": face.landmarks, "score": None if np.isnan(face.score) else face.score}
+                if face and cut and max(image.shape[:2]) > CUT:
                     face_only, to_cut = cut_out(image, face.box)
                     added |= {"landmarks": apply(to_cut, face.landmarks), "image": encode_jpeg(face_only)}
-            elif cut and row.landmarks is None:
-                raise ImageError("no face found")
         except ImageError as error:
             results.append(str(error).partition(":")[0])  # without details, so that equal reasons are counted together
             continue

@@ -10,10 +10,12 @@ from fer_vit.data.schema import SPLITS, Reading
 def summary(reading: Reading, out: Path) -> str:
     """Returns lines of text: images by split and class, faces found, what was left out, size of the files."""
     rows, files = len(reading.rows), list(out.iterdir()) if out.is_dir() else [out]
-    found = sum(row.landmarks is not None for row in reading.rows)
+    found = sum(row.landmarks is not None and row.score != 0 for row in reading.rows)
+    whole = sum(row.score == 0 for row in reading.rows)
     lines = [
         *_counts(reading),
-        f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})",
+        f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})"
+        + (f"; taken whole as a face: {whole:,}" if whole else ""),
         *(f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()),
         *(f"note: {note}" for note in reading.notes),
         f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB",

@@ -9,7 +9,7 @@ from tests.helpers.videos import Blobs, write_numbered
 
 
 def test_a_clip_is_scaled_and_measured(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.predict.recognizer.YuNet", Blobs)
+    monkeypatch.setattr("fer_vit.face.detect.YuNet", lambda min_score: Blobs())
     clip = write_numbered(tmp_path / "a.mp4", [n / 10 for n in range(20)])
     scale(clip, tmp_path / "b.mp4", 240)
     frames = list(read_frames(tmp_path / "b.mp4"))

@@ -167,7 +167,7 @@ def test_faces_without_labels_get_those_of_all_teachers(
     assert table["label"].to_pylist() == [EXPRESSIONS[best] for best in expected.argmax(1)]
     assert set(table["age"].to_pylist()) == {"3-9"}
     assert set(both.table["age"].to_pylist()[:40]) == {None}
-    assert "27 training faces; 3 more have no landmarks and are left out" in out
+    assert "27 training faces; 3 more were not found and are left out" in out
     for label, name in enumerate(EXPRESSIONS):
         mine = expected.argmax(1) == label
         sure = f", mean confidence {expected[mine, label].mean():.2f}" if mine.any() else ""

@@ -273,8 +273,7 @@ class Dead:
 def test_a_worker_of_prepare_that_is_killed_ends_it_with_a_line(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepare = import_module("fer_vit.commands.prepare")
-    monkeypatch.setattr(prepare, "YuNet", lambda **_: Dead())
+    monkeypatch.setattr("fer_vit.face.detect.YuNet", lambda **_: Dead())
     monkeypatch.setattr("fer_vit.sources.landmarks.CHUNK", 5)
     with pytest.raises(SystemExit) as end:
         main(["prepare", "folder", str(open_folder / "photos"), str(open_folder / "m.parquet"), "--workers=2"])

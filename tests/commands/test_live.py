@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture
 def clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bright square, which is taken for a face, for ten frames."""
-    monkeypatch.setattr("fer_vit.predict.recognizer.YuNet", Blobs)
+    monkeypatch.setattr("fer_vit.face.detect.YuNet", lambda min_score: Blobs())
     image = np.zeros((120, 160, 3), np.uint8)
     image[30:90, 50:110] = 220
     return write_video(tmp_path / "a.mp4", [image] * 10, [n / 25 for n in range(10)])

@@ -13,8 +13,8 @@ from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
-from fer_vit.face.detect import Face
-from fer_vit.face.image import encode_png
+from fer_vit.face.detect import DetectorName, Face, whole
+from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources import folder, landmarks
 from fer_vit.sources.drawing import draw_face
@@ -63,7 +63,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bright(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "YuNet", BrightFaces)
+    monkeypatch.setattr("fer_vit.face.detect.YuNet", BrightFaces)
 
 
 def zipped(folder: Path, inside: str = "") -> Path:
@@ -86,29 +86,34 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
     manifest = Manifest.read(out)
     assert manifest.names == ("happiness", "sadness")
     assert manifest.table["split"].to_pylist() == ["train", "train", "val"]
-    assert manifest.table["score"].to_pylist() == [0.75, None, 0.75]
+    assert manifest.table["score"].to_pylist() == [0.75, 0, 0.75]
     found = landmarks_by_name(manifest)
-    np.testing.assert_allclose(found["1.png"], POINTS * 48, rtol=1e-6)
-    np.testing.assert_allclose(found["3.png"], POINTS * 96, rtol=1e-6)
-    assert np.isnan(found["2.png"]).all()
+    for name, image in (("1.png", picture(200)), ("2.png", picture(10)), ("3.png", picture(220, side=96))):
+        np.testing.assert_allclose(found[name], whole(decode_image(image)).landmarks, rtol=1e-5)
     printed = capsys.readouterr().out
-    assert "faces found: 2 of 3 (66.67%)" in printed
+    assert "faces found: 2 of 3 (66.67%); taken whole as a face: 1" in printed
     assert "left out: 2 (not an image that can be decoded)" in printed
     assert "left out: 1 (the file is empty)" in printed
     assert f"{out}: 3 rows" in printed
     assert [path.name for path in out.parent.iterdir()] == ["photos.parquet"]
 
 
-def test_without_a_detector(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "YuNet", no_detector)
-    prepare("folder", photos, tmp_path / "photos.parquet", detector="none")
+@pytest.mark.parametrize("detector", ["landmarks", "none"])
+def test_without_a_detector(
+    photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fer_vit.face.detect.YuNet", no_detector)
+    prepare("folder", photos, tmp_path / "photos.parquet", detector=detector)
     manifest = Manifest.read(tmp_path / "photos.parquet")
     assert len(manifest) == 3
-    assert np.isnan(manifest.landmarks()).all()
+    assert np.isfinite(manifest.landmarks()).all() == (detector == "landmarks")
+    assert manifest.column("score") == [None] * 3
+    with pytest.raises(FerVitError, match=f"`--cut` needs to find faces, but `--detector {detector}` does not"):
+        prepare("folder", photos, tmp_path / "cut.parquet", detector=detector, cut=True)
 
 
 def test_drawn_faces_need_no_detector_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "YuNet", no_detector)
+    monkeypatch.setattr("fer_vit.face.detect.YuNet", no_detector)
     prepare("drawn", tmp_path / "faces", tmp_path / "faces.parquet", count=16, size=32, colour=True, seed=3)
     manifest = Manifest.read(tmp_path / "faces.parquet")
     assert len(manifest) == 16
@@ -262,7 +267,7 @@ def test_an_interrupt_leaves_no_file(photos: Path, tmp_path: Path, monkeypatch: 
         raise KeyboardInterrupt
 
     archive = zipped(photos)
-    monkeypatch.setattr(module, "YuNet", lambda min_score: interrupted)
+    monkeypatch.setattr("fer_vit.face.detect.YuNet", lambda min_score: interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare("folder", archive, tmp_path / "out" / "out.parquet")
     assert not list((tmp_path / "out").iterdir())

@@ -24,7 +24,8 @@ from fer_vit.evaluate.hard import (
     turn,
     yaw,
 )
-from fer_vit.face.detect import Face
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.detect import nothing, whole
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE
@@ -67,12 +68,13 @@ def test_blur_is_the_same_on_a_face_of_any_size() -> None:
 
 
 def test_shifted_landmarks_are_wrong_by_the_distance_asked_for() -> None:
-    def found(image: np.ndarray) -> list[Face]:
-        return [Face(np.zeros(4), LANDMARKS, 1.0)]
-
-    (face,) = Shifted(found, 0.05)(IMAGE)
-    assert np.linalg.norm(face.landmarks - LANDMARKS, axis=1) == pytest.approx(np.full(5, 0.05 * 96))
-    assert (Shifted(found, 0.05)(IMAGE)[0].landmarks == face.landmarks).all()
+    shifted = Shifted([IMAGE], CropSpec(48), "crop", nothing, 0.05)
+    (face,) = shifted[0][0].faces
+    assert face is not None
+    landmarks = whole(IMAGE).landmarks
+    assert np.linalg.norm(face.landmarks - landmarks, axis=1) == pytest.approx(np.full(5, 0.05 * 96))
+    assert shifted[0][0].faces[0] is not None
+    assert (shifted[0][0].faces[0].landmarks == face.landmarks).all()
 
 
 def test_yaw_is_where_the_nose_is() -> None:
@@ -84,8 +86,7 @@ def test_yaw_is_where_the_nose_is() -> None:
 
 
 def test_turns_go_both_ways() -> None:
-    changes, _ = trials(lambda image: [])["turned by 30 degrees"]
-    one, other = (change(IMAGE, LANDMARKS) for change in changes)
+    one, other = (change(IMAGE, LANDMARKS) for change in trials(nothing)["turned by 30 degrees"].changes)
     assert np.abs(one[:, ::-1].astype(float) - turn(IMAGE[:, ::-1], LANDMARKS, -30)).mean() < 0.1
     assert (other == turn(IMAGE, LANDMARKS, -30)).all()
     assert (one != other).any()
@@ -112,7 +113,7 @@ def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path, yunet_name
     targets = rows.targets()
     assert targets is not None
     hits = hard_faces(model, rows, targets.argmax(1))
-    assert [name for name in hits if name != MOST_TURNED] == list(trials(lambda image: []))
+    assert [name for name in hits if name != MOST_TURNED] == list(trials(nothing))
     assert all(np.isfinite(hit).all() for name, hit in hits.items() if name != MOST_TURNED)
     assert 0 < np.isfinite(hits[MOST_TURNED]).sum() <= len(rows) // 5
     # Without landmarks the model sees the whole image and no region, as `predict --face crop` does.

@@ -15,6 +15,7 @@ from fer_vit.predict.video import Frame
 from tests.helpers.videos import Actor, Blobs, TrackScores, scene, track_scores, write_video
 
 SPEC = CropSpec(size=48)
+squares = pytest.mark.usefixtures("usual_landmarks")
 
 
 def finder(detector: Detector, frames: Iterator[Frame], detect_every: int) -> Iterator[Photo[Face | None]]:
@@ -42,6 +43,7 @@ def find(images: list[Image], detect_every: int) -> tuple[list[dict[int, tuple[i
     return found, searched
 
 
+@squares
 def test_faces_are_followed_between_searches() -> None:
     paths = [[(50 + n, 100), (500 - 2 * n, 220)] for n in range(12)]
     found, searched = find([stage(*places) for places in paths], 5)
@@ -53,6 +55,7 @@ def test_faces_are_followed_between_searches() -> None:
     assert all(tracks.keys() == {0, 1} for tracks in found)
 
 
+@squares
 def test_a_lost_face_is_searched_for_at_once_and_a_new_one_in_time() -> None:
     still = stage((50, 100), (400, 200))
     jump = stage((50, 100), (400, 20))
@@ -71,6 +74,7 @@ def test_without_faces_only_some_frames_are_searched() -> None:
     assert searched == [0, 4, 8]
 
 
+@squares
 def test_two_faces_that_meet_do_not_become_one_twice() -> None:
     paths = [[(200 + 10 * n, 100), (420 - 10 * n, 130)] for n in range(22)]
     found, _ = find([stage(*places) for places in paths], 5)
@@ -78,6 +82,7 @@ def test_two_faces_that_meet_do_not_become_one_twice() -> None:
     assert all(len(set(tracks.values())) == len(tracks) for tracks in found)
 
 
+@squares
 @pytest.mark.parametrize("workers", [0, 1])
 def test_videos_go_the_way_of_photos(workers: int, tmp_path: Path) -> None:
     images = [stage((50 + 4 * n, 100)) if n < 6 else stage() for n in range(8)]
@@ -96,7 +101,7 @@ def test_videos_go_the_way_of_photos(workers: int, tmp_path: Path) -> None:
     assert [p.seconds for p in seen[:4]] == pytest.approx([0, 0.08, 0.16, 0.24])
     assert [len(batch.path) for _, batch in batches if batch] == [3]
     assert batches[0][1] is not None
-    assert batches[0][1].image.float().mean() > 240  # the square fills the crop
+    assert batches[0][1].image.float().mean() > 230  # the square fills the crop, but for its border
 
 
 def test_crops(tmp_path: Path) -> None:

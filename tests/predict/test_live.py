@@ -253,7 +253,7 @@ def test_passwords_are_not_shown() -> None:
 @pytest.fixture
 def model(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Recognizer:
     """A tiny model that takes bright squares for faces."""
-    monkeypatch.setattr("fer_vit.predict.recognizer.YuNet", Blobs)
+    monkeypatch.setattr("fer_vit.face.detect.YuNet", lambda min_score: Blobs())
     return load(checkpoint, "cpu")
 
 

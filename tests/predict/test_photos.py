@@ -17,6 +17,7 @@ from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import NO_FACE, OK, PhotoDataset, photo_loader
 
 SPEC = CropSpec(size=48)
+squares = pytest.mark.usefixtures("usual_landmarks")
 
 
 class Bright:
@@ -40,6 +41,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@squares
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 0), (5, 2)])
 def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
     loader = photo_loader(PhotoDataset(find_images([photos]), SPEC, "detect", Bright()), batch_size, workers)
@@ -68,6 +70,7 @@ def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
     assert sample.valid.all()
 
 
+@squares
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("shape", [(1983, 2643), (1984, 2640)], ids=["odd", "even"])
 def test_a_turned_photo_is_where_it_would_be_whole(
@@ -104,6 +107,7 @@ def test_other_formats_and_sizes_are_decoded_whole() -> None:
     assert reduction_to(b"\xff\xd8\xff\xe0", 1280) == reduction_to(b"", 1280) == reduction_to(b"text", 1280) == 1
 
 
+@squares
 @pytest.mark.parametrize(("size", "whole"), [(48, False), (250, False), (350, True), (500, True)])
 def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_path: Path) -> None:
     smooth = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8), (0, 0), 3)
@@ -119,7 +123,7 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
         return [Face(face.box * part, face.landmarks * part, face.score)]
 
     photo, (sample,) = PhotoDataset([tmp_path / "photo.jpg"], spec, "detect", detector)[0]
-    assert seen == [(992, 1322, 3), (224, 224, 3)]  # half, rounded up, and a look at the face
+    assert seen == [(992, 1322, 3)]  # half, rounded up
     (found,) = photo.faces
     assert found is not None
     assert np.allclose(found.box, face.box, rtol=1e-3)
@@ -131,14 +135,15 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
 
 
 class Corner:
-    """A detector that takes the lower right quarter of a bright image for its face."""
+    """A detector that sees a small face in the lower right corner of a bright image."""
 
     def __call__(self, image: Image) -> list[Face]:
-        corner, side = np.array(image.shape[1::-1]) / 2, image.shape[0] / 2
+        corner, side = np.array(image.shape[1::-1]) * 0.55, image.shape[0] * 0.45
         face = Face(np.hstack([corner, corner + side]), corner + np.array(TEMPLATE) * side, 0.9)
         return [face] if image.max() > 0 else []
 
 
+@squares
 def test_crops(photos: Path) -> None:
     image = np.zeros((96, 96, 3), np.uint8)
     image[48:, 48:] = 255
@@ -148,9 +153,12 @@ def test_crops(photos: Path) -> None:
     (photo, (sample,)), (empty, (whole,)) = found[0], found[1]
     assert photo.status == empty.status == OK
     assert sample.image.mean() > 240
-    assert empty.faces == [None]
-    # Where no face is found, and without a detector, the crop is taken to be framed like the template.
-    framed = PhotoDataset(paths, SPEC, "crop", None)[0][1][0]
+    (unseen,) = empty.faces
+    assert unseen is not None
+    assert unseen.score == 0
+    # Where no face is found the image is taken whole; without a detector it is taken to be framed like the template.
+    (framed_photo, (framed,)) = PhotoDataset(paths, SPEC, "crop", None)[0]
+    assert framed_photo.faces == [None]
     assert whole.valid.all()
     assert (whole.boxes == framed.boxes).all()
     assert framed.image.mean() < 100

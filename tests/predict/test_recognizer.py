@@ -73,11 +73,21 @@ def test_every_face_of_many_photos_in_order(model: Recognizer, photo: Path) -> N
 
 def test_crops_may_have_no_landmarks(model: Recognizer) -> None:
     crop = np.full((48, 48), 128, np.uint8)  # grey
-    (face,) = model.predict(crop, face="crop")
+    (face,) = model.predict(crop, face="crop", detector="none")
     assert (face.box, face.landmarks, face.score) == (None, None, None)
     assert set(face.regions) == set(model.crop_spec.regions)  # where an average face has them
-    (framed,) = model.predict(crop, face="crop", detector="none")
-    assert framed.probabilities == face.probabilities
+
+
+def test_a_crop_without_a_face_is_taken_whole(model: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    crop = np.full((48, 48), 128, np.uint8)
+    (face,) = model.predict(crop, face="crop")
+    monkeypatch.setattr("fer_vit.face.detect.YuNet", None)  # nobody may ask for it
+    (same,) = model.predict(crop, face="crop", detector="landmarks")
+    assert face.box is not None
+    assert face.box.tolist() == [0, 0, 48, 48]
+    assert (face.score, same.score) == (0, None)
+    assert face.landmarks == same.landmarks
+    assert face.probabilities == same.probabilities
 
 
 def test_the_temperature_makes_it_less_sure(model: Recognizer, photo: Path) -> None:
@@ -114,7 +124,7 @@ def test_what_the_photo_shows(model: Recognizer) -> None:
     assert 0.7 * (right - left) < whole.size < 1.3 * (bottom - top)
     (half,) = model.predict(cv2.resize(pixels, (256, 256), interpolation=cv2.INTER_AREA))
     assert half.size == pytest.approx(whole.size / 2, rel=0.1)
-    (cut,) = model.predict(pixels[int(whole.landmarks["right_eye"][1]) - 12 :])  # the brows are missing
+    (cut,) = model.predict(pixels[int(whole.landmarks["right_eye"][1]) - 6 :])  # the brows are missing
     assert {"right_brow", "left_brow"} <= set(cut.outside) <= {"right_brow", "left_brow", "right_eye", "left_eye"}
     (blurred,) = model.predict(cv2.GaussianBlur(pixels, (0, 0), whole.size / 24))
     assert blurred.blur > whole.blur + 1
@@ -169,7 +179,7 @@ def test_what_is_no_image_is_said(model: Recognizer, thing: object) -> None:
 
 @pytest.mark.parametrize("options", [{"face": "crops"}, {"detector": "nothing"}])
 def test_options_that_are_not_are_said(model: Recognizer, options: dict[str, str]) -> None:
-    with pytest.raises(FerVitError, match=r"Expected face detect or crop, and detector yunet or none"):
+    with pytest.raises(FerVitError, match=r"Expected face detect or crop, and detector yunet or landmarks or none"):
         model.predict(astronaut(), **options)
 
 

@@ -1,0 +1,170 @@
+"""Trains the network that finds the landmarks of a face in its crop, and writes it as ONNX for OpenCV.
+
+python -m benchmarks.landmarks landmarks.onnx data/ferplus.parquet data/fairface.parquet
+
+It learns where YuNet sees the landmarks of a face as it is, from the same face turned, moved, covered, blurred and
+small. Each epoch is judged on the first manifest's validation faces, changed in the same ways.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from tqdm import tqdm
+
+from benchmarks.machine import arguments
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Split
+from fer_vit.data.transforms import Augment, AugmentConfig
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.detect import CROP_SCORE, YuNet, best
+from fer_vit.face.image import decode_image
+from fer_vit.face.landmarks import SIDE, network_input
+from fer_vit.geometry import TEMPLATE, Array, Image
+from fer_vit.processes import cores
+
+SPEC = CropSpec(SIDE)
+CHANGES = AugmentConfig(
+    degrees=45, scale=0.45, shift=0.15, brightness=0.3, contrast=0.4, gamma=0.5, blur=0.045, shrink=0.7, jpeg=0.8,
+    erase=0.2, cover=0.4,
+)  # fmt: skip
+CUT = 0.2
+"""How many images lose a part of a side."""
+
+
+class Seen(Dataset[Array]):
+    """Where YuNet sees the landmarks (5, 2) of a manifest's faces; NaN where it sees none."""
+
+    def __init__(self, rows: Manifest) -> None:
+        self.rows, self.detector = rows, YuNet(min_score=CROP_SCORE)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> Array:
+        grey = cv2.cvtColor(decode_image(self.rows.image_bytes(row)), cv2.COLOR_RGB2GRAY)
+        faces = self.detector(np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8))
+        face = best(faces)
+        return np.full((5, 2), np.nan) if face is None else face.landmarks
+
+
+def seen(rows: Manifest) -> Array:
+    """Returns where YuNet sees the landmarks (N, 5, 2)."""
+    found = DataLoader(Seen(rows), None, num_workers=cores())
+    return np.array([*tqdm(found, "YuNet looks", len(rows), disable=None)])
+
+
+class Faces(Dataset[tuple[Tensor, Tensor]]):
+    """The changed faces of a manifest as inputs of the network, and their landmarks (5, 2) as parts of the side."""
+
+    def __init__(self, path: Path, split: Split) -> None:
+        self.rows, self.train = Manifest.read(path, [split]).split(split), split == "train"
+        self.augment = Augment(CHANGES)
+        self.points = seen(self.rows)
+        self.known = np.flatnonzero(np.isfinite(self.points).all((1, 2)))
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        row = self.known[index]
+        seed = int(torch.randint(2**31, ()).item()) if self.train else int(row)
+        image, points = cut(decode_image(self.rows.image_bytes(row)), self.points[row], seed)
+        crop, points, _ = self.augment(image, points, SPEC, seed)
+        return torch.from_numpy(network_input(crop)), torch.from_numpy(points).float() / SIDE
+
+
+def cut(image: Image, points: Array, seed: int) -> tuple[Image, Array]:
+    """Takes up to 40% off one side of some images, as where a face reaches over a photo's border."""
+    rng = np.random.default_rng([seed, 1])  # `Augment` draws from the seed itself
+    (height, width), part = image.shape[:2], rng.uniform(0, 0.4) * (rng.random() < CUT)
+    left, top, right, bottom = (part * np.array([width, height] * 2) * np.eye(4)[rng.integers(4)]).astype(int)
+    return image[top : height - bottom, left : width - right], points - (left, top)
+
+
+class Step(nn.Sequential):
+    """A convolution of 3 x 3, batch norm and ReLU; where it changes nothing else, what comes in is added."""
+
+    def __init__(self, chans: int, out: int, stride: int = 1) -> None:
+        super().__init__(nn.Conv2d(chans, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
+        self.same = chans == out and stride == 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps features (B, chans, H, W)."""
+        y: Tensor = super().forward(x)
+        return x + y if self.same else y
+
+
+class Landmarks(nn.Module):
+    """Landmarks (B, 10) as parts of the side, x and y in turn, of cuts (B, 1, SIDE, SIDE) from `network_input`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        stages = [Step(1, 16, 2), Step(16, 32, 2), Step(32, 32), Step(32, 64, 2), Step(64, 64), Step(64, 64)]
+        self.features = nn.Sequential(*stages, Step(64, 80, 2), Step(80, 80), nn.Flatten())
+        self.points = nn.Linear(80 * (SIDE // 16) ** 2, 10)
+        nn.init.zeros_(self.points.weight)
+        self.points.bias.data = torch.tensor(TEMPLATE).flatten()
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Returns the landmarks."""
+        return self.points(self.features(image))  # type: ignore[no-any-return]
+
+
+def loader(manifests: Sequence[Path], split: Split, batch: int) -> DataLoader[tuple[Tensor, Tensor]]:
+    """Returns the changed faces of a split, in any order and changed anew each time if it is train."""
+    train = split == "train"
+    return DataLoader(
+        ConcatDataset([Faces(path, split) for path in manifests]), batch, shuffle=train, num_workers=1, drop_last=train
+    )
+
+
+def main() -> None:
+    """The command line."""
+    parser = arguments(__doc__)
+    parser.add_argument("output", type=Path, help="the ONNX file")
+    parser.add_argument("manifests", type=Path, nargs="+", help="of `fer-vit prepare`; the first has a val split")
+    parser.add_argument("--epochs", type=int, default=9)
+    parser.add_argument("--batch", type=int, default=128)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    net, faces = Landmarks(), loader(args.manifests, "train", args.batch)
+    held_out = loader(args.manifests[:1], "val", args.batch)
+    optimiser = torch.optim.AdamW(net.parameters(), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, args.epochs * len(faces), pct_start=0.1)
+    for epoch in range(args.epochs):
+        net.train()
+        for image, points in tqdm(faces, desc=f"epoch {epoch}", disable=None):
+            loss = (net(image).view_as(points) - points).norm(dim=-1).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+        net.eval()
+        print(f"epoch {epoch}: mean distance on validation {error(net, held_out):.2%} of the side", flush=True)
+    write(net, args.output)
+
+
+def write(net: Landmarks, path: Path) -> None:
+    """Writes the network as ONNX, without the exporter's notes, which name this machine's files."""
+    program = torch.onnx.export(net, (torch.zeros(1, 1, SIDE, SIDE),), dynamo=True, verbose=False)
+    assert program is not None
+    model = program.model_proto
+    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
+        part.ClearField("metadata_props")
+    onnx.save(model, path)
+
+
+@torch.inference_mode()
+def error(net: Landmarks, faces: DataLoader[tuple[Tensor, Tensor]]) -> float:
+    """Returns the mean distance of the landmarks found from the true ones, as a part of the side."""
+    return torch.cat([(net(image).view_as(points) - points).norm(dim=-1) for image, points in faces]).mean().item()
+
+
+if __name__ == "__main__":
+    main()

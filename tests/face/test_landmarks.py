@@ -1,0 +1,111 @@
+"""Landmarks without a detector: on a photo, on drawn faces whose landmarks are known, and against ONNX Runtime."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import cv2
+import numpy as np
+import pytest
+
+from fer_vit.face.crop import warp
+from fer_vit.face.landmarks import NETWORK, SIDE, find_landmarks, network_input
+from fer_vit.geometry import MIRRORED, TEMPLATE, Array, Image, apply, compose, crop_matrix, fit_matrix, invert
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources.drawing import draw_face
+from tests.face.conftest import ASTRONAUT
+
+EYES = np.linalg.norm(ASTRONAUT[1] - ASTRONAUT[0])
+FRAME = crop_matrix(ASTRONAUT, SIDE)
+
+
+def error(found: Array, true: Array) -> float:
+    """The mean distance, in distances of the eyes."""
+    return float(np.linalg.norm(found - true, axis=1).mean() / np.linalg.norm(true[1] - true[0]))
+
+
+def about_the_nose(degrees: float, scale: float = 1.0, right: float = 0.0) -> Array:
+    """Turns and scales the photo about the nose, and shifts it by so many distances of the eyes."""
+    x, y = ASTRONAUT[2]
+    matrix = np.asarray(cv2.getRotationMatrix2D((x, y), degrees, scale), float)
+    matrix[0, 2] += right * EYES
+    return matrix
+
+
+@pytest.mark.parametrize("degrees", [-40, -20, 0, 20, 40])
+@pytest.mark.parametrize(("scale", "right"), [(1.0, 0.0), (0.7, 0.2), (1.3, -0.2)])
+def test_a_face_is_found_turned_and_moved(astronaut: Image, degrees: float, scale: float, right: float) -> None:
+    change = about_the_nose(degrees, scale, right)
+    image = warp(astronaut, change, 512)
+    assert error(find_landmarks(image, FRAME), apply(change, ASTRONAUT)) < 0.17
+
+
+def test_covered_and_blurred_faces_keep_their_landmarks(astronaut: Image) -> None:
+    clear = find_landmarks(astronaut, FRAME)
+    shades = astronaut.copy()
+    shades[88:115, 190:260] = 30
+    mask = astronaut.copy()
+    mask[120:160, 190:260] = 200
+    for changed in (shades, mask, cv2.GaussianBlur(astronaut, (0, 0), 3), (astronaut * 0.4).astype(np.uint8)):
+        assert error(find_landmarks(changed, FRAME), clear) < 0.12
+
+
+def test_a_mirrored_face_has_mirrored_landmarks(astronaut: Image) -> None:
+    flip = np.array([[-1.0, 0, 512], [0, 1, 0]])
+    mirrored = apply(flip, ASTRONAUT)[list(MIRRORED)]
+    found = find_landmarks(np.ascontiguousarray(astronaut[:, ::-1]), crop_matrix(mirrored, SIDE))
+    assert error(found, mirrored) < 0.17
+
+
+def test_drawn_faces_are_found_better_than_by_their_usual_place() -> None:
+    """Faces of a kind that it has not seen, at the border of what it may be asked."""
+    found, usual = [], []
+    for seed in range(40):
+        image, landmarks = draw_face(EXPRESSIONS[seed % 8], seed, 96)[:2]
+        to_cut = fit_matrix(image, SIDE)
+        found.append(error(find_landmarks(image, to_cut), landmarks))
+        usual.append(error(np.array(TEMPLATE) * 96, landmarks))
+    assert np.median(found) < 0.8 * np.median(usual)
+
+
+def test_it_computes_what_onnx_runtime_does(astronaut: Image) -> None:
+    """The first look, by another program, and the second where it says."""
+    session = pytest.importorskip("onnxruntime").InferenceSession(NETWORK)
+
+    def look(to_cut: Array) -> Array:
+        cut = network_input(warp(astronaut, to_cut, SIDE))[None]
+        (points,) = session.run(None, {session.get_inputs()[0].name: cut})
+        return apply(invert(to_cut), points.reshape(5, 2) * SIDE)
+
+    first = compose(about_the_nose(0), FRAME)
+    np.testing.assert_allclose(find_landmarks(astronaut, first), look(crop_matrix(look(first), SIDE)), atol=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (7, 3), (300, 400)])
+@pytest.mark.parametrize("brightness", [0, 255])
+def test_images_of_any_shape_have_landmarks(shape: tuple[int, int], brightness: int) -> None:
+    image = np.full((*shape, 3), brightness, np.uint8)
+    assert np.isfinite(find_landmarks(image, fit_matrix(image, SIDE))).all()
+
+
+def test_its_input_is_the_same_in_any_light() -> None:
+    cut = np.random.default_rng(0).integers(60, 120, (SIDE, SIDE, 3), np.uint8)
+    brighter = (cut.astype(float) * 2).astype(np.uint8)
+    values = network_input(cut)
+    assert values.shape == (1, SIDE, SIDE)
+    assert values.mean() == pytest.approx(0, abs=1e-4)
+    assert np.abs(network_input(brighter) - values).mean() < 0.2
+    assert np.abs(network_input(np.zeros_like(cut))).max() == 0
+
+
+def test_threads_do_not_disturb_each_other(astronaut: Image) -> None:
+    alone = find_landmarks(astronaut, FRAME)
+    turned = warp(astronaut, about_the_nose(30), 512)
+    with ThreadPoolExecutor(4) as pool:
+        both = list(pool.map(lambda image: find_landmarks(image, FRAME), [astronaut, turned] * 40))
+    assert all((found == alone).all() for found in both[::2])
+    assert all((found == both[1]).all() for found in both[1::2])
+
+
+def test_the_file_names_no_place_where_it_was_made() -> None:
+    data = NETWORK.read_bytes()
+    assert b".py" not in data
+    assert len(data) < 1_000_000
