@@ -169,7 +169,7 @@ def test_shells_complete_verbs_options_and_files(tmp_path: Path, capsys: pytest.
 
     assert completed("pre") == ["prepare", "predict"]
     assert completed("visualize", "--met") == ["--method"]
-    assert completed("predict", "photos", "--detector", "") == ["yunet", "none"]
+    assert completed("predict", "photos", "--detector", "") == ["yunet", "landmarks", "none"]
     assert completed("predict", "photos", "--checkpoint", "b") == ["best.ckpt"]
     assert completed("validate", "--ckpt_path", "b") == ["best.ckpt"]
     main(["completion", "zsh"])
