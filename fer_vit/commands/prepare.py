@@ -66,8 +66,7 @@ def prepare(
         source: The data set.
         root: Its folder, or a zip of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
-        detector: Where images have no landmarks, `yunet` finds the face, and then its landmarks; `landmarks` takes an
-            image whole as a face; `none` leaves landmarks out.
+        detector: For landmarks: `yunet` finds the face first, `landmarks` takes images whole, `none` leaves them out.
         labels: For ferplus: one label per training image (`majority`) or shares of votes (`soft`).
         classes: For affectnet: 8, or 7 without contempt.
         count: For drawn: how many faces.
