@@ -1,5 +1,6 @@
 """Explanations against what is known: drawn faces differ in the regions that `differing_regions` names."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,9 +25,12 @@ CONFIG = RegionViTConfig(
 
 
 @pytest.fixture(scope="module")
-def net() -> RegionViT:
-    """A small model of regions that sees them from the image alone, trained with regions hidden at random."""
-    return trained(CONFIG, 0, 30, 2e-3)
+def nets() -> list[RegionViT]:
+    """Small models of regions that see them from the image alone, trained with regions hidden at random.
+
+    Three: what a single one attends to depends on its seed, and on the processor's rounding.
+    """
+    return [trained(CONFIG, seed, 30, 2e-3) for seed in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +39,24 @@ def new() -> Faces:
     return drawn_faces(NEW, CONFIG)
 
 
-def agreement(net: RegionViT, method: Method | Control, new: Faces) -> float:
+def agreement(nets: list[RegionViT], method: Method | Control, new: Faces) -> float:
     """How often the truth is first, over pairs that the mouth alone tells, and as many that the brows alone tell."""
     image, boxes, label = new
     with torch.no_grad():
-        assert (net(image, boxes).argmax(-1) == label).float().mean() > 0.95
-    found = truth_first(net, method, new)
-    return (found["mouth"] + found["eyes and brows"]) / 2
+        assert all((net(image, boxes).argmax(-1) == label).float().mean() > 0.95 for net in nets)
+    found = [truth_first(net, method, new) for net in nets]
+    return float(np.mean([[one["mouth"], one["eyes and brows"]] for one in found]))
 
 
 @pytest.mark.parametrize("method", ["pixels", "relevance", "ablation"])
 def test_the_region_that_speaks_most_for_one_expression_and_not_another_is_one_that_differs(
-    net: RegionViT, method: Method, new: Faces
+    nets: list[RegionViT], method: Method, new: Faces
 ) -> None:
-    assert agreement(net, method, new) >= 0.9
+    assert agreement(nets, method, new) >= 0.9
 
 
 @pytest.mark.parametrize("method", ["rollout", "raw", "random", "centre"])
 def test_methods_that_do_not_know_the_expression_cannot_tell(
-    net: RegionViT, method: Method | Control, new: Faces
+    nets: list[RegionViT], method: Method | Control, new: Faces
 ) -> None:
-    assert agreement(net, method, new) < 0.85
+    assert agreement(nets, method, new) < 0.85
