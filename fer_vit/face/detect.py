@@ -116,21 +116,22 @@ class YuNet:
 def detect_in_crop(detector: Detector, image: Image) -> Face:
     """Finds the face that an image (H, W, 3) is a crop of: the one with the greatest score times side.
 
-    The detector sees the crop in grey, because colour alone would move the face, and at 224 pixels without padding:
-    grey, replicated or reflected, it only lost faces. An image that turns out to be a photo with a small face is
+    It is looked for in grey, because colour alone would move the face, and at 224 pixels without padding: grey,
+    replicated or reflected, the detector only lost faces. An image that turns out to be a photo with a small face is
     searched as a photo. Without a face, and where a face's box and the image overlap by half, landmarks are looked for
     in the whole image.
     """
+    grey = _grey(image)
     if detector is nothing:
-        return whole(image)
-    small = _resize(_grey(image), MIN_SIDE)
+        return whole(grey)
+    small = _resize(grey, MIN_SIDE)
     face = best([face.moved(_scale(small, image)) for face in detector(small)])
     if face is None or 2 * _side(face) < min(image.shape[:2]):
         face = best(detector(image))
     if face and overlap(face, face._replace(box=_all_of(image))) < 0.5:
-        return look_closer(image, [face])[0]
+        return look_closer(grey, [face])[0]
     # Covered eyes or a mask mislead the detector's box more than the landmarks.
-    found = whole(image)
+    found = whole(grey)
     return face._replace(landmarks=found.landmarks) if face else found._replace(score=0.0)
 
 
