@@ -5,9 +5,10 @@ python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds
 
 ferplus-small judges the faces of both data sets. Students start from it and learn from its votes and from people's,
 with faces changed as photos from the street are; the average of their weights and its own starts a second, short
-training with milder changes, and the average of several of these is the model. What is there already is not made again,
-and a training that was interrupted resumes: run it as often as it takes. OUTPUT/stages.json has the seconds (of all
-attempts) and the result of each stage.
+training with milder changes, and the average of several of these is a model, with which a second generation begins as
+the first did with ferplus-small; both are its judges. What is there already is not made again, and a training that was
+interrupted resumes: run it as often as it takes. OUTPUT/stages.json has the seconds (of all attempts) and the result of
+each stage.
 """
 
 import json
@@ -27,6 +28,7 @@ NAME = "ferplus-fairface-small"
 STUDENT, FINISH = (ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish"))
 JUDGE = "ferplus-small"
 STUDENTS = 2
+GENERATIONS = 2
 PER_CLASS = 3000
 """Unlabelled faces of one predicted expression at most: most of FairFace's are neutral or happy."""
 
@@ -46,31 +48,43 @@ class Stage(NamedTuple):
 
 def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[Stage]:
     """Yields the stages in order; the paths are of the data sets and of the folder for everything that is made."""
-    faces, more, votes = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "votes"))
+    faces, more = (output / f"{name}.parquet" for name in ("ferplus", "fairface"))
     yield Stage("prepare FERPlus", faces, ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"])
     yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
-    also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
-    yield Stage(f"votes of {JUDGE}", votes, ["distill", JUDGE, str(faces), str(votes), *also])
-    students = [output / f"student-{seed}" for seed in range(STUDENTS)]
-    for seed, folder in enumerate(students):
-        yield fit(folder, votes, seed, f"--config={STUDENT}")
-    average = output / "average"
-    yield Stage("average", average, ["export", str(average), *learned(students), f"--checkpoint={JUDGE}"])
-    finished = [output / f"finish-{seed}" for seed in range(seeds)]
-    for seed, folder in enumerate(finished):
-        yield fit(folder, votes, seed, f"--config={STUDENT}", f"--config={FINISH}", f"--model.init={average}")
-    model = output / NAME
-    yield Stage("export", model, ["export", str(model), *learned(finished), "--calibrate", str(faces), "--half"])
-    measured = [str(faces), str(model), "--fairface", str(more), "--write"]
+    models = [JUDGE]
+    for number in range(GENERATIONS):
+        folder = output / f"generation-{number}"
+        yield from generation(models, faces, more, folder, seeds)
+        models.append(str(folder / NAME))
+    measured = [str(faces), models[-1], "--fairface", str(more), "--write"]
     yield Stage("card", output / "card.md", ["-m", "benchmarks.model_card", *measured])
-    doubts = [str(faces), str(ferplus), str(model), "--write"]
+    doubts = [str(faces), str(ferplus), models[-1], "--write"]
     yield Stage("doubts", output / "doubts.md", ["-m", "benchmarks.unsure", *doubts])
+
+
+def generation(models: list[str], faces: Path, more: Path, folder: Path, seeds: int) -> Iterator[Stage]:
+    """Yields the stages from models, which judge, to the next one in a folder, which starts from the last of them."""
+    votes, average, name = folder / "votes.parquet", folder / "average", folder.name
+    also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
+    yield Stage(f"votes of {name}", votes, ["distill", *models, str(faces), str(votes), *also])
+    students = [folder / f"student-{seed}" for seed in range(STUDENTS)]
+    for seed, student in enumerate(students):
+        yield fit(student, votes, seed, f"--config={STUDENT}", f"--model.init={models[-1]}")
+    begin = ["export", str(average), *learned(students), f"--checkpoint={models[-1]}"]
+    yield Stage(f"average of {name}", average, begin)
+    finished = [folder / f"finish-{seed}" for seed in range(seeds)]
+    for seed, finish in enumerate(finished):
+        yield fit(finish, votes, seed, f"--config={STUDENT}", f"--config={FINISH}", f"--model.init={average}")
+    end = ["export", str(folder / NAME), *learned(finished), "--calibrate", str(faces), "--half"]
+    yield Stage(f"export of {name}", folder / NAME, end)
 
 
 def fit(folder: Path, manifest: Path, seed: int, *words: str) -> Stage:
     """A training, and the validation of its last epoch."""
     where = [f"--trainer.logger.init_args.save_dir={folder}", f"--data.manifest={manifest}"]
-    return Stage(f"train {folder.name}", folder, ["fit", *words, *where, f"--seed_everything={seed}"])
+    return Stage(
+        f"train {folder.parent.name}/{folder.name}", folder, ["fit", *words, *where, f"--seed_everything={seed}"]
+    )
 
 
 def learned(folders: list[Path]) -> list[str]:
@@ -103,7 +117,6 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="folder of everything that is made")
     parser.add_argument("--seeds", type=int, default=3, help="of the second training")
     args = parser.parse_args()
-    args.output.mkdir(parents=True, exist_ok=True)
     book = args.output / "stages.json"
     notes: dict[str, dict[str, object]] = json.loads(book.read_text()) if book.is_file() else {}
     for stage in stages(args.ferplus, args.fairface, args.output, args.seeds):
@@ -111,6 +124,7 @@ def main() -> None:
         if stage.done:
             print(f"{stage.name}: {note['result'] or 'is there'}")
             continue
+        stage.product.parent.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
         try:
             note["result"] = run(stage)
