@@ -27,23 +27,22 @@ from fer_vit.report.table import markdown
 CHUNK = 64
 
 
-def moved(points: Array, name: str, before: Image, after: Image) -> Array:
-    """Returns where the landmarks (5, 2) of an image are after the change of a trial, the first of those it has."""
+def moved(points: Array, change: Change, before: Image, after: Image) -> Array:
+    """Returns where the landmarks (5, 2) of an image are after a change, if it turns or shrinks the image."""
     height, width = before.shape[:2]
-    if name.startswith("turned"):
-        degrees = int(name.split()[2])
-        return apply(cv2.getRotationMatrix2D((width / 2, height / 2), degrees, 1.0), points)
-    return points * after.shape[1] / width
+    degrees = getattr(change, "keywords", {}).get("degrees", 0)
+    turned = apply(cv2.getRotationMatrix2D((width / 2, height / 2), degrees, 1.0), points)
+    return turned * after.shape[1] / width
 
 
 def yunet(detector: YuNet, image: Image) -> Array:
-    """Returns where YuNet sees the landmarks of the face in a grey image; an average face's where it sees none."""
+    """Returns where YuNet sees the landmarks of the face in an image; an average face's where it sees none."""
     face = best(detector(image))
     return np.array(TEMPLATE) * image.shape[1::-1] if face is None else face.landmarks
 
 
 def right(model: Recognizer, images: list[Image], landmarks: Array, truth: Array) -> float:
-    """Returns how many of some faces (N) a model names right, given their landmarks (N, 5, 2)."""
+    """Returns the share of faces (N) that a model names right, given their landmarks (N, 5, 2)."""
     photos, said = PhotoDataset(images, model.crop_spec, "crop", None), []
     for start in range(0, len(images), CHUNK):
         some = zip(images[start : start + CHUNK], landmarks[start : start + CHUNK], strict=True)
@@ -57,7 +56,7 @@ def judged(model: Recognizer, images: list[Image], points: Array, truth: Array, 
     detector = YuNet(min_score=CROP_SCORE)
     changed = [np.ascontiguousarray(change(image, at)) for image, at in zip(images, points, strict=True)]
     pairs = zip(points, images, changed, strict=True)
-    true = np.array([moved(at, name, before, after) for at, before, after in pairs])
+    true = np.array([moved(at, change, before, after) for at, before, after in pairs])
     finders: dict[str, Callable[[Image], Array]] = {
         "YuNet's": lambda image: yunet(detector, image),
         "fer-vit's": lambda image: whole(image).landmarks,

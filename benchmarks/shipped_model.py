@@ -5,10 +5,10 @@ python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds
 
 ferplus-small judges the faces of both data sets. Students start from it and learn from its votes and from people's,
 with faces changed as photos from the street are; the average of their weights and its own starts a second, short
-training with milder changes, and the average of several of these is a model, with which a second generation begins as
-the first did with ferplus-small; both are its judges. What is there already is not made again, and a training that was
-interrupted resumes: run it as often as it takes. OUTPUT/stages.json has the seconds (of all attempts) and the result of
-each stage.
+training with milder changes, and the average of several of these is a model. A second generation does the same again,
+starting from that model; it and ferplus-small are its judges. What is there already is not made again, and a training
+that was interrupted resumes: run it as often as it takes. OUTPUT/stages.json has the seconds (of all attempts) and the
+result of each stage.
 """
 
 import json
@@ -52,7 +52,7 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
     yield Stage("prepare FERPlus", faces, ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"])
     yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
     models = [JUDGE]
-    for number in range(GENERATIONS):
+    for number in range(1, GENERATIONS + 1):
         folder = output / f"generation-{number}"
         yield from generation(models, faces, more, folder, seeds)
         models.append(str(folder / NAME))
@@ -63,7 +63,7 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
 
 
 def generation(models: list[str], faces: Path, more: Path, folder: Path, seeds: int) -> Iterator[Stage]:
-    """Yields the stages from models, which judge, to the next one in a folder, which starts from the last of them."""
+    """Yields the stages that make a new model in a folder; `models` judge, and the last of them is the start."""
     votes, average, name = folder / "votes.parquet", folder / "average", folder.name
     also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
     yield Stage(f"votes of {name}", votes, ["distill", *models, str(faces), str(votes), *also])
@@ -82,9 +82,8 @@ def generation(models: list[str], faces: Path, more: Path, folder: Path, seeds: 
 def fit(folder: Path, manifest: Path, seed: int, *words: str) -> Stage:
     """A training, and the validation of its last epoch."""
     where = [f"--trainer.logger.init_args.save_dir={folder}", f"--data.manifest={manifest}"]
-    return Stage(
-        f"train {folder.parent.name}/{folder.name}", folder, ["fit", *words, *where, f"--seed_everything={seed}"]
-    )
+    name = f"train {folder.parent.name}/{folder.name}"
+    return Stage(name, folder, ["fit", *words, *where, f"--seed_everything={seed}"])
 
 
 def learned(folders: list[Path]) -> list[str]:

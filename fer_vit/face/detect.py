@@ -118,8 +118,8 @@ def detect_in_crop(detector: Detector, image: Image) -> Face:
 
     It is looked for in grey, because colour alone would move the face, and at 224 pixels without padding: grey,
     replicated or reflected, the detector only lost faces. An image that turns out to be a photo with a small face is
-    searched as a photo. Without a face, and where a face's box and the image overlap by half, landmarks are looked for
-    in the whole image.
+    searched as a photo, in colour. Without a face, and where a face's box and the image overlap by half, landmarks are
+    looked for in the whole image.
     """
     grey = _grey(image)
     if detector is nothing:

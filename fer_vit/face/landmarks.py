@@ -28,8 +28,8 @@ def find_landmarks(image: Image, to_cut: Array) -> Array:
         image: The image.
         to_cut: Where the face is: the matrix (2, 3) to a cut of SIDE pixels that it fills.
 
-    The second look is at the face turned upright, in its usual size and place, and at its mirror image: the mean of
-    the two is nearer to the truth than either, and a mirrored face has mirrored landmarks.
+    The second look is at the face turned upright, in its usual size and place, the third at the mirror image of that.
+    With the mean of the two a mirrored face has, all but exactly, mirrored landmarks.
     """
     upright = crop_matrix(apply(invert(to_cut), _look(warp(image, to_cut, SIDE))), SIDE)
     cut = warp(image, upright, SIDE)

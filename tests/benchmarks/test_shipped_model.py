@@ -31,8 +31,8 @@ class FerVit:
         if words[0] == "validate":
             (save_dir[0] / "val.json").write_text(json.dumps({"accuracy": 0.8 + ("student-1" in str(save_dir[0]))}))
         elif words[0] not in ("fit", "-m"):
-            judged = words.index("--unlabelled") - 1 if words[0] == "distill" else 0
-            Path(words[{"prepare": 3, "distill": judged, "export": 1}[words[0]]]).write_text("made")
+            last = words.index("--unlabelled") - 1 if words[0] == "distill" else 0
+            Path(words[{"prepare": 3, "distill": last, "export": 1}[words[0]]]).write_text("made")
         return subprocess.CompletedProcess(command, 0, stdout="first\nlast line\n")
 
 
@@ -50,7 +50,7 @@ def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit
     train = ["fit", "validate"] * 2
     generation = ["distill", *train, "export", *train, "export"]
     assert verbs == ["prepare", "prepare", *generation, *generation, "-m", "-m"]
-    first, second = (tmp_path / f"generation-{number}" for number in range(2))
+    first, second = (tmp_path / f"generation-{number}" for number in (1, 2))
     models = ["ferplus-small", str(first / shipped_model.NAME)]
     assert fer_vit.ran[2][1:2] == models[:1]
     assert fer_vit.ran[13][1:3] == models
@@ -68,7 +68,7 @@ def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit
     assert len(notes) == 18
     assert (tmp_path / "card.md").read_text() == "first\nlast line\n"
     assert notes["prepare FERPlus"]["result"] == "last line"
-    assert json.loads(notes["train generation-1/student-1"]["result"])["accuracy"] == 1.8
+    assert json.loads(notes["train generation-2/student-1"]["result"])["accuracy"] == 1.8
     fer_vit.ran.clear()
     shipped_model.main()
     assert not fer_vit.ran
@@ -76,13 +76,13 @@ def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit
 
 def test_it_goes_on_where_it_stopped(fer_vit: FerVit, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fer_vit.fails_at = "student-0"
-    with pytest.raises(SystemExit, match=r"train generation-0/student-0 failed .* the same command goes on"):
+    with pytest.raises(SystemExit, match=r"train generation-1/student-0 failed .* the same command goes on"):
         shipped_model.main()
-    assert json.loads((tmp_path / "stages.json").read_text())["train generation-0/student-0"]["result"] is None
+    assert json.loads((tmp_path / "stages.json").read_text())["train generation-1/student-0"]["result"] is None
     fer_vit.fails_at = ""
     fer_vit.ran.clear()
     shipped_model.main()
     assert fer_vit.ran[0][0] == "fit"
-    assert fer_vit.ran[0][-1] == f"--ckpt_path={tmp_path / 'generation-0' / 'student-0' / 'run' / 'last.ckpt'}"
+    assert fer_vit.ran[0][-1] == f"--ckpt_path={tmp_path / 'generation-1' / 'student-0' / 'run' / 'last.ckpt'}"
     assert "--ckpt_path" not in " ".join(fer_vit.ran[2])  # student 1 is new
     assert fer_vit.ran[-1][1] == "benchmarks.unsure"
