@@ -17,14 +17,12 @@ from benchmarks.machine import arguments, machine
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import collate
 from fer_vit.evaluate.hard import AS_THEY_ARE, SIDE, Change, same, trials
-from fer_vit.face.detect import CROP_SCORE, Face, YuNet, best, whole
+from fer_vit.face.detect import CROP_SCORE, Face, YuNet, best, nothing, whole
 from fer_vit.face.image import decode_image
 from fer_vit.geometry import TEMPLATE, Array, Image, apply
 from fer_vit.predict.photos import PhotoDataset
-from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.predict.recognizer import CHUNK, Recognizer, load
 from fer_vit.report.table import markdown
-
-CHUNK = 64
 
 
 def moved(points: Array, change: Change, before: Image, after: Image) -> Array:
@@ -57,13 +55,13 @@ def judged(model: Recognizer, images: list[Image], points: Array, truth: Array, 
     changed = [np.ascontiguousarray(change(image, at)) for image, at in zip(images, points, strict=True)]
     pairs = zip(points, images, changed, strict=True)
     true = np.array([moved(at, change, before, after) for at, before, after in pairs])
-    finders: dict[str, Callable[[Image], Array]] = {
-        "YuNet's": lambda image: yunet(detector, image),
-        "fer-vit's": lambda image: whole(image).landmarks,
-    }
+    finders: tuple[Callable[[Image], Array], ...] = (
+        lambda image: yunet(detector, image),
+        lambda image: whole(image).landmarks,
+    )
     sides = np.array([max(image.shape[:2]) for image in changed])
     cells = [name]
-    for find in finders.values():
+    for find in finders:
         found = np.array([find(image) for image in changed])
         away = np.linalg.norm(found - true, axis=2).mean(1) / sides * SIDE
         cells.append(f"{100 * right(model, changed, found, truth):.1f} ({np.median(away):.1f})")
@@ -85,7 +83,7 @@ def main() -> None:
     assert targets is not None
     images = [decode_image(rows.image_bytes(int(row))) for row in np.flatnonzero(known)]
     model, table = load(args.model, "cpu"), []
-    changes = {name: trial.changes[0] for name, trial in trials(YuNet()).items() if trial.changes != [same]}
+    changes = {name: trial.changes[0] for name, trial in trials(nothing).items() if trial.changes != [same]}
     for name, change in tqdm({AS_THEY_ARE: same, **changes}.items(), disable=None):
         table.append(judged(model, images, points[known], targets[known].argmax(1), name, change))
     print(f"{machine()}; {len(images):,} faces\n")
