@@ -25,7 +25,7 @@ HOMES = {
     "lightning": {
         *(
             f"train/{name}.py"
-            for name in ("cli", "checkpoints", "datamodule", "ema", "module", "results", "run", "task")
+            for name in ("cli", "checkpoints", "datamodule", "ema", "module", "results", "run", "symmetry", "task")
         )
     },
     "pyarrow": {

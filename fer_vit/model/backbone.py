@@ -91,7 +91,7 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
     if config.needs_own_blocks:
         _check_replaceable(config.backbone)
     side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
-    if config.img_size % side:
+    if config.tokens != "region" and config.img_size % side:
         raise FerVitError(f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}.")
     if rates and len(rates) != depth:
         raise FerVitError(

@@ -30,7 +30,7 @@ class RegionViTConfig:
     Attributes:
         backbone: Name of a timm vision transformer, for example vit_tiny_patch16_224 or vit_small_patch16_224.
         pretrained: Load timm's weights: true (downloaded by timm), false, or the path of a state dict.
-        img_size: Side S of the square input in pixels, a multiple of the patch size.
+        img_size: Side S of the square input in pixels; with patch tokens a multiple of the patch size.
         in_chans: 3 for RGB, 1 to read images as grey.
         patch_size: Side of a patch in pixels.
         embed_dim: Width D, a multiple of 4.

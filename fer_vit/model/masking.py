@@ -7,6 +7,7 @@ al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022).
 B images, S crop size, P patch size, C channels, R regions of k x k tokens, M patch and region tokens, D width.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -47,13 +48,13 @@ def hide(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Ten
         image: Face crops (B, 3, S, S), RGB in [0, 1].
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
         valid: Which regions are present (B, R); nothing is predicted of the others.
-        noise: A number per patch (B, (S / P)^2), row by row.
+        noise: A number per patch (B, ceil(S / P)^2), row by row; the last ones may be cut off by the edges.
         ratio: Share of the patches that are hidden.
     """
-    side = net.config.img_size // net.patch_size
+    size, side = net.config.img_size, math.isqrt(noise.shape[1])
     first = noise.argsort(1)[:, : round(ratio * side**2)]
     patches = torch.zeros_like(noise, dtype=torch.bool).scatter(1, first, True).view(-1, 1, side, side)
-    pixels = patches.repeat_interleave(net.patch_size, 2).repeat_interleave(net.patch_size, 3)
+    pixels = patches.repeat_interleave(net.patch_size, 2).repeat_interleave(net.patch_size, 3)[..., :size, :size]
     shares = cut_tokens(pixels.float(), boxes, net.layout, net.patch_size)  # (B, M, P^2)
     there = valid[:, : net.layout.num_regions].repeat_interleave(net.layout.tokens_per_region, 1)
     there = F.pad(there, (net.layout.num_patches, 0), value=True)  # (B, M)

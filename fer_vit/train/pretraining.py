@@ -3,6 +3,7 @@
 B images, S crop size, P patch size, C channels, M patch and region tokens.
 """
 
+import math
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -103,7 +104,7 @@ class MaskedPretraining(RegionViTModule):
         self.loss.reset()
 
     def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
-        """Hides the patches with the least noise (B, (S / P)^2) and predicts all tokens' pixels (B, M, C P^2)."""
+        """Hides the patches with the least noise (B, ceil(S / P)^2) and predicts all tokens' pixels (B, M, C P^2)."""
         image, boxes, valid = batch.image, batch.boxes, batch.valid
         hidden = hide(self.net, image, boxes, valid, noise, self.hparams["mask_ratio"])
         return self.decoder(encode_hidden(self.net, boxes, valid, hidden, self.mask_token)), hidden
@@ -111,4 +112,4 @@ class MaskedPretraining(RegionViTModule):
     @property
     def num_patches(self) -> int:
         """Number of patches that can be hidden, also without patch tokens."""
-        return (self.net.config.img_size // self.net.patch_size) ** 2
+        return math.ceil(self.net.config.img_size / self.net.patch_size) ** 2

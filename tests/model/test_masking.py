@@ -162,6 +162,17 @@ def test_a_batch_without_hidden_pixels_has_no_loss() -> None:
     assert pixel_loss(torch.rand(hidden.target.shape), hidden) == 0
 
 
+def test_patches_at_the_edges_may_be_cut_off() -> None:
+    net = build(**MODELS["conv, regions of the stem alone"], img_size=29)
+    image, boxes, valid, noise = faces()
+    hidden = hide(net, image[..., :29, :29], boxes, valid, noise, 0.6)
+    whole = hide(build(**MODELS["conv, regions of the stem alone"]), image, boxes, valid, noise, 0.6)
+    assert torch.equal(hidden.pixels, whole.pixels[..., :29, :29])
+    shown = reconstruct(net, boxes, hidden, hidden.target)
+    assert shown.shape == (3, 3, 29, 29)
+    assert torch.equal(shown[..., :1, :], hidden.seen[..., :1, :])  # above all regions
+
+
 @pytest.mark.parametrize("name", ["both", "grey", "patch"])
 def test_a_perfect_prediction_brings_the_face_back(name: str) -> None:
     net = build(**MODELS[name])
