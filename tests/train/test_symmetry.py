@@ -1,6 +1,6 @@
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fer_vit.errors import FerVitError
+from fer_vit.explain.methods import Method, explain
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
@@ -84,6 +85,17 @@ def test_a_face_and_its_mirror_image_have_the_same_logits(change: dict[str, Any]
     assert torch.allclose(logits, net(*mirrored(*face)), atol=1e-5)
     assert logits.std() > 0.1
     assert asymmetry(net) < 2e-6
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_what_speaks_for_a_mirrored_face_is_mirrored(method: Method) -> None:
+    net = network()
+    make_symmetric(net.state_dict())
+    face, there = faces(2, net.config.img_size), torch.ones(2, len(REGION_NAMES), dtype=torch.bool)
+    one, other = (explain(net, *view, there, method) for view in (face, mirrored(*face)))
+    assert torch.allclose(one.shares, other.shares[:, SWAPPED], atol=1e-4)
+    assert torch.allclose(one.heat, other.heat.flip(2), atol=1e-5)
+    assert one.shares.abs().max() > 0.1
 
 
 def test_what_is_symmetric_stays_bit_for_bit() -> None:
