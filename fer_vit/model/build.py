@@ -22,7 +22,7 @@ def choose_position(config: RegionViTConfig, dim: int, patch_size: int) -> Posit
     if config.pos_embed == "none":
         return None
     if config.pos_embed == "sincos_1d":
-        return partial(sincos_reading, dim=dim, patch_size=patch_size, columns=config.img_size // patch_size)
+        return partial(sincos_reading, dim=dim, patch_size=patch_size, columns=math.ceil(config.img_size / patch_size))
     return partial(sincos_2d, dim=dim, patch_size=patch_size)
 
 

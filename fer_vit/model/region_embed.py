@@ -54,8 +54,8 @@ class RegionEmbed(nn.Module):
     ) -> Tensor:
         """Embeds finite boxes (B, R, 4), whose tokens have the centres (B, R k^2, 2): tokens (B, R k^2, D).
 
-        The source is the normalised image, or features of it (B, C, S / stride, S / stride). The tokens of regions that
-        `valid` (B, R) says are missing mean nothing. None: all are there.
+        The source is the normalised image, or features of it (B, C, S / stride, S / stride), rounded up. The tokens of
+        regions that `valid` (B, R) says are missing mean nothing. None: all are there.
         """
         batch, regions = boxes.shape[:2]
         # Strided convolutions are centred on a cell's first pixel: cell i lies at pixel i stride.

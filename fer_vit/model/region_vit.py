@@ -129,7 +129,7 @@ class RegionViT(nn.Module):
         embed = self.vit.patch_embed
         if self.config.region_source == "image":
             return embed(image), image
-        features = embed.early(image)  # (B, C', 2 S/P, 2 S/P)
+        features = embed.early(image)  # (B, C', 2 S/P, 2 S/P), rounded up
         return embed.late(features), features
 
     def all_regions(self, image: Tensor, boxes: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor]:

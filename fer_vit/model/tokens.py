@@ -192,7 +192,7 @@ class ConvStem(nn.Module):
         self.early_width = widths[-2]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, S, S) -> (B, N, D); between `early` and `late` it is a map (B, C', 2 S/P, 2 S/P)."""
+        """(B, C, S, S) -> (B, N, D); between `early` and `late` it is a map (B, C', 2 S/P, 2 S/P), rounded up."""
         return self.late(self.early(x))  # type: ignore[no-any-return]
 
 
