@@ -1,14 +1,12 @@
-"""Makes the model that fer-vit ships, from the data sets to its card: hours on a CPU.
+"""Makes the next model that fer-vit ships, from the data sets to its card: hours on a CPU.
 
 make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip
 python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds 3
 
-ferplus-small judges the faces of both data sets. Students start from it and learn from its votes and from people's,
-with faces changed as photos from the street are; the average of their weights and its own starts a second, short
-training with milder changes, and the average of several of these is a model. A second generation does the same again,
-starting from that model; it and ferplus-small are its judges. What is there already is not made again, and a training
-that was interrupted resumes: run it as often as it takes. OUTPUT/stages.json has the seconds (of all attempts) and the
-result of each stage.
+The models that ship today judge the faces of both data sets. A new network learns from their votes and from people's,
+with faces changed as photos from the street are; several short trainings from there, with milder changes, are averaged.
+What is there already is not made again, and a training that was interrupted resumes: run it as often as it takes.
+OUTPUT/stages.json has the seconds (of all attempts) and the result of each stage.
 """
 
 import json
@@ -26,9 +24,8 @@ from fer_vit.files import atomic_write
 
 NAME = "ferplus-fairface-small"
 STUDENT, FINISH = (ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish"))
-JUDGE = "ferplus-small"
-STUDENTS = 2
-GENERATIONS = 2
+JUDGES = ("ferplus-small", NAME)
+BOTH_CORES = ("--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=48")
 PER_CLASS = 3000
 """Unlabelled faces of one predicted expression at most: most of FairFace's are neutral or happy."""
 
@@ -48,47 +45,28 @@ class Stage(NamedTuple):
 
 def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[Stage]:
     """Yields the stages in order; the paths are of the data sets and of the folder for everything that is made."""
-    faces, more = (output / f"{name}.parquet" for name in ("ferplus", "fairface"))
+    faces, more, votes = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "votes"))
     yield Stage("prepare FERPlus", faces, ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"])
     yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
-    models = [JUDGE]
-    for number in range(1, GENERATIONS + 1):
-        folder = output / f"generation-{number}"
-        yield from generation(models, faces, more, folder, seeds)
-        models.append(str(folder / NAME))
-    measured = [str(faces), models[-1], "--fairface", str(more), "--write"]
-    yield Stage("card", output / "card.md", ["-m", "benchmarks.model_card", *measured])
-    doubts = [str(faces), str(ferplus), models[-1], "--write"]
-    yield Stage("doubts", output / "doubts.md", ["-m", "benchmarks.unsure", *doubts])
-
-
-def generation(models: list[str], faces: Path, more: Path, folder: Path, seeds: int) -> Iterator[Stage]:
-    """Yields the stages that make a new model in a folder; `models` judge, and the last of them is the start."""
-    votes, average, name = folder / "votes.parquet", folder / "average", folder.name
     also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
-    yield Stage(f"votes of {name}", votes, ["distill", *models, str(faces), str(votes), *also])
-    students = [folder / f"student-{seed}" for seed in range(STUDENTS)]
-    for seed, student in enumerate(students):
-        yield fit(student, votes, seed, f"--config={STUDENT}", f"--model.init={models[-1]}")
-    begin = ["export", str(average), *learned(students), f"--checkpoint={models[-1]}"]
-    yield Stage(f"average of {name}", average, begin)
-    finished = [folder / f"finish-{seed}" for seed in range(seeds)]
+    yield Stage("votes", votes, ["distill", *JUDGES, str(faces), str(votes), *also])
+    student, model = output / "student", output / NAME
+    yield fit(student, votes, 0, f"--config={STUDENT}", *BOTH_CORES)
+    finished = [output / f"finish-{seed}" for seed in range(seeds)]
     for seed, finish in enumerate(finished):
-        yield fit(finish, votes, seed, f"--config={STUDENT}", f"--config={FINISH}", f"--model.init={average}")
-    end = ["export", str(folder / NAME), *learned(finished), "--calibrate", str(faces), "--half"]
-    yield Stage(f"export of {name}", folder / NAME, end)
+        yield fit(finish, votes, seed, f"--config={STUDENT}", f"--config={FINISH}", f"--model.init={newest(student)}")
+    learned = [f"--checkpoint={newest(finish)}" for finish in finished]
+    yield Stage("export", model, ["export", str(model), *learned, "--calibrate", str(faces), "--half"])
+    measured = [str(faces), str(model), "--fairface", str(more), "--write"]
+    yield Stage("card", output / "card.md", ["-m", "benchmarks.model_card", *measured])
+    doubts = [str(faces), str(ferplus), str(model), "--write"]
+    yield Stage("doubts", output / "doubts.md", ["-m", "benchmarks.unsure", *doubts])
 
 
 def fit(folder: Path, manifest: Path, seed: int, *words: str) -> Stage:
     """A training, and the validation of its last epoch."""
     where = [f"--trainer.logger.init_args.save_dir={folder}", f"--data.manifest={manifest}"]
-    name = f"train {folder.parent.name}/{folder.name}"
-    return Stage(name, folder, ["fit", *words, *where, f"--seed_everything={seed}"])
-
-
-def learned(folders: list[Path]) -> list[str]:
-    """The options of `export` for the newest checkpoints of trainings."""
-    return [f"--checkpoint={newest(folder)}" for folder in folders]
+    return Stage(f"train {folder.name}", folder, ["fit", *words, *where, f"--seed_everything={seed}"])
 
 
 def run(stage: Stage) -> str:

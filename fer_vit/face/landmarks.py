@@ -28,14 +28,11 @@ def find_landmarks(image: Image, to_cut: Array) -> Array:
         image: The image.
         to_cut: Where the face is: the matrix (2, 3) to a cut of SIDE pixels that it fills.
 
-    The second look is at the face turned upright, in its usual size and place, the third at the mirror image of that.
-    With the mean of the two a mirrored face has, all but exactly, mirrored landmarks.
+    The second look is at the face turned upright, in its usual size and place. Both are at the mirror image as well, so
+    that a mirrored face has mirrored landmarks.
     """
     upright = crop_matrix(apply(invert(to_cut), _look(warp(image, to_cut, SIDE))), SIDE)
-    cut = warp(image, upright, SIDE)
-    mirrored, points = mirror(cut, _look(cut))
-    _, points = mirror(mirrored, (points + _look(mirrored)) / 2)
-    return apply(invert(upright), points)
+    return apply(invert(upright), _look(warp(image, upright, SIDE)))
 
 
 def network_input(cut: Image) -> NDArray[np.float32]:
@@ -45,6 +42,12 @@ def network_input(cut: Image) -> NDArray[np.float32]:
 
 
 def _look(cut: Image) -> Array:
+    """The landmarks in a cut: the mean of what the network finds in it and in its mirror image."""
+    mirrored, points = mirror(cut, _points(cut))
+    return mirror(mirrored, (points + _points(mirrored)) / 2)[1]
+
+
+def _points(cut: Image) -> Array:
     net = _network()
     net.setInput(network_input(cut)[None])
     return np.array(net.forward().reshape(5, 2) * SIDE, float)
