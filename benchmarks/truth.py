@@ -23,6 +23,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import load
 from fer_vit.sources.drawing import differing_regions, draw_face
+from fer_vit.train.symmetry import make_symmetric, symmetric_step
 
 TRAINING, NEW = range(1600), range(10_000, 10_160)
 """Seeds of the faces; those that are asked are of other people."""
@@ -48,10 +49,12 @@ def drawn_faces(seeds: Sequence[int], config: RegionViTConfig) -> Faces:
     return image, torch.from_numpy(np.stack(boxes)), torch.tensor([seed % CLASSES for seed in seeds])
 
 
-def trained(config: RegionViTConfig, seed: int, epochs: int, lr: float) -> RegionViT:
-    """Trains a model on drawn faces."""
+def trained(config: RegionViTConfig, seed: int, epochs: int, lr: float, symmetric: bool = False) -> RegionViT:
+    """Trains a model on drawn faces, a symmetric one if asked to."""
     torch.manual_seed(seed)
     net = RegionViT(config, EXPRESSIONS)
+    if symmetric:
+        make_symmetric(net.state_dict())
     image, boxes, label = drawn_faces(TRAINING, config)
     batch = 40
     optimizer = torch.optim.AdamW(net.parameters(), lr)
@@ -62,6 +65,8 @@ def trained(config: RegionViTConfig, seed: int, epochs: int, lr: float) -> Regio
             loss = nn.functional.cross_entropy(net(image[rows], boxes[rows], valid), label[rows])
             optimizer.zero_grad()
             loss.backward()
+            if symmetric:
+                symmetric_step(net)
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()
             schedule.step()
@@ -99,7 +104,7 @@ def main() -> None:
     faces = drawn_faces(NEW, config)
     print("| seed | method | all | mouth | eyes and brows |\n| --- | --- | ---: | ---: | ---: |")
     for seed in args.seeds:
-        net = trained(config, seed, args.epochs, 6e-4)
+        net = trained(config, seed, args.epochs, 6e-4, symmetric=True)
         for method in get_args(Method) + get_args(Control):
             rates = truth_first(net, method, faces).values()
             print(f"| {seed} | {method} | {' | '.join(f'{rate:.0%}' for rate in rates)} |", flush=True)

@@ -48,10 +48,15 @@ class Symmetry(L.Callback):
         make_symmetric(state)
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
-        """Makes the gradients symmetric, after which AdamW keeps the weights so, and the statistics of batch norms."""
+        """Makes the next step keep the weights symmetric."""
         net: Any = pl_module.net
-        make_symmetric({name: value.grad for name, value in net.named_parameters() if value.grad is not None})
-        make_symmetric({name: value for name, value in net.named_buffers() if ".running_" in name})
+        symmetric_step(net)
+
+
+def symmetric_step(net: RegionViT) -> None:
+    """Makes gradients symmetric, after which AdamW keeps weights that are so, and the statistics of batch norms."""
+    make_symmetric({name: value.grad for name, value in net.named_parameters() if value.grad is not None})
+    make_symmetric({name: value for name, value in net.named_buffers() if ".running_" in name})
 
 
 @torch.no_grad()
