@@ -2,18 +2,35 @@
 
 import signal
 import sys
+import time
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch.distributed as dist
+from lightning.fabric.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
 from fer_vit.train.checkpoints import newest_checkpoint
+
+PATIENCE = 60
+"""Seconds that a process has for finding out by itself that another is gone, and for saying so."""
+
+
+class PatientObserver(subprocess_script._ChildProcessObserver):
+    """Lightning's watch over the processes that it started; it would kill all within 5 seconds, without a word."""
+
+    def _terminate_all(self) -> None:
+        time.sleep(PATIENCE)
+        if self._child_processes:  # `run` empties the list when it ends the run itself
+            super()._terminate_all()
+
+
+subprocess_script._ChildProcessObserver = PatientObserver  # type: ignore[misc]
 
 
 def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
@@ -29,7 +46,7 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
         getattr(trainer, verb)(model, **options)
     except BaseException as error:
         processes = getattr(trainer.strategy.launcher, "procs", [])  # absent if torchrun or SLURM started them
-        while processes:  # emptied, or Lightning would see a dead one and kill this process before it prints why
+        while processes:  # emptied, so that `PatientObserver` lets this process print why
             processes.pop().kill()
         callbacks: list[Any] = trainer.checkpoint_callbacks
         last = newest_checkpoint({Path(callback.dirpath) for callback in callbacks if callback.dirpath})
