@@ -5,14 +5,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fer_vit.conformal import fit_thresholds
-from fer_vit.errors import FerVitError
-from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches
+from fer_vit.errors import FerVitError, check_number
+from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches, labelled_rows
+from fer_vit.evaluate.scores import face_sums, scores
 from fer_vit.files import atomic_write, check_output
 from fer_vit.labels import Merge
 from fer_vit.predict.graphs import quantize_onnx, write_onnx, write_program
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.folder import average_networks, save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
+from fer_vit.train.losses import log_prior
 
 OTHER = (".safetensors", ".pt", ".pth", ".ckpt", ".zip")
 """Suffixes of files that `export` cannot write, and that a folder's name is unlikely to have."""
@@ -28,6 +30,7 @@ def export(
     *,
     checkpoint: list[str] | None = None,
     calibrate: Path | None = None,
+    logit_adjust: float = 0.0,
     half: bool = False,
     quantize: Path | None = None,
     merge: Merge | None = None,
@@ -58,16 +61,24 @@ def export(
             models of one configuration, started from the same weights; crops are standardised if the first's are.
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches accuracy, and the
             thresholds of `predict`'s column `set`.
+        logit_adjust: What rare expressions gain: the logarithm of each one's share of `calibrate`'s training faces,
+            times this, is taken off its logit (Menon et al. 2021). 0.2 finds more of them, at little cost to accuracy;
+            both are printed.
         half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
             size, and faster on CPUs (docs/benchmarks.md says how much, and what it costs).
         merge: For the manifests of a model that was trained with `fit --data.merge`: new labels by old ones.
         overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card is kept.
     """
+    check_number("logit_adjust", logit_adjust, 0, 1)
+    if logit_adjust and calibrate is None:
+        raise FerVitError("`--logit_adjust` needs `--calibrate`: a manifest that says how rare each expression is.")
     kind = check_kind(output, half, quantize is not None, overwrite)
     names = checkpoint or [DEFAULT]
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
+        if logit_adjust:
+            print(adjusted(model, calibrate, merge, logit_adjust))
         print(calibrated(model, calibrate, merge))
     with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
         if kind == ".onnx":
@@ -83,6 +94,19 @@ def export(
                 shutil.copy(card, new)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
+
+
+def adjusted(model: Recognizer, manifest: Path, merge: Merge | None, strength: float) -> str:
+    """Takes a part of the log shares of the expressions off a model's logits, and says what that does to val faces."""
+    _, shares = labelled_rows(model, manifest, "train", merge)
+    gain = -strength * log_prior(shares.sum(0))
+    logits, target = evaluate_logits(model, manifest, merge=merge)
+    model.net.vit.head.bias.data += gain
+    before, now = (
+        scores(face_sums(values.softmax(-1).double().numpy(), target.numpy()).sum(0), model.labels)
+        for values in (logits, logits + gain)
+    )
+    return ". ".join(f"{name}: {now[name]:.1%} ({before[name]:.1%} before)" for name in ("accuracy", "UAR")) + "."
 
 
 def calibrated(model: Recognizer, manifest: Path, merge: Merge | None) -> str:

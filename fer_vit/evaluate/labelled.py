@@ -65,15 +65,23 @@ def labelled_batches(
     Raises:
         FerVitError: The manifest does not exist or has other labels, or a row has none.
     """
+    rows, targets = labelled_rows(model, manifest, split, merge)
+    number = min(max_faces or len(rows), len(rows))
+    chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
+    return face_batches(model, rows, chosen, mirrored), targets[chosen]
+
+
+def labelled_rows(
+    model: Recognizer, manifest: str | Path, split: Split = "val", merge: Merge | None = None
+) -> tuple[Manifest, Tensor]:
+    """Returns the rows of a split and the share of every class (N, C); arguments and errors as `labelled_batches`."""
     rows = Manifest.read(manifest, [split]).split(split)
     rows = rows.merge_labels(merge) if merge else rows
     check_same_labels(model, rows)
     targets = rows.targets()
     if targets is None or not len(rows):
         raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
-    number = min(max_faces or len(rows), len(rows))
-    chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
-    return face_batches(model, rows, chosen, mirrored), torch.from_numpy(targets[chosen]).float()
+    return rows, torch.from_numpy(targets).float()
 
 
 class Merged(Recognizer):

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize, one_hot
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.attention import raw, relevance, rollout
-from fer_vit.explain.pixels import box_sums, integrated_gradients, spread
+from fer_vit.explain.pixels import box_sums, integrated_gradients, region_sums, spread
 from fer_vit.explain.regions import region_means, token_boxes, units
 from fer_vit.explain.trace import Trace, drops, evaluating, trace
 from fer_vit.model.pooling import located_tokens
@@ -35,8 +35,9 @@ class Explanation(NamedTuple):
         probabilities: (B, C).
         scores: Of every token (B, T); by "pixels" the sum over the pixels that it was cut from.
         heat: Of every pixel (B, S, S); by other methods tokens' scores, spread over the pixels that they were cut from.
-        shares: Of every region (B, R), 0 for a missing one. By "pixels" the sum over the pixels in its box; by
-            "ablation" the fall when its tokens, and the patches under it, are masked; else the mean score of these.
+        shares: Of every region (B, R), 0 for a missing one. By "pixels" the sum over the pixels of its box that lie
+            deeper in no other; by "ablation" the fall when its tokens, and the patches under it, are masked; else the
+            mean score of these.
     """
 
     probabilities: Tensor
@@ -88,8 +89,9 @@ def explain_each(
     where = token_boxes(net.layout, net.patch_size, seen.tokens.centres, seen.boxes)
     if method == "pixels":
         with evaluating(net):
-            maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions)
-        found = [(box_sums(heat, where), heat, box_sums(heat, seen.boxes)) for heat in maps.float()]
+            maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
+        sums = region_sums(maps, seen.boxes)
+        found = [(box_sums(heat, where), heat, shares) for heat, shares in zip(maps, sums, strict=True)]
     else:
         each = ablated(net, seen, directions) if method == "ablation" else attributed(net, seen, directions, method)
         found = [(scores, spread(scores, where, net.config.img_size), shares) for scores, shares in each]

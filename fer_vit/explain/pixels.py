@@ -12,6 +12,8 @@ from fer_vit.model.region_vit import RegionViT
 
 PASSES = 8
 """Forward passes of integrated gradients, from the blurred face to the face."""
+ROUNDING = 1e-5
+"""Depths that differ by less are equal: a face and its mirror image share pixels alike."""
 
 
 def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, directions: Tensor) -> Tensor:
@@ -60,6 +62,21 @@ def box_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
     rows, columns = overlaps(boxes, pixels.shape[1:], 1)
     with no_autocast(pixels):
         return torch.einsum("bny,byx,bnx->bn", rows, pixels, columns)
+
+
+def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
+    """Adds up the scores of pixels (E, B, S, S) by region, whose boxes are (B, R, 4), xyxy: (E, B, R).
+
+    A pixel whose centre is in several boxes counts in the one that it lies deepest in: 0 is the edge, 1 the middle. A
+    brow lies in the eye's box, too. Boxes that it lies equally deep in share it.
+    """
+    half = (boxes[..., 2:] - boxes[..., :2])[..., None] / 2
+    middle = boxes[..., :2, None] + half
+    away = (torch.arange(pixels.shape[-1], device=boxes.device) + 0.5 - middle).abs() / half.clamp(min=1e-6)
+    depth = 1 - torch.maximum(away[:, :, 1, :, None], away[:, :, 0, None])  # (B, R, S, S)
+    deepest = (depth >= depth.amax(1, keepdim=True).clamp(min=0) - ROUNDING).to(pixels)
+    with no_autocast(pixels):
+        return torch.einsum("brsx,ebsx->ebr", deepest / deepest.sum(1, keepdim=True).clamp(min=1), pixels)
 
 
 def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:

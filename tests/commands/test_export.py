@@ -1,13 +1,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
+from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from fer_vit import load
-from fer_vit.evaluate.labelled import labelled_batches
+from fer_vit.data.manifest import Manifest
+from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
@@ -158,6 +161,28 @@ def test_a_calibrated_folder_has_sets(
         assert len(least) == 1 + len(model.labels)
 
 
+def test_rare_expressions_gain(
+    checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Menon et al. 2021 by hand: half the logarithm of each label's share in training, off its logit."""
+    data = drawn / "faces.parquet"
+    words = ["--checkpoint", str(checkpoint), "--calibrate", str(data)]
+    main(["export", str(tmp_path / "model"), *words, "--logit_adjust", "0.5"])
+    said = capsys.readouterr().out
+    before, now = load(checkpoint, "cpu"), load(tmp_path / "model", "cpu")
+    image, boxes, valid = example(before)
+    train = Manifest.read(data).split("train").targets().mean(0)
+    with torch.no_grad():
+        change = (now.net(image, boxes, valid) - before.net(image, boxes, valid)).numpy()
+    assert np.allclose(change, -0.5 * np.log(train), atol=1e-5)
+    logits, target = evaluate_logits(now, data)
+    truth, guess = target.argmax(1), logits.argmax(1)
+    accuracy, uar = accuracy_score(truth, guess), balanced_accuracy_score(truth, guess)
+    assert f"accuracy: {accuracy:.1%} (" in said
+    assert f"UAR: {uar:.1%} (" in said
+    assert f"Temperature: {fit_temperature(logits, truth):.3f}" in said
+
+
 def test_half_a_folder_is_half_the_size(checkpoint: Path, tmp_path: Path) -> None:
     main(["export", str(tmp_path / "whole"), "--checkpoint", str(checkpoint)])
     main(["export", str(tmp_path / "half"), "--checkpoint", str(checkpoint), "--half"])
@@ -172,6 +197,8 @@ def test_half_a_folder_is_half_the_size(checkpoint: Path, tmp_path: Path) -> Non
     [
         (["model.zip"], "ends in .onnx or .pt2"),
         (["model.onnx", "--half"], "`--half` is for folders"),
+        (["model", "--logit_adjust", "0.2"], "`--logit_adjust` needs `--calibrate`"),
+        (["model", "--logit_adjust", "2", "--calibrate", "faces.parquet"], "logit_adjust to be from 0 to 1, but got 2"),
         (["model.onnx", "--checkpoint", "gone.ckpt"], "No checkpoint at gone.ckpt"),
     ],
 )

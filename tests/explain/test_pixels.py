@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.explain.methods import explain
-from fer_vit.explain.pixels import PASSES, blur, box_sums, covered, integrated_gradients, spread
+from fer_vit.explain.pixels import PASSES, blur, box_sums, covered, integrated_gradients, region_sums, spread
 from fer_vit.explain.regions import token_boxes
+from fer_vit.geometry import Array
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 
@@ -74,14 +75,29 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
     assert expected.sum().item() == pytest.approx(score - nothing, rel=0.1, abs=1e-5)
 
 
+def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
+    """Sums pixels (S, S) by box; each goes to that which it lies deepest in, in halves of the box; equals share."""
+    sums = [0.0] * len(boxes)
+    for y, x in np.ndindex(*pixels.shape):
+        depth = []
+        for left, top, right, bottom in boxes:
+            across, down = (right - left) / 2, (bottom - top) / 2
+            inside = [x + 0.5 - left, right - x - 0.5], [y + 0.5 - top, bottom - y - 0.5]
+            depth.append(min(min(inside[0]) / across, min(inside[1]) / down) if across and down else -1.0)
+        deepest = [number for number, one in enumerate(depth) if one >= 0 and one > max(depth) - 1e-5]
+        for number in deepest:
+            sums[number] += pixels[y, x] / len(deepest)
+    return sums
+
+
 def test_shares_and_token_scores_are_sums_of_pixels() -> None:
     net, (image, boxes, valid) = build(region_grid=2), faces()
     boxes[:, 1] = torch.tensor([8.0, 10.0, 24.0, 30.0])  # overlaps the first
     found = explain(net, image, boxes, valid, "pixels")
     heat = found.heat.double().numpy()
     for face in range(2):
-        shares = [sum(heat[face, y, x] for y in range(2, 14) for x in range(2, 14))]
-        shares += [sum(heat[face, y, x] for y in range(10, 30) for x in range(8, 24)), 0.0]
+        shares = depths_one_by_one(heat[face], [[2, 2, 14, 14], [8, 10, 24, 30]])
+        shares += [0.0]
         assert np.allclose(found.shares[face], np.array(shares) / np.abs(shares).sum(), atol=1e-5)
         scores = [0.0]
         scores += [heat[face, y : y + 8, x : x + 8].sum() for y in range(0, 32, 8) for x in range(0, 32, 8)]
@@ -119,6 +135,27 @@ def test_boxes_against_pixels_one_by_one() -> None:
     assert np.allclose(box_sums(pixels, BOXES[None])[0], sums, atol=1e-4)
     assert np.allclose(spread(scores, BOXES[None], 32)[0], drawn, atol=1e-6)
     assert np.array_equal(covered(BOXES[None], 32)[0], inside)
+
+
+def test_a_pixel_belongs_to_the_region_that_it_lies_deepest_in() -> None:
+    """Boxes with fractions, beyond the image, empty, inside another one, and twice the same."""
+    boxes = torch.cat(
+        [BOXES, torch.tensor([[4.0, 3.0, 9.5, 30.0], [20.0, 20.0, 30.0, 30.0], [20.0, 20.0, 30.0, 30.0]])]
+    )
+    pixels = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(2))
+    sums = region_sums(pixels, boxes[None])[:, 0].double()
+    expected = [depths_one_by_one(one[0].double().numpy(), boxes.tolist()) for one in pixels]
+    assert np.allclose(sums, expected, atol=1e-4)
+    whole = (pixels[:, 0] * covered(boxes[None], 32)[0]).sum((1, 2)).double()
+    assert np.allclose(sums.sum(1), whole, atol=1e-4)  # no pixel counts twice
+
+
+def test_a_mirrored_map_has_mirrored_sums() -> None:
+    boxes = torch.tensor([[[3.3, 4.1, 19.7, 17.0], [12.3, 4.1, 28.7, 17.0], [0.0, 15.0, 32.0, 32.0]]])
+    assert torch.equal(boxes[:, 0, 0] + boxes[:, 1, 2], torch.tensor([32.0]))
+    pixels = torch.randn(1, 1, 32, 32, generator=torch.Generator().manual_seed(2))
+    right, left, below = region_sums(pixels, boxes)[0, 0].tolist()
+    assert region_sums(pixels.flip(-1), boxes)[0, 0].tolist() == pytest.approx([left, right, below], abs=1e-4)
 
 
 def test_nothing_of_the_face_is_left_when_it_is_blurred() -> None:
