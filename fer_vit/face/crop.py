@@ -77,25 +77,32 @@ BORDER = cv2.BORDER_REPLICATE
 """Outside an image its border is repeated: an artificial edge would look like a contour of the face."""
 INTERPOLATION, REDUCTION = cv2.INTER_CUBIC, cv2.INTER_AREA
 """Linear interpolation would blur small faces; a reduction averages what becomes one pixel."""
+SMALLER = 0.75
+"""Scales below it count as reductions; the average would blur faces that keep about their size."""
 
 
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     """Draws the crop (size, size, 3) that a matrix (2, 3) from image to crop pixels describes.
 
-    Strong reductions take two steps, the first by area averaging: a warp reads only neighbours and would alias.
+    A warp reads only neighbours, and would alias in a reduction: noise, a shift by a part of a pixel or compression
+    then change the crop. A smaller crop is drawn at twice its size and averaged, a much smaller one from an image that
+    has been averaged before.
     """
     m = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
+    smaller = 0 < scale < SMALLER
     if 0 < scale < 0.5:
         image, m = _window(image, m, size, margin=2 / scale)  # a face is a small part of a photo
-        # Twice the target's resolution remains for the warp itself.
         height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
         reduced = cv2.resize(image, (width, height), interpolation=REDUCTION)
         back = np.array([[image.shape[1] / width, 0.0, 0.0], [0.0, image.shape[0] / height, 0.0]])
         image, m = np.asarray(reduced, np.uint8), compose(m, back)
+    drawn = 2 * size if smaller else size
+    m = m * (drawn / size)
     # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5.
     m = m + np.array([[0.0, 0.0, 0.5 * (m[0, 0] + m[0, 1]) - 0.5], [0.0, 0.0, 0.5 * (m[1, 0] + m[1, 1]) - 0.5]])
-    return np.asarray(cv2.warpAffine(image, m, (size, size), flags=INTERPOLATION, borderMode=BORDER), np.uint8)
+    crop = cv2.warpAffine(image, m, (drawn, drawn), flags=INTERPOLATION, borderMode=BORDER)
+    return np.asarray(cv2.resize(crop, (size, size), interpolation=REDUCTION) if smaller else crop, np.uint8)
 
 
 def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Image, Array]:

@@ -65,6 +65,24 @@ def test_large_reductions_do_not_alias(reduction: float) -> None:
     assert np.abs(bare.astype(int) - 127).max() > 12
 
 
+@pytest.mark.parametrize("reduction", [1.4, 1.8, 2.2, 3.7])
+def test_a_reduction_averages_what_becomes_one_pixel(reduction: float, rng: np.random.Generator) -> None:
+    """Noise against exact averages in float64; a bare warp is three times as far from them."""
+    noise = rng.integers(0, 256, (200, 200), np.uint8)
+    image, size, shift = np.repeat(noise[..., None], 3, 2), 30, 1.3
+    start = (np.arange(size) - shift)[:, None] * reduction  # where a crop's pixel begins in the image
+    part = np.clip(np.minimum(start + reduction, np.arange(200) + 1) - np.maximum(start, np.arange(200)), 0, 1)
+    exact = part @ noise.astype(float) @ part.T / reduction**2
+    matrix = turned(0.0, 1 / reduction, (shift, shift))
+    half = turned(0.0, 1 / reduction, (shift + 0.5 / reduction - 0.5,) * 2)  # OpenCV's centres are at integers
+    bare = cv2.warpAffine(image, half, (size, size), flags=cv2.INTER_CUBIC)
+
+    def error(crop: Image) -> float:
+        return float((crop[3:, 3:, 0] - exact[3:, 3:]).std())
+
+    assert error(warp(image, matrix, size)) < error(bare) / 3
+
+
 def test_outside_of_the_image_its_border_goes_on() -> None:
     image = dot(20, 20, 10.0, 3.0, radius=5)
     crop = warp(image, turned(0.0, 1.0, (20.0, 20.0)), 60)
@@ -140,12 +158,17 @@ def reductions(image: Image, matrix: Array, size: int, monkeypatch: pytest.Monke
     return seen
 
 
+DRAWN = ((20, 20), (10, 10))
+"""A crop is drawn at twice its size, and averaged."""
+
+
 @pytest.mark.parametrize(
     ("scale", "expected"),
     [
-        (0.5, []),  # a warp alone reads all pixels
-        (0.25, [((56, 56), (28, 28))]),  # 10 pixels are 40 of the image; 8 more on each side; to twice the resolution
-        (0.1, [((100, 100), (20, 20))]),
+        (0.75, []),  # a warp alone
+        (0.5, [DRAWN]),
+        (0.25, [((56, 56), (28, 28)), DRAWN]),  # 10 pixels are 40 of the image, and 8 more on each side
+        (0.1, [((100, 100), (20, 20)), DRAWN]),
         (0.0, []),  # no crop at all
     ],
 )
@@ -161,11 +184,11 @@ def test_a_strong_reduction_reduces_a_window_to_twice_the_resolution(
 def test_the_window_ends_with_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     image = np.zeros((300, 400, 3), np.uint8)
     matrix = turned(0.0, 0.25, (0.0, 0.0))  # from the image's corner
-    assert reductions(image, matrix, 10, monkeypatch) == [((48, 48), (24, 24))]
+    assert reductions(image, matrix, 10, monkeypatch) == [((48, 48), (24, 24)), DRAWN]
     beyond = turned(0.0, 0.25, (-200.0, -200.0))  # past the other corner: the last pixel goes on
-    assert reductions(image, beyond, 10, monkeypatch) == [((1, 1), (1, 1))]
+    assert reductions(image, beyond, 10, monkeypatch) == [((1, 1), (1, 1)), DRAWN]
     before = turned(0.0, 0.25, (200.0, 200.0))
-    assert reductions(image, before, 10, monkeypatch) == [((1, 1), (1, 1))]
+    assert reductions(image, before, 10, monkeypatch) == [((1, 1), (1, 1)), DRAWN]
 
 
 def test_the_window_shows_all_corners_of_a_turned_crop() -> None:
