@@ -67,14 +67,17 @@ def box_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
 def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
     """Adds up the scores of pixels (E, B, S, S) by region, whose boxes are (B, R, 4), xyxy: (E, B, R).
 
-    A pixel whose centre is in several boxes counts in the one that it lies deepest in: 0 is the edge, 1 the middle. A
-    brow lies in the eye's box, too. Boxes that it lies equally deep in share it.
+    Boxes overlap: a pixel counts in the one that it lies deepest in, 0 being its edge and 1 its middle. Boxes that it
+    lies equally deep in share it.
     """
-    half = (boxes[..., 2:] - boxes[..., :2])[..., None] / 2
-    middle = boxes[..., :2, None] + half
-    away = (torch.arange(pixels.shape[-1], device=boxes.device) + 0.5 - middle).abs() / half.clamp(min=1e-6)
+    size = pixels.shape[-1]
+    start, stop = boxes.float()[..., None].tensor_split(2, dim=2)  # (B, R, 2, 1)
+    away = (
+        (torch.arange(size, device=boxes.device) + 0.5 - (start + stop) / 2).abs() * 2 / (stop - start).clamp(min=1e-6)
+    )
     depth = 1 - torch.maximum(away[:, :, 1, :, None], away[:, :, 0, None])  # (B, R, S, S)
-    deepest = (depth >= depth.amax(1, keepdim=True).clamp(min=0) - ROUNDING).to(pixels)
+    edge = depth.new_zeros(len(depth), 1, size, size)
+    deepest = (depth >= torch.cat([edge, depth], dim=1).amax(1, keepdim=True) - ROUNDING).float()
     with no_autocast(pixels):
         return torch.einsum("brsx,ebsx->ebr", deepest / deepest.sum(1, keepdim=True).clamp(min=1), pixels)
 

@@ -90,19 +90,18 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     """
     m = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
-    smaller = 0 < scale < SMALLER
+    drawn = 2 * size if 0 < scale < SMALLER else size
     if 0 < scale < 0.5:
         image, m = _window(image, m, size, margin=2 / scale)  # a face is a small part of a photo
         height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
         reduced = cv2.resize(image, (width, height), interpolation=REDUCTION)
         back = np.array([[image.shape[1] / width, 0.0, 0.0], [0.0, image.shape[0] / height, 0.0]])
         image, m = np.asarray(reduced, np.uint8), compose(m, back)
-    drawn = 2 * size if smaller else size
     m = m * (drawn / size)
     # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5.
     m = m + np.array([[0.0, 0.0, 0.5 * (m[0, 0] + m[0, 1]) - 0.5], [0.0, 0.0, 0.5 * (m[1, 0] + m[1, 1]) - 0.5]])
     crop = cv2.warpAffine(image, m, (drawn, drawn), flags=INTERPOLATION, borderMode=BORDER)
-    return np.asarray(cv2.resize(crop, (size, size), interpolation=REDUCTION) if smaller else crop, np.uint8)
+    return np.asarray(crop if drawn == size else cv2.resize(crop, (size, size), interpolation=REDUCTION), np.uint8)
 
 
 def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Image, Array]:

@@ -17,20 +17,19 @@ from fer_vit.errors import FerVitError
 from fer_vit.model.cost import describe
 from fer_vit.train.checkpoints import newest_checkpoint
 
-PATIENCE = 60
+PATIENCE = 30
 """Seconds that a process has for finding out by itself that another is gone, and for saying so."""
+LOST = "Another process of this run died or no longer answers; its own output may say why."
 
 
 class PatientObserver(subprocess_script._ChildProcessObserver):
-    """Lightning's watch over the processes that it started; it would kill all within 5 seconds, without a word."""
+    """Lightning's watch over the processes that it started; it would kill this one before it can say what to do."""
 
     def _terminate_all(self) -> None:
         time.sleep(PATIENCE)
         if self._child_processes:  # `run` empties the list when it ends the run itself
+            print(f"fer-vit: error: {LOST} Resume from the last checkpoint.", file=sys.stderr, flush=True)
             super()._terminate_all()
-
-
-subprocess_script._ChildProcessObserver = PatientObserver  # type: ignore[misc]
 
 
 def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
@@ -42,6 +41,7 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
     """
     if verb == "fit":
         print_once(f"RegionViT: {describe(model.net)}.")
+    subprocess_script._ChildProcessObserver = PatientObserver  # type: ignore[misc]
     try:
         getattr(trainer, verb)(model, **options)
     except BaseException as error:
@@ -70,7 +70,7 @@ def describe_failure(error: BaseException, last: Path | None) -> str | None:
     advice = (
         f"Resume with the same options and `--ckpt_path {last}`." if last else "Start again: no checkpoint exists yet."
     )
-    return f"Another process of this run died or no longer answers; its own output may say why. {advice}"
+    return f"{LOST} {advice}"
 
 
 @rank_zero_only

@@ -22,7 +22,8 @@ NAMES = ("right_eye", "mouth")
 
 def build(**change: object) -> RegionViT:
     torch.manual_seed(0)
-    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, regions=NAMES, **change)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 2}
+    config = RegionViTConfig(**{**size, "regions": NAMES, **change})
     net = RegionViT(config, "abcd").eval()
     for parameter in net.vit.head.parameters():  # timm starts the classifier at 0
         torch.nn.init.normal_(parameter)
@@ -63,6 +64,15 @@ def test_every_method_with_every_head_and_choice_of_tokens(tokens: str, head: st
     if tokens == "region" and method != "ablation":
         own = result.scores[:, net.layout.regions].view(3, 2, 4).sum(-1)
         assert torch.allclose(result.shares * own.abs().sum(1, keepdim=True), own, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_regions_there_are_no_shares(method: Method) -> None:
+    net = build(tokens="patch", regions=())
+    image, _, _ = faces()
+    result = explain(net, image, torch.zeros(3, 0, 4), torch.zeros(3, 0, dtype=torch.bool), method)
+    assert result.shares.shape == (3, 0)
+    assert (result.heat.abs().sum() > 0) == (method != "ablation")  # which masks regions
 
 
 def test_a_share_is_the_mean_score_of_what_lies_in_a_region() -> None:

@@ -79,6 +79,22 @@ def test_a_run_that_fails_leaves_no_process_behind(tmp_path: Path, monkeypatch: 
         run("test", failing(OSError(errno.ENOSPC, "Full"), tmp_path), None)
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_process_that_does_not_end_by_itself_is_killed(
+    ended: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[object] = []
+    other = SimpleNamespace(
+        pid=2, returncode=-9, poll=lambda: None, send_signal=lambda number: sent.append(("other", number))
+    )
+    monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
+    others = [other]
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: others.clear() if ended and seconds > 10 else None)
+    module.PatientObserver(main_pid=1, child_processes=others).run()
+    assert sent == ([] if ended else [("other", signal.SIGKILL), (1, signal.SIGKILL)])
+    assert (LOST in capsys.readouterr().err) == (not ended)
+
+
 @pytest.mark.parametrize("verb", ["fit", "test"])
 def test_a_run_that_sigterm_ends_names_its_checkpoint(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
