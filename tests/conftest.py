@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def environment() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Draws the same random numbers whichever tests came before."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -319,7 +319,7 @@ def test_no_process_stays_behind(verb: str, number: signal.Signals, status: int,
     }[verb]
     process, started = working(words, log, 2)
     os.kill(process.pid, number)
-    process.join(60)
+    process.join(300)
     assert process.exitcode == status, log.read_text()
     wait_until(lambda: not any(map(alive, started)), "a process lives on")
     left = [path.name for path in out.parent.iterdir()] if out.parent.exists() else []

@@ -120,7 +120,9 @@ def test_the_notebook_runs(yunet_named: None, tmp_path: Path) -> None:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(DOCS / "quickstart.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, timeout=600, startup_timeout=300, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     outputs = {cell.source: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
     shown = outputs["faces[0].plot()"][0]["data"]
     assert {"image/png", "image/jpeg"} & shown.keys()

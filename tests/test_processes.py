@@ -67,7 +67,7 @@ def test_a_worker_does_not_free_a_decoder_of_the_main_process(tmp_path: Path) ->
         cycle.append(cycle)
         del frame, cycle
         loader = DataLoader(
-            [0], batch_size=None, num_workers=1, collate_fn=collect, worker_init_fn=start_worker, timeout=20
+            [0], batch_size=None, num_workers=1, collate_fn=collect, worker_init_fn=start_worker, timeout=120
         )
         assert list(loader) == [0]
     finally:

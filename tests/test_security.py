@@ -327,11 +327,11 @@ def test_nothing_asks_the_network_unasked(drawn: Path, tmp_path: Path) -> None:
     words = ["predict", str(drawn / "faces"), "--face=crop", "--detector=none", f"--output={tmp_path / 't.csv'}"]
     modules = "fer_vit, fer_vit.predict.recognizer, fer_vit.train.cli, fer_vit.data.stream, fer_vit.commands.visualize"
     program = f"{QUIET}\nimport {modules}\nfrom fer_vit.cli import main\nmain({words!r})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "t.csv").exists()
     asks = f"{QUIET}\nimport urllib.request\nurllib.request.urlopen('http://127.0.0.1:9')"
-    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=False, timeout=600)
     assert "AssertionError: the network is asked: socket." in done.stderr  # it would have been seen
 
 

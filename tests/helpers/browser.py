@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 
 @contextmanager
@@ -28,3 +28,10 @@ def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
     page.on("dialog", lambda dialog: wrong.append("a dialog was opened"))
     page.goto(address)
     return page, wrong
+
+
+def loaded(images: Locator) -> bool:
+    """Waits for images, which the page loads as it needs them; tells whether there are some and none is broken."""
+    for image in images.all():
+        expect(image).to_have_js_property("complete", True, timeout=30_000)
+    return bool(images.evaluate_all("images => images.length > 0 && images.every(image => image.naturalWidth > 0)"))

@@ -33,7 +33,7 @@ from tests.helpers.commands import TINY
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["__main__", "fer_vit.commands.prepare", "fer_vit.commands.predict", "fer_vit.train.cli"])
 FIT = [*TINY, "--trainer.max_epochs=4", "--trainer.limit_train_batches=3", "--trainer.log_every_n_steps=1"]
-BOUND = 120
+BOUND = 600
 """Seconds that a run may last."""
 Content = dict[str, Any]
 """What a run made, by name: Arrow tables, or weights."""

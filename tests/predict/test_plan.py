@@ -89,7 +89,7 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_others_wait_for_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    timer = threading.Timer(0.5, lambda: open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0))
+    timer = threading.Timer(3, lambda: open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0))
     timer.start()
     assert list(open_or_create(tmp_path, iter([]), 3, SETTINGS, 2)) == NAMES
     assert "Process 2 waits for process 0" in capsys.readouterr().out

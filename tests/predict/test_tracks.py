@@ -5,7 +5,6 @@ from fer_vit.face.detect import Face
 from fer_vit.predict.tracks import MAX_GAP, Tracker
 from tests.helpers.videos import Actor, Seen, as_face, track_scores
 
-RNG = np.random.default_rng(0)
 TEMPLATE_FACE = np.array([[0.325, 0.381], [0.675, 0.381], [0.5, 0.587], [0.362, 0.751], [0.638, 0.751]])
 
 
@@ -29,16 +28,16 @@ def seen_at(actors: list[Actor], seconds: float) -> list[Seen]:
 
 def run(actors: list[Actor], times: np.ndarray, noise: float = 0.02, lost: float = 0.0):  # noqa: ANN201
     """Tracks the visible actors as a detector would see them, with noise in widths, and some lost."""
-    tracker, truth, found = Tracker(), [], []
+    rng, tracker, truth, found = np.random.default_rng(0), Tracker(), [], []
     for seconds in times.tolist():
         seen = seen_at(actors, seconds)
         faces: list[Face] = []
         for one in seen:
-            if one.visible and RNG.random() >= lost:
+            if one.visible and rng.random() >= lost:
                 faces.append(
-                    as_face(Seen(one.actor, one.landmarks + RNG.normal(0, noise * one.width, (5, 2)), one.width, True))
+                    as_face(Seen(one.actor, one.landmarks + rng.normal(0, noise * one.width, (5, 2)), one.width, True))
                 )
-        RNG.shuffle(faces)
+        rng.shuffle(faces)
         numbers = tracker.number(faces, seconds)
         truth.append(seen)
         found.append([(number, face.landmarks) for number, face in zip(numbers, faces, strict=True)])
@@ -75,7 +74,7 @@ def test_faces_that_are_lost_now_and_then() -> None:
 
 
 def test_uneven_times_and_times_that_do_not_pass() -> None:
-    times = np.cumsum(RNG.choice([0.0, 0.01, 0.04, 0.3], 60))
+    times = np.cumsum(np.random.default_rng(0).choice([0.0, 0.01, 0.04, 0.3], 60))
     assert run(CAST["crossing"], times).switches == 0
     assert run(CAST["standing"], np.zeros(10)).switches == 0
 

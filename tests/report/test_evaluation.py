@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from fer_vit.errors import FerVitError
 from fer_vit.report.evaluation import Card, Section, write_evaluation
-from tests.helpers.browser import chromium, opened
+from tests.helpers.browser import chromium, loaded, opened
 
 HOSTILE = """</script><img src=x onerror="document.title='owned'">"""
 LABELS = ("happiness", "anger", HOSTILE)
@@ -67,8 +67,7 @@ def test_the_matrix_and_the_gallery_in_a_browser(browser: tuple[Page, list[str]]
     page.get_by_placeholder("contains …").fill("TWO")
     assert names.all_text_contents() == ["val/Two.png"]
     assert page.title() == "How good the predictions are"  # no name has run
-    loaded = "images => images.every(image => image.complete && image.naturalWidth > 0)"
-    assert page.locator(".card:visible img").evaluate_all(loaded)
+    assert loaded(page.locator(".card:visible img"))
     boxes = page.locator(".card:visible img").evaluate_all("images => images.map(i => [i.width, i.height])")
     assert all(width == height > 50 for width, height in boxes)
     assert wrong == []

@@ -18,13 +18,16 @@ from fer_vit.errors import FerVitError
 from fer_vit.report.draw import FaceView, face_figure, printable, to_photo, zoom
 from fer_vit.report.heads import JOINED
 from fer_vit.report.html import Evidence, FaceRecord, heat_maps, mean_shares, save_face, write_page
-from tests.helpers.browser import chromium, opened
+from tests.helpers.browser import chromium, loaded, opened
 
 HOSTILE = "<script>alert(1)</script>.png"
 QUOTES = """a"b'c&amp;<!--</script>.png"""
 FACTS = {"Method": "relevance", "Model": "<best>.ckpt"}
 REGIONS = ("mouth", "nose", "chin")
 LABELS = ("neutral", "happiness", '"><i>x')
+SHOWN = """() => Promise.all([...document.querySelectorAll("dialog image")].map(image =>
+    Object.assign(new Image(), {src: image.getAttribute("href")}).decode()))"""
+"""Waits for the pictures of an open face."""
 
 
 class Reader(HTMLParser):
@@ -166,8 +169,7 @@ def test_the_gallery_filters_sorts_and_searches(browser: tuple[Page, list[str]])
     assert names.all_text_contents() == ["broken ?.png"]
     page.get_by_placeholder("contains …").fill("")
     page.locator("select[name=order]").select_option("found")
-    loaded = "images => images.every(image => image.complete && image.naturalWidth > 0)"
-    assert page.locator(".card img").evaluate_all(loaded)
+    assert loaded(page.locator(".card img"))
     assert wrong == []
 
 
@@ -335,6 +337,7 @@ def test_the_heat_of_the_label_is_shown_where_its_pixels_are(browser: tuple[Page
     for label in ("1", "0"):
         dialog.locator("select").select_option(label)
         other.wait_for_load_state("networkidle")
+        other.evaluate(SHOWN)
         with Image.open(io.BytesIO(dialog.locator("svg").first.screenshot())) as picture:
             shown.append(np.asarray(picture.convert("RGB").resize((48, 48), Image.Resampling.BOX)).astype(int))
     other.close()
@@ -355,9 +358,9 @@ def test_thousands_of_faces_stay_usable(browser: tuple[Page, list[str]], tmp_pat
     large = page.context.browser.new_page()
     large.on("pageerror", lambda error: wrong.append(str(error)))
     large.goto((tmp_path / "index.html").as_uri())
-    expect(large.locator(".card")).to_have_count(2000)
+    expect(large.locator(".card")).to_have_count(2000, timeout=30_000)
     large.get_by_placeholder("contains …").fill("01999")
-    expect(large.locator(".card:visible")).to_have_count(1)
+    expect(large.locator(".card:visible")).to_have_count(1, timeout=30_000)
     large.locator(".card:visible").click()
     assert large.locator("dialog .name").text_content() == "01999.png"
     large.close()

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import Evidence, mean_shares, save_face, write_page
-from tests.helpers.browser import chromium, opened
+from tests.helpers.browser import chromium, loaded, opened
 
 NAME = """<img src=x onerror="document.title='owned'">.mp4"""
 LABELS = ("happiness", "<i>fear")
@@ -136,10 +136,8 @@ def test_people_are_switched_on_and_off(browser: tuple[Page, list[str]]) -> None
     page.get_by_label("person 0", exact=False).first.press("Space")
     assert shown.all_text_contents() == [f"person {n}" for n in (*range(8), 9)]
     assert NAME in (page.locator(".person bdi").first.text_content() or "")
-    loaded = "images => images.length > 0 && images.every(image => image.complete && image.naturalWidth > 0)"
     page.locator(".strip").nth(0).scroll_into_view_if_needed()
-    expect(page.locator(".strip").nth(0).locator("img").first).to_have_js_property("complete", True)
-    assert page.locator(".strip").nth(0).locator("img").evaluate_all(loaded)
+    assert loaded(page.locator(".strip").nth(0).locator("img"))
     assert page.title() == "Title"
     page.set_viewport_size({"width": 360, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -29,7 +29,7 @@ SCRIPT = Path(__file__).parents[2] / "cli.py"
 FOUND = os.pathsep.join([str(SCRIPT.parent), os.environ["PYTHONPATH"]])
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-BOUND = 120
+BOUND = 600
 """Seconds that a run may last, its start on a slow machine included; gloo by itself would wait for 30 minutes."""
 
 

@@ -218,7 +218,7 @@ def test_sigterm_to_all_processes_of_a_run(faces: Path, tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": found},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
