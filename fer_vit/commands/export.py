@@ -79,26 +79,28 @@ def export(
     names = checkpoint or [DEFAULT]
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
-        logits, target = evaluate_logits(model, calibrate, merge=merge)
-        if logit_adjust:
-            before = summary(model, logits, target)
-            logits = logits - adjust(model, calibrate, merge, logit_adjust)
-            print(f"On {len(target)} val faces: {summary(model, logits, target)}; before {before}.")
-        print(calibrated(model, logits, target))
+        print(calibrated(model, calibrate, merge, logit_adjust))
     with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
-        if kind == ".onnx":
-            write_onnx(model, new)
-            if quantize is not None:
-                faces, _ = labelled_batches(model, quantize, "train", max_faces=CALIBRATION, merge=merge)
-                quantize_onnx(new, faces)
-        elif kind == ".pt2":
-            write_program(model, new)
-        else:
-            save_network(model.net.half() if half else model.net, new)
-            for card in cards(output, names):
-                shutil.copy(card, new)
+        write(model, new, kind, half, quantize, merge)
+        for card in cards(output, names) if kind == "folder" else []:
+            shutil.copy(card, new)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
+
+
+def calibrated(model: Recognizer, manifest: Path, merge: Merge | None, strength: float) -> str:
+    """Adjusts a model's logits to how rare expressions are, fits temperature and thresholds, and says what it did."""
+    logits, target = evaluate_logits(model, manifest, merge=merge)
+    truth, said = target.argmax(-1), ""
+    if strength:
+        before = summary(model, logits, target)
+        logits = logits - adjust(model, manifest, merge, strength)
+        said = f"On {len(truth)} val faces: {summary(model, logits, target)}; before {before}.\n"
+    model.net.temperature = fit_temperature(logits, truth)
+    model.net.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
+    found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.thresholds.items())
+    few = f" From {len(truth)} faces: do not trust them before there are {CALIBRATES}." * (len(truth) < CALIBRATES)
+    return f"{said}Temperature: {model.net.temperature:.3f}. Thresholds of sets: {found}.{few}"
 
 
 def adjust(model: Recognizer, manifest: Path, merge: Merge | None, strength: float) -> Tensor:
@@ -111,20 +113,23 @@ def adjust(model: Recognizer, manifest: Path, merge: Merge | None, strength: flo
     return part
 
 
-def calibrated(model: Recognizer, logits: Tensor, target: Tensor) -> str:
-    """Fits temperature and thresholds of a model to logits and shares (N, C), and says them."""
-    truth = target.argmax(-1)
-    model.net.temperature = fit_temperature(logits, truth)
-    model.net.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
-    found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.thresholds.items())
-    few = f" From {len(truth)} faces: do not trust them before there are {CALIBRATES}." * (len(truth) < CALIBRATES)
-    return f"Temperature: {model.net.temperature:.3f}. Thresholds of sets: {found}.{few}"
-
-
 def summary(model: Recognizer, logits: Tensor, target: Tensor) -> str:
     """Says how good logits (N, C) are for shares (N, C)."""
     found = scores(face_sums(logits.softmax(-1).double().numpy(), target.numpy()).sum(0), model.labels)
     return f"accuracy {found['accuracy']:.1%}, UAR {found['UAR']:.1%}"
+
+
+def write(model: Recognizer, new: Path, kind: str, half: bool, quantize: Path | None, merge: Merge | None) -> None:
+    """Writes a model in the form that `kind` says, without a card."""
+    if kind == "folder":
+        save_network(model.net.half() if half else model.net, new)
+    elif kind == ".pt2":
+        write_program(model, new)
+    else:
+        write_onnx(model, new)
+        if quantize is not None:
+            faces, _ = labelled_batches(model, quantize, "train", max_faces=CALIBRATION, merge=merge)
+            quantize_onnx(new, faces)
 
 
 def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:
