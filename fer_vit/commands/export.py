@@ -64,8 +64,8 @@ def export(
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches accuracy, and the
             thresholds of `predict`'s column `set`.
         logit_adjust: What rare expressions gain: the logarithm of each one's share of `calibrate`'s training faces,
-            times this, is taken off its logit (Menon et al. 2021), once. With 0.2 more of them are found, and few
-            others missed: accuracy and UAR are printed.
+            times this, is taken off its logit (Menon et al. 2021); again, if the model has been adjusted before. With
+            0.2 more of them are found and few others missed: accuracy and UAR are printed.
         half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
             size, and faster on CPUs (docs/benchmarks.md says how much, and what it costs).

@@ -91,8 +91,8 @@ def swap_halves(x: Tensor, axes: range) -> Tensor:
 def asymmetry(config: RegionViTConfig) -> float:
     """How much mirroring a random crop changes its logits, in units of their deviation.
 
-    It is that of one block with random symmetric weights, larger than before training, when attention is about even
-    whatever it attends to.
+    It is that of one block with random symmetric weights, larger than those before training: with small ones attention
+    would be even, and hide what is not symmetric in it.
     """
     rng, size = np.random.default_rng(0), config.img_size
     with torch.random.fork_rng(devices=[]):
