@@ -169,7 +169,6 @@ def test_rare_expressions_gain(head: str, drawn: Path, tmp_path: Path, capsys: p
     rows = zip(faces.table["label"].to_pylist(), faces.table["split"].to_pylist(), strict=True)
     rare = np.array([label in faces.names[4:] and split == "train" for label, split in rows])
     faces.select(~rare | (np.arange(len(faces)) % 3 == 0)).write(tmp_path / "faces.parquet")
-    torch.manual_seed(0)
     net = RegionViT(RegionViTConfig(**{**vars(SMALL), "head": head}), faces.names)
     torch.nn.init.normal_(net.vit.head.weight, std=0.1)
     logits, _ = evaluate_logits(Recognizer(net.eval()), tmp_path / "faces.parquet")
@@ -197,8 +196,8 @@ def test_an_expression_that_never_occurs_cannot_gain(
     faces = Manifest.read(drawn / "faces.parquet")
     gone = np.array([label == "anger" for label in faces.table["label"].to_pylist()])
     faces.select(~gone).write(tmp_path / "faces.parquet")
-    words = ["--checkpoint", str(checkpoint), "--calibrate", str(tmp_path / "faces.parquet"), "--logit_adjust", "0.5"]
-    assert "has no training face of anger" in fails(capsys, "export", tmp_path / "model", *map(str, words))
+    words = ["--checkpoint", checkpoint, "--calibrate", tmp_path / "faces.parquet", "--logit_adjust", "0.5"]
+    assert "has no training face of anger" in fails(capsys, "export", tmp_path / "model", *words)
     assert not (tmp_path / "model").exists()
 
 

@@ -336,7 +336,6 @@ def test_the_heat_of_the_label_is_shown_where_its_pixels_are(browser: tuple[Page
     shown = []
     for label in ("1", "0"):
         dialog.locator("select").select_option(label)
-        other.wait_for_load_state("networkidle")
         other.evaluate(SHOWN)
         with Image.open(io.BytesIO(dialog.locator("svg").first.screenshot())) as picture:
             shown.append(np.asarray(picture.convert("RGB").resize((48, 48), Image.Resampling.BOX)).astype(int))
