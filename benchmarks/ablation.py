@@ -6,12 +6,11 @@ A row that is finished is not trained again, one that was interrupted resumes fr
 measured afterwards, one row after the other in several rounds, without the loading of data: leave the machine alone.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-import time
+from argparse import ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,8 @@ from statistics import median
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from benchmarks import machine
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.cost import multiply_adds
 from fer_vit.model.precision import has_bf16
@@ -113,17 +112,11 @@ def table(output: Path, rounds: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def step_seconds(nets: dict[str, RegionViT], rounds: int, batch: int = 128) -> dict[str, list[float]]:
-    """Seconds of a training step of each model, once a round; a round takes all models in turn."""
+def step_seconds(nets: dict[str, RegionViT], rounds: int) -> dict[str, list[float]]:
+    """Seconds of a training step of each model with 128 faces, once a round."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    steps = {name: training_step(net.to(device).train(), batch, device) for name, net in nets.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in nets}
-    for name in tqdm([*nets, *list(nets) * rounds], desc="timing", disable=None):
-        start = time.perf_counter()
-        for _ in range(3):
-            steps[name]()
-        seconds[name].append((time.perf_counter() - start) / 3)
-    return {name: values[1:] for name, values in seconds.items()}  # the first is a warm-up
+    steps = {name: training_step(net.to(device).train(), 128, device) for name, net in nets.items()}
+    return machine.in_turns(steps, rounds)
 
 
 def training_step(net: RegionViT, batch: int, device: torch.device) -> "partial[None]":
@@ -143,13 +136,11 @@ def _step(net: RegionViT, optimiser: torch.optim.Optimizer, image: Tensor, boxes
     loss.backward()
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     optimiser.step()
-    if image.is_cuda:
-        torch.cuda.synchronize()
 
 
-def arguments(description: str) -> argparse.ArgumentParser:
+def arguments(description: str) -> ArgumentParser:
     """The command line of this and of benchmarks/regions.py and ways.py."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = machine.arguments(description)
     parser.add_argument("manifest", type=Path, help="FERPlus with soft labels, as `fer-vit prepare` wrote it")
     parser.add_argument("output", type=Path, help="folder of the runs")
     parser.add_argument("--jobs", type=int, default=1, help="rows that are trained at once, sharing the cores")

@@ -159,13 +159,14 @@ def run_plain(verb: str, args: list[str]) -> dict[str, Any]:
     """Runs a verb that is a typed function, `commands.<verb>.<verb>`; returns the values of its arguments."""
     function = verb_function(verb)
     flags = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (bool, bool | None)}
+    paths = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (Path, Path | None)}
     words = []  # `--max-faces` is accepted as well as `--max_faces`
     for word, following in zip(args, [*args, ""][1:], strict=True):
-        if not word:  # as a path it would be the current folder
-            raise FerVitError('Expected a name or a value, but got "". Is a variable of the shell empty?')
         name, equals, value = word.partition("=")
         name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
         name = RENAMED.get(name, name)
+        if not word or (name in paths and equals and not value):  # as a path it would be the current folder
+            raise FerVitError('Expected a name or a value, but got "". Is a variable of the shell empty?')
         alone = name in flags and not equals and following.lower() not in ("true", "false")
         words.append(f"{name}=true" if alone else name + equals + value)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that half-written files are removed

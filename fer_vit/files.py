@@ -56,20 +56,23 @@ def scratch_folder(path: Path, folder: Path | None = None, advice: str = ADVICE)
     An error of writing in it becomes a FerVitError that ends with the `advice`.
     """
     scratch = (folder or path.parent) / f".{_stem(path)}.{token_hex(4)}.part"
-    try:
-        scratch.mkdir(parents=True)
-    except OSError as error:
-        raise _cannot_write(path, error, advice) from error
-    try:
-        with _locked(scratch):
+    with ExitStack() as locks:
+        try:
+            while not scratch.exists():  # before it has a lock, another process may take it for a dead one's
+                scratch.mkdir(parents=True)
+                with suppress(FileNotFoundError):
+                    locks.enter_context(_locked(scratch, wait=True))
+        except OSError as error:
+            raise _cannot_write(path, error, advice) from error
+        try:
             yield scratch
-    except OSError as error:
-        if error.filename and not str(error.filename).startswith(str(scratch)):  # about a file that is only read
-            raise
-        raise _cannot_write(path, error, advice) from error
-    finally:
-        _finish_swap(scratch)  # in case a second signal interrupted the undoing of a swap
-        shutil.rmtree(scratch, ignore_errors=True)
+        except OSError as error:
+            if error.filename and not str(error.filename).startswith(str(scratch)):  # about a file that is only read
+                raise
+            raise _cannot_write(path, error, advice) from error
+        finally:
+            _finish_swap(scratch)  # in case a second signal interrupted the undoing of a swap
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
@@ -82,11 +85,11 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
 
     With `names` only these entries of an existing folder count, as for `atomic_write`.
     """
+    remove_stale(path)
     if names and path.exists():
         for name in names:
             check_output(path / name, overwrite)
         return
-    remove_stale(path)
     taken = any(path.iterdir()) if path.is_dir() else path.exists()  # an empty folder does not count
     if taken and not overwrite:
         raise FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")
@@ -172,7 +175,7 @@ def _finish_swap(scratch: Path) -> None:
 
 
 @contextmanager
-def _locked(scratch: Path) -> Iterator[bool]:
+def _locked(scratch: Path, wait: bool = False) -> Iterator[bool]:
     """Locks a folder, until the process ends at the latest; yields False where another process has the lock."""
     if sys.platform == "win32":
         yield False
@@ -183,7 +186,7 @@ def _locked(scratch: Path) -> Iterator[bool]:
     free = False
     try:
         with suppress(OSError):  # another process has it, or the file system has no locks
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             free = True
         yield free
     finally:

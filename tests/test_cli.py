@@ -90,9 +90,9 @@ def test_wrong_values_are_told_plainly(words: str, line: str, capsys: pytest.Cap
     assert told.endswith(f" (`fer-vit {words.split()[0]} --help` lists the options)")
 
 
-@pytest.mark.parametrize("verb", ["predict", "visualize"])
-def test_an_empty_word_is_not_the_current_folder(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert 'Expected a name or a value, but got "".' in fails(capsys, verb, "")
+@pytest.mark.parametrize("words", [("predict", ""), ("visualize", ""), ("predict", "photos", "--output=")])
+def test_an_empty_word_is_not_the_current_folder(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert 'Expected a name or a value, but got "".' in fails(capsys, *words)
 
 
 def test_a_missing_manifest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -27,9 +27,10 @@ from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
-from fer_vit.files import atomic_write, remove_stale, scratch_folder
+from fer_vit.files import atomic_write, check_output, remove_stale, scratch_folder
 from fer_vit.predict.plan import NAME, open_or_create
 from fer_vit.report.table import TableWriter
+from fer_vit.sources.archive import unpacked
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.checkpoints import AtomicCheckpointIO
@@ -197,6 +198,32 @@ def test_what_is_left_is_removed_and_what_is_written_is_not(tmp_path: Path) -> N
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, writing.name])
     remove_stale(out)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+def test_what_is_just_begun_is_not_taken_for_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, mkdir, late = tmp_path / "out.parquet", Path.mkdir, count()
+
+    def removed_at_once(path: Path, **options: Any) -> None:
+        mkdir(path, **options)
+        if path.suffix == ".part" and next(late) < 2:  # as by another process that looks before there is a lock
+            remove_stale(out)
+
+    monkeypatch.setattr(Path, "mkdir", removed_at_once)
+    with scratch_folder(out) as writing:
+        assert writing.is_dir()
+        remove_stale(out)
+        assert writing.is_dir()
+    assert not [*tmp_path.iterdir()]
+    assert next(late) == 3
+
+
+def test_what_is_left_in_a_folder_of_results_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".evaluation.0123abcd.part").mkdir()
+    evaluation = tmp_path / "evaluation"
+    (evaluation / ".evaluation.0123abcd.part").mkdir(parents=True)
+    (evaluation / "own.txt").write_text("kept")
+    check_output(evaluation, overwrite=True, names=("index.html",))
+    assert sorted(tmp_path.rglob("*")) == [evaluation, evaluation / "own.txt"]
 
 
 def test_an_exchange_that_fails_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,6 +504,14 @@ def test_no_name_leads_out_of_a_zip(tmp_path: Path) -> None:
     manifest = Manifest.read(tmp_path / "out" / "m.parquet")
     assert {manifest.image_bytes(row) for row in range(len(manifest))} == {face}  # no link was followed
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["m.parquet"]
+
+
+def test_a_zip_is_the_folder_in_it_or_what_it_holds(tmp_path: Path) -> None:
+    mac = zipped(tmp_path / "a.zip", {"photos/x": b"1", "__MACOSX/x": b"", ".hidden": b""})
+    with unpacked(mac, tmp_path / "out") as folder:
+        assert folder.name == "photos"
+    with unpacked(zipped(tmp_path / "b.zip", {"_other/x": b"1", "happy/x": b"1"}), tmp_path / "out") as folder:
+        assert sorted(path.name for path in folder.iterdir()) == ["_other", "happy"]
 
 
 def test_a_zip_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

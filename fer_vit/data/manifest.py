@@ -142,7 +142,7 @@ class Manifest:
         """
         names, matrix = merge_names(self.names, merge)
         new = [None if label is None else merge.get(label, label) for label in self.column("label")]
-        kept = np.array([label is not None for label in new]) | self.table["label"].is_null().to_numpy()
+        kept = np.array([label is not None for label in new], bool) | self.table["label"].is_null().to_numpy()
         votes: list[Any] = [None] * len(self)
         added = read_votes(self.table, self.names) @ matrix
         for row, values in zip(np.flatnonzero(self.table["votes"].is_valid()), added.tolist(), strict=True):
@@ -158,17 +158,23 @@ class Manifest:
         return Manifest(self.path, table, self.names)
 
     def append(self, other: "Manifest") -> "Manifest":
-        """Returns the manifest with the rows of another one of the same labels; a column of only one is null there."""
+        """Returns the manifest with the rows of another one of the same labels; a column of only one is null there.
+
+        It lies where image files are named from: both may name some only if they lie in one folder.
+        """
         table = pa.concat_tables([self.table, other.table], promote_options="default")
-        return Manifest(self.path, table, self.names)
+        return Manifest(self.path if self.names_files() else other.path, table, self.names)
+
+    def names_files(self) -> bool:
+        """Tells whether an image is a file beside the manifest rather than inside it."""
+        return bool(pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py())
 
     def check_copy(self, path: Path) -> None:
         """Raises FerVitError when a copy at `path` would replace this manifest, or be separated from its images."""
         mine = Path(self.path)
         if path.resolve() == mine.resolve():
             raise FerVitError(f"{path} would replace the manifest that is read. Choose another name.")
-        files = pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py()
-        if files and path.parent.resolve() != mine.parent.resolve():
+        if self.names_files() and path.parent.resolve() != mine.parent.resolve():
             raise FerVitError(f"{self.path} names image files relative to its folder. Choose a path in that folder.")
 
     def write(self, path: Path) -> None:

@@ -21,7 +21,7 @@ class Sample(NamedTuple):
     target: Array | None  # share of every class (C,)
     row: int  # in the data set; -1 for a repeat that only pads a rank's share
     path: str  # the name of the image
-    to_crop: Array  # matrix (2, 3) from image to crop pixels, before augmentation
+    to_crop: Array  # matrix (2, 3) from image to crop pixels, before a mirror
 
 
 class Batch(NamedTuple):

@@ -141,9 +141,10 @@ def pipeline(config: AugmentConfig, size: int) -> A.Compose:
         steps.append(A.GaussianBlur(blur_limit=0, sigma_limit=(0.01, config.blur * size), p=RARELY))
     if config.shrink:
         ways = {"downscale": REDUCTION, "upscale": INTERPOLATION}
-        steps.append(A.Downscale((1 - config.shrink, 0.99), ways, p=RARELY))
+        steps.append(A.Downscale((1 - config.shrink, max(0.99, 1 - config.shrink)), ways, p=RARELY))
     if config.jpeg:
-        steps.append(A.ImageCompression("jpeg", (round(100 - 100 * config.jpeg), 95), p=RARELY))
+        quality = round(100 - 100 * config.jpeg)
+        steps.append(A.ImageCompression("jpeg", (quality, max(95, quality)), p=RARELY))
     if config.erase:
         hole = (0.1, 0.35)
         steps.append(A.CoarseDropout((1, 1), hole, hole, fill="random_uniform", p=config.erase))

@@ -168,7 +168,7 @@ def read_predictions(path: Path) -> Faces:
         labels=labels,
         paths=table["path"],
         probabilities=_probabilities(table, labels, judged, path),
-        found=judged & (table.get("score", judged) != 0),
+        found=judged & (_numbers(table, ["score"], path)[:, 0] != 0 if "score" in table else True),
         shares=None,
         columns={name: cells for name, cells in table.items() if name not in labels},
         rows=np.arange(len(judged)),
@@ -188,16 +188,21 @@ def read_parts(plan: Plan) -> Columns:
 
 def _probabilities(table: Columns, labels: Sequence[str], found: NDArray[np.bool_], path: Path) -> Array:
     """Returns the probabilities of the faces that were found (N, C), NaN for others."""
-    try:
-        cells = np.column_stack([table[label].astype(float) for label in labels])
-    except ValueError as error:
-        raise FerVitError(f"{path}: expected numbers in {short(', '.join(labels))}, but {error}.") from error
+    cells = _numbers(table, labels, path)
     wrong = found & ~((cells >= 0).all(1) & (abs(cells.sum(1) - 1) < 0.01))
     if wrong.any():
         raise FerVitError(
             f"{path}, row {wrong.argmax()}: expected probabilities of {short(', '.join(labels))} that sum to 1."
         )
     return np.where(found[:, None], cells, np.nan)
+
+
+def _numbers(table: Columns, names: Sequence[str], path: Path) -> Array:
+    """Returns columns as numbers (N, M), NaN where empty: a CSV has text."""
+    try:
+        return np.column_stack([table[name].astype(float) for name in names])
+    except ValueError as error:
+        raise FerVitError(f"{path}: expected numbers in {short(', '.join(names))}, but {error}.") from error
 
 
 def _picture(table: Columns, row: int) -> Image:

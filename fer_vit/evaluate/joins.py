@@ -33,7 +33,7 @@ def with_labels(faces: Faces, labels: Path, split: Split) -> Faces:
         check_labelled(table, labels)
         check_once(table, labels)
         paths, columns = table["path"], table
-        names = [canonical(str(label)) for label in table["label"]]
+        names = [name if (name := str(label)) in faces.labels else canonical(name) for label in table["label"]]
         shares: Array | None = np.eye(len(faces.labels))[[position(name, faces.labels, labels) for name in names]]
     else:
         rows = Manifest.read(labels, [split]).split(split)
@@ -105,7 +105,7 @@ def match(ours: Iterable[str], theirs: Iterable[str], where: object, some: bool 
         )
     if len({*found.values()} - {-1}) < len(found) - len(missing):
         raise FerVitError(f"Two images match one row of {where}. Name each by enough of its path to tell them apart.")
-    return np.array([found[path] for path in ours])
+    return np.array([found[path] for path in ours], int)
 
 
 def _slashes(path: str) -> str:

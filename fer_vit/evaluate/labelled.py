@@ -25,11 +25,7 @@ from fer_vit.predict.recognizer import CHUNK, Recognizer
 
 @torch.inference_mode()
 def evaluate_logits(
-    model: Recognizer,
-    manifest: str | Path,
-    split: Split = "val",
-    mirrored: bool = False,
-    merge: Merge | None = None,
+    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False, merge: Merge | None = None
 ) -> tuple[Tensor, Tensor]:
     """Computes the logits of the labelled faces of a manifest; arguments and errors as for `labelled_batches`.
 

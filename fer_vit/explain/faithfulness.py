@@ -35,11 +35,7 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
 """What pixels are replaced by."""
 
 BETTER = {
-    **{
-        f"pixel {name}, {baseline}": sign
-        for baseline in BASELINES
-        for name, sign in (("deletion", -1), ("insertion", 1))
-    },
+    **{f"pixel {kind}, {base}": sign for base in BASELINES for kind, sign in (("deletion", -1), ("insertion", 1))},
     "deletion": -1,
     "insertion": 1,
     "region agreement": 1,

@@ -109,9 +109,9 @@ def read_image(path: Path) -> Image:
 
 def read_bytes(path: Path) -> bytes:
     """Reads a file. Raises ImageError when it cannot be read."""
-    if path.exists() and not path.is_file():
-        raise ImageError("not a regular file")  # reading a pipe could block forever
     try:
+        if path.exists() and not path.is_file():
+            raise ImageError("not a regular file")  # reading a pipe could block forever
         return path.read_bytes()
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error

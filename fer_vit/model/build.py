@@ -69,7 +69,8 @@ def create_pool(vit: VisionTransformer, config: RegionViTConfig, num_classes: in
     if config.head == "additive":
         return AdditivePool(prefix, dim)
     if config.head == "query":
-        num_heads = config.num_heads or max(1, dim // 64)  # the width of a head in every ViT size
+        most = max(1, dim // 64)  # heads as wide as in every ViT size, or wider
+        num_heads = config.num_heads or next(heads for heads in range(most, 0, -1) if dim % heads == 0)
         return QueryPool(prefix, dim, num_heads, num_classes, config.causal)
     return TokenPool()
 

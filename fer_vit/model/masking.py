@@ -63,15 +63,8 @@ def hide(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Ten
     mean, deviation = target.mean(-1, keepdim=True), (target.var(-1, correction=0, keepdim=True) + 1e-6).sqrt()
     # A pixel of a region is a mean over several of the image; it counts if all of them are hidden.
     weights = ((shares > 0.999) & there[..., None]).float().repeat(1, 1, net.config.in_chans)
-    return Hidden(
-        cover_pixels(image, pixels),
-        pixels,
-        shares.mean(-1) > 0.5,
-        (target - mean) / deviation,
-        weights,
-        mean,
-        deviation,
-    )
+    tokens = shares.mean(-1) > 0.5
+    return Hidden(cover_pixels(image, pixels), pixels, tokens, (target - mean) / deviation, weights, mean, deviation)
 
 
 def cover_pixels(image: Tensor, pixels: Tensor) -> Tensor:

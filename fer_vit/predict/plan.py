@@ -15,7 +15,7 @@ from itertools import accumulate, chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, overload
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,14 +60,8 @@ class Plan(Sequence[Path]):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    @overload
-    def __getitem__(self, index: int) -> Path: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Path]: ...
-    def __getitem__(self, index: int | slice) -> Path | list[Path]:
+    def __getitem__(self, index: Any) -> Any:
         """Returns an image."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
         if not 0 <= index < len(self):
             raise IndexError(index)
         chunk = bisect(self._ends, index)

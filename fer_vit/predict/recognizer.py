@@ -127,7 +127,7 @@ class Recognizer(nn.Module):
             give a warning.
 
         Raises:
-            FerVitError: An image does not exist, the only one cannot be read, or an option is unknown.
+            FerVitError: An image does not exist, the only one cannot be read, or an option has a wrong value.
         """
         sources = as_sources(images)
         found = list(self.results(sources, PhotoOptions(face, detector, batch_size, workers, **video)))

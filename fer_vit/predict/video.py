@@ -62,19 +62,20 @@ def read_frames(
         path: The video.
         every: Take every so many frames.
         fps: Take at most so many frames a second, evenly by their times.
-        start: Take frames from this time on, in seconds.
-        end: Take frames before this time, in seconds.
+        start: Take frames from so many seconds after the first one.
+        end: Take frames before so many seconds after the first one.
         only: Take only frames with these indices.
 
     Raises:
         ImageError: It cannot be read, or (after the frames that could be) not to its end.
     """
-    slot, first = None, None
+    slot, first, begin = None, None, None
     with open_video(path) as (container, stream):
         for index, (frame, seconds) in enumerate(_in_order(_decoded(container, stream))):
-            if seconds >= end:
+            begin = seconds if begin is None else begin
+            if seconds - begin >= end:
                 break
-            if seconds < start:
+            if seconds - begin < start:
                 continue
             first = (index, seconds) if first is None else first
             due = (index - first[0]) // every if fps is None else math.floor((seconds - first[1]) * fps + 1e-6)

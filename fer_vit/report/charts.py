@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,13 +15,12 @@ from fer_vit.report.colours import ACCENT, FAINT, TRACK
 from fer_vit.report.table import markdown
 
 
-def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Path | None = None) -> Image:
+def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str]) -> Image:
     """Draws a confusion matrix (H, W, 3), RGB uint8: counts, coloured by their share of the row.
 
     Args:
         confusion: Counts (C, C), a row per true class, a column per predicted one.
         labels: The classes in order.
-        path: Where to save the picture as well, or None.
     """
     classes = len(labels)
     figure = Figure(figsize=(2.2 + 0.6 * classes, 1.8 + 0.55 * classes), dpi=110, layout="constrained")
@@ -32,13 +30,11 @@ def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Pa
     for (row, column), count in np.ndenumerate(confusion):
         colour = "white" if shares[row, column] > 0.5 else "black"
         axes.text(column, row, f"{count}", ha="center", va="center", color=colour, fontsize=9)
-    axes.set_xticks(range(classes), labels, rotation=40, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(classes), labels)
+    axes.set_xticks(range(classes), labels, rotation=40, ha="right", rotation_mode="anchor", parse_math=False)
+    axes.set_yticks(range(classes), labels, parse_math=False)
     axes.set(xlabel="predicted", ylabel="true")
     accuracy = confusion.trace() / max(1, confusion.sum())
     axes.set_title(f"{confusion.sum()} images, accuracy {accuracy:.1%}", fontsize=10)
-    if path is not None:
-        figure.savefig(path)
     return rasterize(figure)
 
 

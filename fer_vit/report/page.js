@@ -128,7 +128,10 @@ dialog.addEventListener('keydown', event => {
 
 /* People over time. */
 const shows = (person, face) => person.track === face.track && person.name === face.name;
-const clock = seconds => `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(1).padStart(4, '0')}`;
+const clock = seconds => {
+  const tenths = Math.round(10 * seconds);  // before the minutes: 59.97 seconds are 1:00.0
+  return `${Math.floor(tenths / 600)}:${(tenths % 600 / 10).toFixed(1).padStart(4, '0')}`;
+};
 
 /* Areas on top of each other, what is negative below 0; each reaches to 0 and is covered by those before it. */
 function stacked({start, end, gaps}, times, layers, title) {
@@ -222,5 +225,5 @@ filter();
 if (window !== parent) {
   document.documentElement.className = 'framed';
   document.querySelector('details').open = false;
-  if (faces.length === 1) open(0);
+  if (faces.length === 1) cards[0].card.click();
 }

@@ -110,7 +110,7 @@ def read_table(path: Path) -> dict[str, NDArray[np.object_]]:
         return read_tables([path])
     with _readable(path):
         if path.suffix == ".jsonl":
-            rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+            rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("a line is no object")
             columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
@@ -119,7 +119,7 @@ def read_table(path: Path) -> dict[str, NDArray[np.object_]]:
                 names, *lines = [line for line in csv.reader(file) if line] or [[]]
             if any(len(line) != len(names) for line in lines):
                 raise ValueError("its lines differ in their number of cells")
-            columns = {name: [_plain(line[place]) for line in lines] for place, name in enumerate(names)}
+            columns = {_plain(name) or "": [_plain(line[place]) for line in lines] for place, name in enumerate(names)}
     return _columns(columns)
 
 

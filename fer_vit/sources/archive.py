@@ -35,7 +35,7 @@ def unpacked(archive: Path, out: Path) -> Iterator[Path]:
         folder.mkdir()
         _extract(archive, folder, out)
         # A zip of a folder usually holds the folder itself rather than its contents; macOS adds one of its own.
-        inner = [path for path in folder.iterdir() if path.name[0] not in "._"]
+        inner = [path for path in folder.iterdir() if path.name[0] != "." and path.name != "__MACOSX"]
         try:
             yield inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
         except FerVitError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import DryRunError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import DryRunError
 
 from fer_vit.errors import FerVitError
 
@@ -33,8 +33,10 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
         raise FerVitError(f"{known}, but there is no {name}.")
     try:
         return _download(str(name), **hub)
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except FerVitError:
+        raise
+    except Exception as error:  # the hub's, the disk's, or one of httpx, whose names differ by version
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FerVitError(f"{known}, but cannot get {name} from the hub ({reason}).") from error
 
 
@@ -88,7 +90,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     try:
         repo = api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=repo.repo_id, folder_path=folder, allow_patterns=FILES)
-    except Exception as error:  # the hub's, the disk's, or one of httpx, whose names differ by version
+    except Exception as error:  # as above
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FerVitError(
             f"Cannot push {folder} to {name} on the hub ({reason}). Check the name and log in."

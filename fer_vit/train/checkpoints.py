@@ -1,6 +1,6 @@
 """Checkpoints of a run: how and when they are written, and what they hold for a run that resumes.
 
-All of Lightning's private names that fer-vit uses are here, each with its reason.
+All of Lightning's private names that fer-vit uses are here and in `run`, each with its reason.
 """
 
 import inspect
@@ -107,11 +107,6 @@ class LastCheckpoint(ModelCheckpoint):
                 copy, callback.best_model_score = str(folder / best.name), state["best_model_score"]
                 callback.best_k_models, callback.kth_best_model_path = {copy: state["best_model_score"]}, copy
                 callback.kth_value = state["best_model_score"]
-
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Forgets the signal of an earlier run."""
-        super().setup(trainer, pl_module, stage)
-        self.sigterm = False
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes over SIGTERM from Lightning, which restores the handler at the end."""

@@ -36,7 +36,7 @@ class MaskedPretraining(RegionViTModule):
         mask_ratio: Share of the patches that are hidden.
         lr: Peak learning rate of AdamW.
         weight_decay: Decay of the encoder's weight matrices; biases, norms, positions and learned tokens have none.
-        warmup: Share of all steps in which the learning rate rises from 0; then it falls along a cosine.
+        warmup: Share of all steps in which the learning rate rises; then it falls along a cosine.
         min_lr: Learning rate at the end as a share of `lr`.
         compile: Compile the encoder with `torch.compile`.
 

@@ -7,6 +7,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
+from PIL import Image as Pil
 from torch import Tensor
 from torchvision.utils import make_grid
 
@@ -56,7 +57,7 @@ def write_results(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
     logged = trainer.callback_metrics.items()
     scalars = {name.removeprefix(prefix): float(value) for name, value in logged if name.startswith(prefix)}
     with atomic_write(folder / f"{stage}_confusion.png") as path:
-        draw_confusion(confusion.numpy(), labels, path)
+        Pil.fromarray(draw_confusion(confusion.numpy(), labels)).save(path)
     with atomic_write(folder / f"{stage}.md") as path:
         path.write_text(metrics_table(scalars, confusion, labels), encoding="utf-8")
     with atomic_write(folder / f"{stage}.json") as path:  # last: whoever finds it finds the others

@@ -44,7 +44,7 @@ class FERTask(RegionViTModule):
         weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have none.
         layer_decay: Factor on the learning rate from block to block towards the input; 1 is off, 0.65 to 0.8 suits
             pretrained backbones.
-        warmup: Share of all steps in which the learning rate rises from 0; then it falls along a cosine.
+        warmup: Share of all steps in which the learning rate rises; then it falls along a cosine.
         min_lr: Learning rate at the end as a share of `lr`.
         label_smoothing: Share of the target that is spread evenly over the classes.
         class_weight: "balanced" weighs the loss by inverse class frequency.

@@ -22,7 +22,6 @@ from fer_vit.geometry import Array, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import FoundPhoto
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import FaceResult
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import Evidence
 
@@ -66,8 +65,10 @@ def explained(
             shares, heat = evidence.labels[evidence.order[0]]
             by_name = dict(zip(model.crop_spec.regions, shares.tolist(), strict=True))
             shown = {name: by_name[name] for name in regions}
-            view = _in_photo(result, read(photo.path) if image is None else image, chunk.image[row])
-            view = replace(view, regions=regions, heat=heat, shares=shown)
+            picture = read(photo.path) if image is None else image
+            if picture is None:  # it is gone: the face as the model saw it
+                result, picture = replace(result, box=None, to_crop=np.eye(2, 3)), as_image(chunk.image[row])
+            view = replace(result.view(picture), regions=regions, heat=heat, shares=shown)
             yield ExplainedFace(view, evidence, chunk.image[row], role)
 
 
@@ -86,13 +87,6 @@ def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidenc
         ]
         labels = dict(enumerate(each[:-1])) if method in CLASS_SPECIFIC else {ranking[0]: each[0]}
         yield Evidence(ranking, labels, each[-1] if method in CLASS_SPECIFIC else None, _array(flow[row]))
-
-
-def _in_photo(result: FaceResult, photo: Image | None, crop: Tensor) -> FaceView:
-    """Shows a face in its photo or, if that is gone, as the model saw it."""
-    if photo is None:
-        return replace(result, box=None, to_crop=np.eye(2, 3)).view(as_image(crop))
-    return result.view(photo)
 
 
 def _per_face(roles: HeadRoles) -> Iterator[HeadRoles]:

@@ -19,7 +19,7 @@ from fer_vit.report.draw import printable
 from fer_vit.visualize.evidence import FoundFace
 
 PICTURES = 120
-"""Pictures of one person, at most; and of all people in one video, four times as many."""
+"""Pictures of one person, at most; and of all people in one video four times as many, but one of each."""
 POINTS = 1000
 """Points of a curve, at most: means over as many equal spans of the video."""
 FRAMES = 8
@@ -70,7 +70,7 @@ class Video:
         """Yields what `page.js` draws of each person, as JSON values: times in seconds, shares in thousandths."""
         for person in self.people.values():
             times = np.array(person.times)
-            span = np.floor((times - self.start) * POINTS / (self.end - self.start or 1.0))
+            span = np.floor((times - self.start) * POINTS / (self.end - self.start or 1.0)).clip(max=POINTS - 1)
             _, first, count = np.unique(span, return_index=True, return_counts=True)
             shares = np.add.reduceat(np.array(person.shares), first) / count[:, None]
             yield {
@@ -140,8 +140,9 @@ def pictures(
 def _found(result: FaceResult, image: Any) -> FoundFace:
     """Returns a face as it was found in its frame (H, W, 3)."""
     face = None
-    if result.box is not None and result.landmarks is not None and result.score is not None:
-        face = Face(result.box, np.array([*result.landmarks.values()]), result.score)
+    if result.box is not None and result.landmarks is not None:
+        score = np.nan if result.score is None else result.score
+        face = Face(result.box, np.array([*result.landmarks.values()]), score)
     # Tracks are looked up by the face's index.
     tracks = (result.track or 0,) * (result.face + 1)
     return FoundFace(Photo(result.path, OK, [], 0, result.frame, result.seconds, tracks), result.face, face, image)

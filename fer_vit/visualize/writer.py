@@ -28,18 +28,8 @@ from fer_vit.visualize.heads import HeadWriter
 from fer_vit.visualize.timeline import limit, pictures, watch
 
 REPORT = (
-    "faces",
-    "photos",
-    "faces.parquet",
-    "shares.csv",
-    "relations.png",
-    "relations.csv",
-    "heads",
-    "heads.png",
-    "heads_distance.png",
-    "heads_relations.png",
-    "heads.csv",
-    "heads_relations.csv",
+    *("faces", "photos", "faces.parquet", "shares.csv", "relations.png", "relations.csv"),
+    *("heads", "heads.png", "heads_distance.png", "heads_relations.png", "heads.csv", "heads_relations.csv"),
     "index.html",
 )
 """All that a report may contain, and a new one replaces. The page comes last, when all that it shows exists."""
@@ -84,7 +74,7 @@ def write_report(
     means = mean_shares(records, regions)
     write_shares(folder, means)
     counts = {"Photos": status, "Frames": frames}
-    limited = {"Explained": f"at most {most:,} faces of photos, and of videos"} if len(records) >= most else {}
+    limited = {"Explained": f"at most {most:,} faces of photos, and of videos"} if most < sys.maxsize else {}
     write_page(
         folder / "index.html",
         "What speaks for each prediction",

@@ -80,6 +80,19 @@ def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> 
     assert both.table["age"].to_pylist() == [None, None, None, None, "2", "4"]
 
 
+def test_a_grown_manifest_lies_where_its_image_files_are(tmp_path: Path) -> None:
+    inside = Manifest.read(write(tmp_path / "a" / "m.parquet"))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x.png").write_bytes(LARGE)
+    write_manifest(tmp_path / "b" / "m.parquet", Reading(NAMES, [Row(tmp_path / "b" / "x.png", "x", "train")]), "made")
+    files = Manifest.read(tmp_path / "b" / "m.parquet")
+    for both, row in ((inside.append(files), 4), (files.append(inside), 0)):
+        assert both.image_bytes(row) == LARGE
+        both.write(tmp_path / "b" / f"{row}.parquet")
+        with pytest.raises(FerVitError, match="relative to its folder"):
+            both.write(tmp_path / "a" / "both.parquet")
+
+
 def test_columns_of_the_data_sets_own_and_twins(tmp_path: Path) -> None:
     given = [replace(row, extra={"age": "3-9"} if row.name == "c" else {"race": "Indian"}) for row in rows()]
     given[2].twin = True

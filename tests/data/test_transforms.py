@@ -134,6 +134,13 @@ def test_light_quality_and_covers_change_pixels_only(name: str) -> None:
         assert changed.max() > 0.5
 
 
+@pytest.mark.parametrize("name", ["shrink", "jpeg"])
+def test_a_change_may_be_tiny(name: str) -> None:
+    image = cv2.GaussianBlur(np.random.default_rng(0).integers(60, 190, (SIZE, SIZE, 3), np.uint8), (0, 0), 3)
+    crops = [only(**{name: 0.005})(image, POINTS, SPEC, seed)[0].astype(int) for seed in range(30)]
+    assert max(np.abs(crop - image).mean() for crop in crops) < 3
+
+
 @pytest.mark.parametrize(("name", "amount"), [("blur", 0.05), ("shrink", 0.8)])
 def test_blur_and_resolution_are_parts_of_the_crop(name: str, amount: float) -> None:
     random = np.random.default_rng(0)

@@ -10,6 +10,7 @@ from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces, predict_manifest, read_predictions
 from fer_vit.face.image import ImageError, encode_png
+from fer_vit.report.table import SUFFIXES, TableWriter
 from fer_vit.sources.drawing import draw_face
 
 HEAD = "path,status,face,box_left,box_top,box_right,box_bottom,score,label,confidence,sadness,anger\n"
@@ -49,6 +50,15 @@ def test_a_table_of_photos(tmp_path: Path) -> None:
     assert faces.units.tolist() == [0, 0, 1]
     assert set(faces.columns) >= {"status", "face", "label"}
     assert faces.take(np.array([2, 0])).rows.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_crop_that_was_taken_whole_is_not_found(suffix: str, tmp_path: Path) -> None:
+    columns = {"path": str, "score": float, "confidence": float, "sadness": float, "anger": float}
+    with TableWriter(tmp_path / f"t{suffix}", columns) as writer:
+        for score in (0.8, 0.0, None):
+            writer.write([{"path": f"{score}.png", "score": score, "confidence": 1, "sadness": 1, "anger": 0}])
+    assert read_predictions(tmp_path / f"t{suffix}").found.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(

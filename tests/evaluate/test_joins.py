@@ -1,8 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
@@ -61,6 +63,22 @@ def test_labels_out_of_a_table(tmp_path: Path) -> None:
     assert faces.right.tolist() == [False, True]
     assert faces.columns["age"].tolist() == ["30", "40"]
     assert faces.columns["label"].tolist() == ["sadness", "sadness"]  # the prediction
+
+
+def test_a_label_may_be_the_models_own_name_for_it(tmp_path: Path) -> None:
+    table = replace(predictions(tmp_path, "a.png"), labels=["happy", "Other"])  # as after a merge
+    (tmp_path / "t.csv").write_text("path,label\na.png,happy\n")
+    shares = with_labels(table, tmp_path / "t.csv", "val").shares
+    assert shares is not None
+    assert shares.tolist() == [[1, 0]]
+
+
+def test_an_empty_split_has_no_labels(tmp_path: Path) -> None:
+    rows = [Row(encode_png(draw_face("anger", 0, 32)[0]), "a.png", "train", "anger")]
+    write_manifest(tmp_path / "m.parquet", Reading(("anger", "sadness"), rows), "drawn")
+    assert len(with_labels(predictions(tmp_path, "a.png"), tmp_path / "m.parquet", "test").paths) == 0
+    merged = Manifest.read(tmp_path / "m.parquet").split("test").merge_labels({"anger": "bad", "sadness": "bad"})
+    assert (len(merged), merged.names) == (0, ("bad",))
 
 
 def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:

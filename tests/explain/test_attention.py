@@ -56,10 +56,8 @@ def test_the_first_blocks_weights_are_softmax_of_queries_and_keys() -> None:
     assert torch.allclose(attention[0].double(), expected, atol=1e-6)
 
 
-def test_recording_nothing_is_loud_and_an_error_inside_still_restores() -> None:
+def test_an_error_inside_still_restores() -> None:
     net = build()
-    with pytest.raises(RuntimeError, match="No attention was recorded"), record_attention(net):
-        pass
     with pytest.raises(ZeroDivisionError), record_attention(net):
         _ = 1 / 0
     assert all(block.attn.fused_attn for block in net.vit.blocks)

@@ -114,6 +114,8 @@ def test_files_are_read_and_missing_ones_named_by_their_reason(tmp_path: Path) -
         read_image(tmp_path / "missing.png")
     with pytest.raises(ImageError, match="not a regular file"):
         read_bytes(tmp_path)
+    with pytest.raises(ImageError, match="File name too long"):
+        read_bytes(tmp_path / ("a" * 300))
 
 
 @pytest.mark.parametrize("image", [drawing(), drawing()[..., 0]])

@@ -51,26 +51,17 @@ class Case(NamedTuple):
     content: Callable[[Path], Content]
 
 
+def drawn(root: Path, table: Path) -> list[str]:
+    """The command that draws faces."""
+    return ["prepare", "drawn", str(root), str(table), "--count=160", "--size=48", "--workers=1"]
+
+
 def cases(data: Path) -> dict[str, list[Case]]:
     """The commands of every verb; `data` has the folder `faces`, its zip and its manifest."""
 
-    def prepare(root: str, *more: str) -> Callable[[Path], list[str]]:
+    def prepare(root: str, name: str, *more: str) -> Callable[[Path], list[str]]:
         options = ["--detector=none", "--workers=1", *more]
-        return lambda folder: ["prepare", "folder", str(data / root), str(folder / "out"), *options]
-
-    def named(words: Callable[[Path], list[str]], name: str) -> Callable[[Path], list[str]]:
-        return lambda folder: [str(folder / name) if word == str(folder / "out") else word for word in words(folder)]
-
-    def drawn(folder: Path) -> list[str]:
-        return [
-            "prepare",
-            "drawn",
-            str(folder / "drawn"),
-            str(folder / "out.parquet"),
-            "--count=160",
-            "--size=48",
-            "--workers=1",
-        ]
+        return lambda folder: ["prepare", "folder", str(data / root), str(folder / name), *options]
 
     def predict(name: str) -> Callable[[Path], list[str]]:
         options = ["--face=crop", "--detector=none", "--batch_size=4", "--workers=1", "--part_size=20"]
@@ -83,10 +74,10 @@ def cases(data: Path) -> dict[str, list[Case]]:
 
     return {
         "prepare": [
-            Case(named(prepare("faces"), "out.parquet"), tables),
-            Case(named(prepare("faces", "--shards=5", "--workers=2"), "shards"), tables),
-            Case(named(prepare("faces.zip"), "out.parquet"), tables),
-            Case(drawn, tables),
+            Case(prepare("faces", "out.parquet"), tables),
+            Case(prepare("faces", "shards", "--shards=5", "--workers=2"), tables),
+            Case(prepare("faces.zip", "out.parquet"), tables),
+            Case(lambda folder: drawn(folder / "drawn", folder / "out.parquet"), tables),
         ],
         "fit": [Case(fit, weights)],
         "predict": [Case(predict("out.csv"), tables), Case(predict("parts"), tables)],
@@ -138,11 +129,11 @@ def same(one: object, other: object) -> bool:
     if isinstance(one, pyarrow.Table) and isinstance(other, pyarrow.Table):
         if one.schema != other.schema or len(one) != len(other):
             return False
-        pairs = [(one[name], other[name]) for name in one.column_names]
-        floats = {name: pyarrow.types.is_float64(one.schema.field(name).type) for name in one.column_names}
         return all(
-            np.allclose(mine.fill_null(-1), theirs.fill_null(-1), atol=1e-5, rtol=0) if is_float else mine == theirs
-            for (mine, theirs), is_float in zip(pairs, floats.values(), strict=True)
+            np.allclose(mine.fill_null(-1), theirs.fill_null(-1), atol=1e-5, rtol=0)
+            if mine.type == pyarrow.float64()
+            else mine == theirs
+            for mine, theirs in zip(one.columns, other.columns, strict=True)
         )
     return one == other
 
@@ -235,15 +226,5 @@ def faults(verb: str, commands: list[Case], runs: int, place: Path, seed: int) -
 
 def make(data: Path) -> None:
     """Draws what the commands read."""
-    fer_vit(
-        [
-            "prepare",
-            "drawn",
-            str(data / "faces"),
-            str(data / "faces.parquet"),
-            "--count=160",
-            "--size=48",
-            "--workers=1",
-        ]
-    )
+    fer_vit(drawn(data / "faces", data / "faces.parquet"))
     shutil.make_archive(str(data / "faces"), "zip", data / "faces")

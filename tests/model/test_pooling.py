@@ -5,7 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.pooling import AdditivePool, AveragePool, ExpressionLinear, QueryPool, TokenPool, located_tokens
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import Tokens
 
 PREFIX, DIM, CLASSES = 2, 8, 3
@@ -145,6 +147,11 @@ def test_what_the_query_head_starts_with() -> None:
             assert (parameter == 0).all()
         else:
             assert parameter.std().item() == pytest.approx(0.02, rel=0.03)  # as in ViT
+
+
+def test_a_query_has_heads_that_divide_any_width() -> None:
+    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=336, depth=1, tokens="patch", head="query")
+    assert RegionViT(config, ["a", "b"])(torch.rand(1, 3, 32, 32)).shape == (1, 2)
 
 
 def test_each_expression_has_a_classifier_of_its_own() -> None:

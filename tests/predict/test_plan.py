@@ -28,7 +28,7 @@ def test_images_by_part(tmp_path: Path) -> None:
     assert [plan.images(chunk) for chunk in plan.chunks] == [NAMES[:3], NAMES[3:6], NAMES[6:]]
     some = pickle.loads(pickle.dumps(Plan(tmp_path / "faces", [0, 2])))
     assert list(some) == NAMES[:3] + NAMES[6:]
-    assert some[1:4] == [*NAMES[1:3], NAMES[6]]
+    assert some[3] == NAMES[6]
     assert list(Plan(tmp_path / "faces", [])) == []
 
 

@@ -113,7 +113,8 @@ def test_times_go_on_where_files_were_joined(name: str, kind: dict[str, object],
     assert np.allclose(times.reshape(3, 40) - times[::40, None], expected - expected[0], atol=2e-3)
     assert np.allclose(times[40::40] - times[39:-1:40], 1 / float(NTSC), atol=2e-3)
     assert end == ""
-    assert [number for _, number, _ in read(path, start=times[50] - 0.01, end=times[52] - 0.01)[0]] == [50, 51]
+    start, end = times[[50, 52]] - times[0] - 0.01
+    assert [number for _, number, _ in read(path, start=start, end=end)[0]] == [50, 51]
 
 
 def test_swapped_times_of_slow_frames_are_no_joint(tmp_path: Path) -> None:
@@ -160,6 +161,12 @@ def test_choice_of_frames(options: dict[str, float], expected: list[int], tmp_pa
     found, end = read(write_numbered(tmp_path / "even.mp4", EVEN), **options)
     assert [number for _, number, _ in found] == [shown for shown, *_ in found] == expected
     assert end == ""
+
+
+def test_times_are_chosen_from_the_first_frame_on(tmp_path: Path) -> None:
+    found, _ = read(write_numbered(tmp_path / "late.mp4", [0.5 + t for t in EVEN]), start=0.1, end=0.3)
+    assert [number for _, number, _ in found] == [3, 4, 5, 6, 7, 8]
+    assert found[0][2] == pytest.approx(0.6, abs=0.002)  # seconds in the file
 
 
 def test_a_time_without_a_frame(clip: Path) -> None:

@@ -105,11 +105,12 @@ def test_no_spreadsheet_runs_a_name(name: str, tmp_path: Path) -> None:
 def test_what_is_written_can_be_read(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"t{suffix}"
     names = ["a.png", "=1+1.png", "'quoted.png", "-", "two\nlines.png", 'comma, "quote".png', "ünï.png", "007"]
-    with TableWriter(path, {"path": str, "score": float, "face": int}) as writer:
+    names.append("a\u2028b.png")  # JSON does not escape this end of a line
+    with TableWriter(path, {"path": str, "score": float, "face": int, "-1": float}) as writer:
         writer.write([{"path": name, "score": 0.25, "face": 3} for name in names])
         writer.write([{"path": "none.png"}])
     table = read_table(path)
-    assert list(table) == ["path", "score", "face"]
+    assert list(table) == ["path", "score", "face", "-1"]
     assert table["path"].tolist() == [*names, "none.png"]
     assert [None if cell is None else float(cell) for cell in table["score"]] == [0.25] * len(names) + [None]
     assert table["face"][-1] is None

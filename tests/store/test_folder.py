@@ -204,6 +204,15 @@ def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkey
     assert asked["allow_patterns"] == ["config.json", "model.safetensors", "README.md"]
 
 
+def test_whatever_the_hub_raises_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot(*_: object, **__: object) -> None:
+        raise RuntimeError("403 Forbidden\nsays a proxy")  # httpx has errors of its own kind
+
+    monkeypatch.setattr("fer_vit.store.hub.snapshot_download", snapshot)
+    with pytest.raises(FerVitError, match=r"cannot get somebody/model from the hub \(403 Forbidden\)\.$"):
+        read_model("somebody/model")
+
+
 def test_a_model_of_the_hub_is_not_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def snapshot(repo: str, dry_run: bool = False, **options: object) -> list[SimpleNamespace]:
         assert dry_run, "it is fetched"
