@@ -74,9 +74,8 @@ def prepare(
         colour: For drawn: in colour rather than grey.
         seed: For drawn: the same seed draws the same faces.
         embed: Which images are stored inside the manifest: small ones, or all. Others must lie below its folder.
-        cut: Of each photo of more than 384 pixels store only the face, in at most so many and inside the manifest, and
-            leave out photos in which no face is found: less to store and faster to train on. For models that align
-            faces by landmarks.
+        cut: Store only the face of a photo of more than 384 pixels, in at most so many and inside the manifest, and
+            leave out photos without one: less to store and faster to train on. For models that align by landmarks.
         shards: Write a folder with this many shards of training images, for `fit` to stream; images are stored inside.
         workers: Processes that read images. Left out: one per core.
         overwrite: Whether an existing manifest may be replaced.

@@ -36,8 +36,8 @@ class PhotoOptions:
         workers: Processes that read photos. None: one per core. Videos are read by one.
         every: Take every so many frames of a video.
         fps: Take at most so many frames of each second of a video.
-        start: Leave out what a video shows before this time, in seconds.
-        end: Leave out what a video shows from this time on, in seconds.
+        start: Leave out so many seconds of a video, from its first frame on.
+        end: Leave out what a video shows so many seconds after its first frame, or later.
         detect_every: Search the whole frame for faces every so many frames, and follow them in between.
         smooth: Time constant of the smoothed probabilities in seconds.
 
