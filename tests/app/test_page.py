@@ -98,6 +98,7 @@ def test_a_photo(page: Page, photo: Path, tmp_path: Path) -> None:
     expect(face.locator("h3")).to_contain_text("happiness", timeout=PATIENCE)
     expect(face.locator(".name")).to_have_text("photo.jpg")
     expect(face.locator("svg .region")).to_have_count(11)
+    face.locator(".after").click()  # there is no other face
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -111,6 +112,8 @@ def test_a_photo(page: Page, photo: Path, tmp_path: Path) -> None:
         page.get_by_role("button", name="Report").click()
     shutil.unpack_archive(archive.value.path(), tmp_path / "report", "zip")
     assert (tmp_path / "report" / "index.html").is_file()
+    face.locator(".close").click()
+    expect(face).to_have_count(0)
 
 
 def test_the_camera(page: Page) -> None:
