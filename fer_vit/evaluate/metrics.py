@@ -15,8 +15,8 @@ from fer_vit.errors import FerVitError
 from fer_vit.report.table import markdown
 
 
-def expression_metrics(num_classes: int, prefix: str) -> MetricCollection:
-    """Returns the metrics of a stage; they take probabilities (B, C) and class indices (B,).
+def expression_metrics(num_classes: int) -> MetricCollection:
+    """Returns the metrics of a split; they take probabilities (B, C) and class indices (B,).
 
     `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the `confusion` matrix
     (rows: target), from which `class_recall` takes the recall of every class; its mean is the UAR. Macro means
@@ -30,8 +30,7 @@ def expression_metrics(num_classes: int, prefix: str) -> MetricCollection:
             "f1": MulticlassF1Score(num_classes, average="macro"),
             "ece": MulticlassCalibrationError(num_classes, n_bins=15),
             "confusion": MulticlassConfusionMatrix(num_classes),
-        },
-        prefix=prefix,
+        }
     )
 
 

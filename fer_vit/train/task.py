@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import MeanMetric
 
 from fer_vit.data.sample import Batch
@@ -113,9 +113,7 @@ class FERTask(RegionViTModule):
             parameter.requires_grad &= not is_frozen(name, freeze)
         self.train()
         self.labels = labels
-        self.metrics: Any = nn.ModuleDict({s: expression_metrics(len(labels), f"{s}/") for s in ("val", "test")})
-        self.losses: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
-        self.without_twins: Any = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
+        self.metrics, self.loss, self.without_twins = expression_metrics(len(labels)), MeanMetric(), MeanMetric()
         self.twins: Tensor | None = None  # (M,) of the split that is evaluated, if any of its images has one in train
         self.class_weight: Tensor | None = None
         self.adjustment: Tensor | float = 0.0  # of the logits in training
@@ -172,32 +170,28 @@ class FERTask(RegionViTModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the metrics of the split."""
         assert batch.target is not None  # the data module checks it
-        stage = self.stage
         logits = self.net(batch.image, batch.boxes, batch.valid).float()
         once = batch.row >= 0  # negative: a repeat that pads a rank's share
         if once.any():
             logits, target = logits[once], batch.target[once]
-            self.metrics[stage].update(logits.softmax(-1), target.argmax(-1))
-            self.losses[stage].update(expression_loss(logits, target), weight=len(target))
+            self.metrics.update(logits.softmax(-1), target.argmax(-1))
+            self.loss.update(expression_loss(logits, target), weight=len(target))
             if self.twins is not None:
                 hit = logits.argmax(-1) == target.argmax(-1)
-                self.without_twins[stage].update(hit[~self.twins[batch.row[once]]].float())
+                self.without_twins.update(hit[~self.twins[batch.row[once]]].float())
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics of the split."""
-        stage = self.stage
-        metrics, loss = self.metrics[stage], self.losses[stage]
-        results = {f"{stage}/loss": loss.compute(), **metrics.compute()}  # over all processes
-        check_loss(results[f"{stage}/loss"], stage)  # before a checkpoint is saved
-        self.confusion: Tensor = results.pop(f"{stage}/confusion")
-        results[f"{stage}/uar"] = class_recall(self.confusion).nanmean()
+        results: dict[str, Tensor] = {"loss": self.loss.compute(), **self.metrics.compute()}  # over all processes
+        check_loss(results["loss"], self.stage)  # before a checkpoint is saved
+        self.confusion = results.pop("confusion")
+        results["uar"] = class_recall(self.confusion).nanmean()
         if self.twins is not None:
-            results[f"{stage}/accuracy_without_twins"] = self.without_twins[stage].compute()
-            self.without_twins[stage].reset()
-        self.log(f"{stage}/accuracy", results.pop(f"{stage}/accuracy"), prog_bar=True)
-        self.log_dict(results)
-        metrics.reset()
-        loss.reset()
+            results["accuracy_without_twins"] = self.without_twins.compute()
+        self.log(f"{self.stage}/accuracy", results.pop("accuracy"), prog_bar=True)
+        self.log_dict({f"{self.stage}/{name}": value for name, value in results.items()})
+        for metric in (self.metrics, self.loss, self.without_twins):
+            metric.reset()
 
     on_test_start, test_step, on_test_epoch_end = on_validation_start, validation_step, on_validation_epoch_end
 

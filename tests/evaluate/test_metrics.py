@@ -12,7 +12,7 @@ def figures(classes: int = 4) -> tuple[np.ndarray, np.ndarray, dict[str, torch.T
     rng = np.random.default_rng(0)
     preds = rng.dirichlet(np.ones(classes), 200)
     target = rng.integers(0, classes, 200)
-    metrics = expression_metrics(classes, "val/")
+    metrics = expression_metrics(classes)
     for part in np.array_split(np.arange(200), 7):
         metrics.update(torch.from_numpy(preds[part]), torch.from_numpy(target[part]))
     return preds, target, metrics.compute()
@@ -21,17 +21,17 @@ def figures(classes: int = 4) -> tuple[np.ndarray, np.ndarray, dict[str, torch.T
 def test_figures_are_scikit_learns() -> None:
     preds, target, values = figures()
     label = preds.argmax(1)
-    assert values["val/accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
-    assert values["val/f1"].item() == pytest.approx(f1_score(target, label, average="macro"), abs=1e-6)
-    assert (values["val/confusion"].numpy() == confusion_matrix(target, label)).all()
-    recall = class_recall(values["val/confusion"]).numpy()
+    assert values["accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
+    assert values["f1"].item() == pytest.approx(f1_score(target, label, average="macro"), abs=1e-6)
+    assert (values["confusion"].numpy() == confusion_matrix(target, label)).all()
+    recall = class_recall(values["confusion"]).numpy()
     assert recall == pytest.approx(recall_score(target, label, average=None), abs=1e-6)
     assert recall.mean() == pytest.approx(recall_score(target, label, average="macro"), abs=1e-6)
 
 
 def test_calibration_error_against_its_definition() -> None:
     preds, target, values = figures()
-    assert values["val/ece"].item() == pytest.approx(calibration_error(preds, target), abs=1e-6)
+    assert values["ece"].item() == pytest.approx(calibration_error(preds, target), abs=1e-6)
 
 
 def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
@@ -46,7 +46,7 @@ def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
 
 
 def test_a_class_without_samples_does_not_pull_the_mean_recall_down() -> None:
-    metrics = expression_metrics(3, "")
+    metrics = expression_metrics(3)
     metrics.update(torch.eye(3)[[0, 2, 0]], torch.tensor([0, 1, 0]))  # the last class is predicted, but never true
     recall = class_recall(metrics.compute()["confusion"])
     assert recall[:2].tolist() == [1, 0]
@@ -61,7 +61,7 @@ def test_figures_without_some_classes_are_scikit_learns(samples: int, true: tupl
     rng = np.random.default_rng(samples)
     preds = rng.dirichlet(np.full(4, 0.3), samples).astype(np.float32)
     target = rng.choice(true, samples)
-    metrics = expression_metrics(4, "")
+    metrics = expression_metrics(4)
     metrics.update(torch.from_numpy(preds), torch.from_numpy(target))
     values, label = metrics.compute(), preds.argmax(1)
     assert values["accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
@@ -74,9 +74,9 @@ def test_figures_without_some_classes_are_scikit_learns(samples: int, true: tupl
 
 def test_one_class_has_no_figures() -> None:
     with pytest.raises(FerVitError) as error:
-        expression_metrics(1, "")
+        expression_metrics(1)
     assert str(error.value) == "Expected at least two classes, but got 1. Add images of others."
-    expression_metrics(2, "")
+    expression_metrics(2)
 
 
 def test_recall_of_a_single_sample() -> None:
@@ -85,9 +85,7 @@ def test_recall_of_a_single_sample() -> None:
 
 
 def test_names_of_metrics() -> None:
-    assert set(expression_metrics(3, "val/").keys()) == {
-        f"val/{name}" for name in ("accuracy", "f1", "ece", "confusion")
-    }
+    assert set(expression_metrics(3).keys()) == {"accuracy", "f1", "ece", "confusion"}
 
 
 def test_table() -> None:

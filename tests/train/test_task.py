@@ -178,7 +178,7 @@ def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
     loss = task.training_step(data, 0).item()
     assert loss == pytest.approx(smoothed_loss(adjusted, data.target, 0, None), rel=1e-5)
     task.validation_step(data, 0)
-    assert task.losses["val"].compute().item() == pytest.approx(smoothed_loss(logits, data.target, 0, None), rel=1e-5)
+    assert task.loss.compute().item() == pytest.approx(smoothed_loss(logits, data.target, 0, None), rel=1e-5)
 
 
 def test_balanced_softmax_by_its_paper() -> None:
@@ -194,14 +194,14 @@ def test_balanced_softmax_by_its_paper() -> None:
 def test_repeats_do_not_count() -> None:
     task, data = with_trainer(build().eval(), testing=False), batch()
     task.validation_step(data, 0)
-    figures = task.metrics["val"].compute()
-    task.metrics["val"].reset()
+    figures = task.metrics.compute()
+    task.metrics.reset()
     repeated = Batch(*(torch.cat([v, v[:3]]) if isinstance(v, torch.Tensor) else v + v[:3] for v in data))
     repeated.row[6:] = -1
     task.validation_step(repeated, 0)
     task.validation_step(data._replace(row=torch.full((6,), -1)), 0)
-    again = task.metrics["val"].compute()
-    assert figures["val/confusion"].sum() == 6
+    again = task.metrics.compute()
+    assert figures["confusion"].sum() == 6
     assert all(torch.equal(again[name], value) for name, value in figures.items())
 
 
