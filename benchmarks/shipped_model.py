@@ -4,9 +4,9 @@ make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip
 python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds 3
 
 The models that ship today judge the faces of both data sets. A new network learns from their votes and from people's,
-with faces changed as photos from the street are; several short trainings from there, with gentler steps, are averaged,
-and rare expressions gain. What is there already is not made again, and a training that was interrupted resumes: run it
-as often as it takes. OUTPUT/stages.json has the seconds (of all attempts) and the result of each stage.
+with faces changed as photos from the street are; several shorter trainings from there are averaged, and rare
+expressions gain. What is there already is not made again, and a training that was interrupted resumes: run it as often
+as it takes. OUTPUT/stages.json has the seconds (of all attempts) and the result of each stage.
 """
 
 import json

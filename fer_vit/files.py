@@ -55,13 +55,16 @@ def scratch_folder(path: Path, folder: Path | None = None, advice: str = ADVICE)
 
     An error of writing in it becomes a FerVitError that ends with the `advice`.
     """
-    scratch = (folder or path.parent) / f".{_stem(path)}.{token_hex(4)}.part"
-    with ExitStack() as locks:
+    with ExitStack() as after:
         try:
-            while not scratch.exists():  # before it has a lock, another process may take it for a dead one's
+            scratch = None
+            while not (scratch and scratch.exists()):  # without a lock yet, it may be taken for a dead process's
+                scratch = (folder or path.parent) / f".{_stem(path)}.{token_hex(4)}.part"
+                after.callback(shutil.rmtree, scratch, ignore_errors=True)
+                after.callback(_finish_swap, scratch)  # in case a second signal interrupted the undoing of a swap
                 scratch.mkdir(parents=True)
                 with suppress(FileNotFoundError):
-                    locks.enter_context(_locked(scratch, wait=True))
+                    after.enter_context(_locked(scratch, wait=True))
         except OSError as error:
             raise _cannot_write(path, error, advice) from error
         try:
@@ -70,9 +73,6 @@ def scratch_folder(path: Path, folder: Path | None = None, advice: str = ADVICE)
             if error.filename and not str(error.filename).startswith(str(scratch)):  # about a file that is only read
                 raise
             raise _cannot_write(path, error, advice) from error
-        finally:
-            _finish_swap(scratch)  # in case a second signal interrupted the undoing of a swap
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
@@ -176,7 +176,10 @@ def _finish_swap(scratch: Path) -> None:
 
 @contextmanager
 def _locked(scratch: Path, wait: bool = False) -> Iterator[bool]:
-    """Locks a folder, until the process ends at the latest; yields False where another process has the lock."""
+    """Locks a folder, until the process ends at the latest; yields False where another process has the lock.
+
+    With `wait` it waits for that process; False then means that there are no locks here.
+    """
     if sys.platform == "win32":
         yield False
         return

@@ -216,6 +216,14 @@ def test_what_is_just_begun_is_not_taken_for_what_is_left(tmp_path: Path, monkey
     assert not [*tmp_path.iterdir()]
     assert next(late) == 3
 
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "_locked", interrupted)
+    with pytest.raises(KeyboardInterrupt), scratch_folder(out):
+        pass
+    assert not [*tmp_path.iterdir()]
+
 
 def test_what_is_left_in_a_folder_of_results_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".evaluation.0123abcd.part").mkdir()
@@ -509,6 +517,8 @@ def test_no_name_leads_out_of_a_zip(tmp_path: Path) -> None:
 def test_a_zip_is_the_folder_in_it_or_what_it_holds(tmp_path: Path) -> None:
     mac = zipped(tmp_path / "a.zip", {"photos/x": b"1", "__MACOSX/x": b"", ".hidden": b""})
     with unpacked(mac, tmp_path / "out") as folder:
+        assert folder.name == "photos"
+    with unpacked(zipped(tmp_path / "n.zip", {"photos/x": b"1", "_notes.txt": b"1"}), tmp_path / "out") as folder:
         assert folder.name == "photos"
     with unpacked(zipped(tmp_path / "b.zip", {"_other/x": b"1", "happy/x": b"1"}), tmp_path / "out") as folder:
         assert sorted(path.name for path in folder.iterdir()) == ["_other", "happy"]

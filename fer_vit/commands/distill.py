@@ -108,7 +108,7 @@ def ask_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Array:
     judged = np.ones((len(teachers), len(faces)), bool)
     for mine, fold in zip(judged, folds, strict=True):
         if fold:
-            mine[: len(votes)] = in_fold(faces.select(np.arange(len(votes))), fold)
+            mine[: len(votes)] = in_fold(faces.select(np.arange(len(faces)) < len(votes)), fold)
     if missing := (~judged.any(0)).sum():
         raise FerVitError(f"These teachers have learned {missing:,} of the faces. Name those of the other folds, too.")
     total = np.zeros((len(faces), len(faces.names)))

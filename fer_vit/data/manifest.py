@@ -160,10 +160,19 @@ class Manifest:
     def append(self, other: "Manifest") -> "Manifest":
         """Returns the manifest with the rows of another one of the same labels; a column of only one is null there.
 
-        It lies where image files are named from: both may name some only if they lie in one folder.
+        It lies where image files are named from.
+
+        Raises:
+            FerVitError: Both name image files, but lie in different folders.
         """
+        files, more = self.names_files(), other.names_files()
+        if files and more and Path(self.path).parent.resolve() != Path(other.path).parent.resolve():
+            raise FerVitError(
+                f"{self.path} and {other.path} name image files, each relative to its folder. Prepare one with "
+                "`--embed always`."
+            )
         table = pa.concat_tables([self.table, other.table], promote_options="default")
-        return Manifest(self.path if self.names_files() else other.path, table, self.names)
+        return Manifest(other.path if more else self.path, table, self.names)
 
     def names_files(self) -> bool:
         """Tells whether an image is a file beside the manifest rather than inside it."""

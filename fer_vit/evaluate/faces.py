@@ -186,22 +186,22 @@ def read_parts(plan: Plan) -> Columns:
     return read_tables([plan.table(chunk) for chunk in plan.chunks])
 
 
-def _probabilities(table: Columns, labels: Sequence[str], found: NDArray[np.bool_], path: Path) -> Array:
-    """Returns the probabilities of the faces that were found (N, C), NaN for others."""
+def _probabilities(table: Columns, labels: Sequence[str], judged: NDArray[np.bool_], path: Path) -> Array:
+    """Returns the probabilities of the faces that were judged (N, C), NaN for others."""
     cells = _numbers(table, labels, path)
-    wrong = found & ~((cells >= 0).all(1) & (abs(cells.sum(1) - 1) < 0.01))
+    wrong = judged & ~((cells >= 0).all(1) & (abs(cells.sum(1) - 1) < 0.01))
     if wrong.any():
         raise FerVitError(
             f"{path}, row {wrong.argmax()}: expected probabilities of {short(', '.join(labels))} that sum to 1."
         )
-    return np.where(found[:, None], cells, np.nan)
+    return np.where(judged[:, None], cells, np.nan)
 
 
 def _numbers(table: Columns, names: Sequence[str], path: Path) -> Array:
     """Returns columns as numbers (N, M), NaN where empty: a CSV has text."""
     try:
         return np.column_stack([table[name].astype(float) for name in names])
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise FerVitError(f"{path}: expected numbers in {short(', '.join(names))}, but {error}.") from error
 
 

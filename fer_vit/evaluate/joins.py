@@ -33,7 +33,7 @@ def with_labels(faces: Faces, labels: Path, split: Split) -> Faces:
         check_labelled(table, labels)
         check_once(table, labels)
         paths, columns = table["path"], table
-        names = [name if (name := str(label)) in faces.labels else canonical(name) for label in table["label"]]
+        names = [name if name in faces.labels else canonical(name) for name in map(str, table["label"])]
         shares: Array | None = np.eye(len(faces.labels))[[position(name, faces.labels, labels) for name in names]]
     else:
         rows = Manifest.read(labels, [split]).split(split)

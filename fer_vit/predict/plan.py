@@ -60,7 +60,7 @@ class Plan(Sequence[Path]):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int) -> Path:  # type: ignore[override]  # slices are not needed
         """Returns an image."""
         if not 0 <= index < len(self):
             raise IndexError(index)

@@ -36,8 +36,7 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
     except FerVitError:
         raise
     except Exception as error:  # the hub's, the disk's, or one of httpx, whose names differ by version
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise FerVitError(f"{known}, but cannot get {name} from the hub ({reason}).") from error
+        raise FerVitError(f"{known}, but cannot get {name} from the hub ({_reason(error)}).") from error
 
 
 def _download(name: str, **hub: Any) -> Path:
@@ -90,12 +89,15 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     try:
         repo = api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=repo.repo_id, folder_path=folder, allow_patterns=FILES)
-    except Exception as error:  # as above
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    except Exception as error:  # of as many kinds
         raise FerVitError(
-            f"Cannot push {folder} to {name} on the hub ({reason}). Check the name and log in."
+            f"Cannot push {folder} to {name} on the hub ({_reason(error)}). Check the name and log in."
         ) from error
     return commit.commit_url
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _check_endpoint() -> None:

@@ -108,6 +108,11 @@ class LastCheckpoint(ModelCheckpoint):
                 callback.best_k_models, callback.kth_best_model_path = {copy: state["best_model_score"]}, copy
                 callback.kth_value = state["best_model_score"]
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Forgets the signal of an earlier run."""
+        super().setup(trainer, pl_module, stage)
+        self.sigterm = False
+
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes over SIGTERM from Lightning, which restores the handler at the end."""
         if threading.current_thread() is threading.main_thread():

@@ -1,7 +1,7 @@
 """Starting a training from a trained model: which of its weights are taken, and which stay as they are."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,11 +76,16 @@ def _why_not(net: RegionViT, settings: dict[str, Any], mine: Mapping[str, Tensor
         here, there = (tuple(state[key].shape) if key in state else "missing" for state in (mine, theirs))
         if here != there and not key.startswith(HEAD):
             reasons.append(f"{key} ({there} there, {here} here)")
-    ours, others = asdict(net.config), asdict(replace(settings["config"], pretrained=net.config.pretrained))
-    changed = [name for name in ours if ours[name] != others[name]]
+    other = settings["config"]
+    changed = [field.name for field in fields(other) if _differ(other, net.config, field.name)]
     parts = [f"not taken: {', '.join(reasons[:3])}" + f" and {len(reasons) - 3} more" * (len(reasons) > 3)]
     parts = parts * bool(reasons) + [f"settings of its own: {', '.join(changed)}"] * bool(changed)
     return "".join(f"; {part}" for part in parts)
+
+
+def _differ(one: object, other: object, name: str) -> bool:
+    first, second = getattr(one, name), getattr(other, name)
+    return name != "pretrained" and (list(first) != list(second) if isinstance(first, tuple) else first != second)
 
 
 def is_frozen(name: str, freeze: Freeze) -> bool:

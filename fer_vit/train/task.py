@@ -163,7 +163,9 @@ class FERTask(RegionViTModule):
         return "test" if self.trainer.testing else "val"
 
     def on_validation_start(self) -> None:
-        """Looks up which images of the split had a twin in train."""
+        """Looks up which images of the split had a twin in train, and forgets those of another, or of half a split."""
+        for metric in (self.metrics, self.loss, self.without_twins):
+            metric.reset()
         twins = self.trainer.datamodule.manifest.twins(self.stage)  # type: ignore[attr-defined]
         self.twins = torch.from_numpy(twins).to(self.device) if twins.any() else None
 
@@ -190,8 +192,6 @@ class FERTask(RegionViTModule):
             results["accuracy_without_twins"] = self.without_twins.compute()
         self.log(f"{self.stage}/accuracy", results.pop("accuracy"), prog_bar=True)
         self.log_dict({f"{self.stage}/{name}": value for name, value in results.items()})
-        for metric in (self.metrics, self.loss, self.without_twins):
-            metric.reset()
 
     on_test_start, test_step, on_test_epoch_end = on_validation_start, validation_step, on_validation_epoch_end
 

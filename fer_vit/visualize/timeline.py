@@ -19,7 +19,7 @@ from fer_vit.report.draw import printable
 from fer_vit.visualize.evidence import FoundFace
 
 PICTURES = 120
-"""Pictures of one person, at most; and of all people in one video four times as many, but one of each."""
+"""Pictures of one person, at most; and of all people in one video four times as many, but at least one of each."""
 POINTS = 1000
 """Points of a curve, at most: means over as many equal spans of the video."""
 FRAMES = 8
@@ -90,15 +90,20 @@ def evenly(faces: Sequence[FaceResult], most: int) -> list[FaceResult]:
     return [faces[round(place)] for place in np.linspace(0, len(faces) - 1, min(most, len(faces)))]
 
 
-def limit(videos: Iterable[Video], most: int) -> None:
-    """Leaves at most so many faces to show, as many of each person; in a crowd, the people who are there longest."""
+def limit(videos: Iterable[Video], most: int) -> bool:
+    """Leaves at most so many faces to show, as many of each person; in a crowd, the people who are there longest.
+
+    Tells whether that left any out.
+    """
     people = [(video, track) for video in videos for track in video.people]
+    before = sum(len(video.people[track].faces) for video, track in people)
     people.sort(key=lambda one: -len(one[0].people[one[1]].times))
     for video, track in people[most:]:
         del video.people[track]
     for video, track in people[:most]:
         person = video.people[track]
         person.faces = evenly(person.faces, most // len(people[:most]))
+    return sum(len(video.people[track].faces) for video, track in people[:most]) < before
 
 
 def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counter[str]]:

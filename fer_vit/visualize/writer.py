@@ -57,7 +57,7 @@ def write_report(
     status: Counter[str] = Counter()
     photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
     videos, frames = watch(model.results(films, options)) if films else ({}, Counter())
-    limit(videos.values(), most)
+    fewer = limit(videos.values(), most)
     faces = chain(_photos(model, photos, options, status, most), pictures(model, videos, options) if films else ())
     records: list[FaceRecord] = []
     columns = table_columns(regions, bool(films))
@@ -74,7 +74,7 @@ def write_report(
     means = mean_shares(records, regions)
     write_shares(folder, means)
     counts = {"Photos": status, "Frames": frames}
-    limited = {"Explained": f"at most {most:,} faces of photos, and of videos"} if most < sys.maxsize else {}
+    limited = {"Explained": f"at most {most:,} faces of photos, and of videos"} if fewer or len(records) >= most else {}
     write_page(
         folder / "index.html",
         "What speaks for each prediction",

@@ -91,6 +91,11 @@ def test_a_grown_manifest_lies_where_its_image_files_are(tmp_path: Path) -> None
         both.write(tmp_path / "b" / f"{row}.parquet")
         with pytest.raises(FerVitError, match="relative to its folder"):
             both.write(tmp_path / "a" / "both.parquet")
+    with pytest.raises(FerVitError, match="would replace"):
+        inside.append(inside).write(tmp_path / "a" / "m.parquet")
+    (tmp_path / "b").rename(tmp_path / "c")
+    with pytest.raises(FerVitError, match="each relative to its folder"):
+        files.append(Manifest.read(tmp_path / "c" / "m.parquet"))
 
 
 def test_columns_of_the_data_sets_own_and_twins(tmp_path: Path) -> None:

@@ -205,6 +205,15 @@ def test_repeats_do_not_count() -> None:
     assert all(torch.equal(again[name], value) for name, value in figures.items())
 
 
+def test_half_a_split_is_forgotten() -> None:
+    data_module = SimpleNamespace(manifest=SimpleNamespace(twins=lambda _: np.zeros(6, bool)))
+    task, data = with_trainer(build().eval(), testing=False, datamodule=data_module), batch()
+    task.validation_step(data, 0)
+    task.on_test_start()
+    task.test_step(data, 0)
+    assert task.metrics.compute()["confusion"].sum() == 6
+
+
 def test_schedule_against_the_formula() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     optimiser = torch.optim.AdamW([{"params": [weight], "lr": 0.5}], lr=1.0)
@@ -354,8 +363,10 @@ def test_the_users_learning_rate_wins_over_the_checkpoints() -> None:
 
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_metrics_of_a_stage(stage: str) -> None:
-    task = with_trainer(build().eval(), testing=stage == "test")
+    data_module = SimpleNamespace(manifest=SimpleNamespace(twins=lambda _: np.zeros(6, bool)))
+    task = with_trainer(build().eval(), testing=stage == "test", datamodule=data_module)
     logged = log_into(task)
+    start = {"val": task.on_validation_start, "test": task.on_test_start}[stage]
     step = {"val": task.validation_step, "test": task.test_step}[stage]
     end = {"val": task.on_validation_epoch_end, "test": task.on_test_epoch_end}[stage]
     large, small = batch(6), batch(2)
@@ -374,6 +385,7 @@ def test_metrics_of_a_stage(stage: str) -> None:
         assert logged[f"{stage}/uar"][0] == pytest.approx(balanced_accuracy_score(true, preds))
     assert task.confusion.sum() == 8
     assert task.confusion.sum(1).tolist() == torch.bincount(true, minlength=3).tolist()
+    start()
     step(small, 0)
     end()
     assert task.confusion.sum() == 2  # and nothing of the epoch before
