@@ -107,6 +107,17 @@ def test_a_click_opens_the_picture_nearest_in_time(browser: tuple[Page, list[str
     assert wrong == []
 
 
+def test_a_time_is_rounded_before_it_has_minutes(browser: tuple[Page, list[str]]) -> None:
+    page, _ = browser
+    assert page.evaluate("[0, 9.96, 59.94, 59.97, 119.98].map(clock)") == [
+        "0:00.0",
+        "0:10.0",
+        "0:59.9",
+        "1:00.0",
+        "2:00.0",
+    ]
+
+
 def test_areas_are_as_high_as_their_shares(browser: tuple[Page, list[str]]) -> None:
     page, _ = browser
     areas = page.locator(".person").nth(1).locator("svg")
