@@ -7,7 +7,6 @@ import torch
 from PIL import Image
 
 from fer_vit.errors import FerVitError
-from fer_vit.train import results
 from fer_vit.train.results import write_results
 
 MODEL = SimpleNamespace(confusion=torch.tensor([[3, 1], [0, 0]]), labels=["anger", "fear"])
@@ -41,11 +40,11 @@ def test_an_error_while_writing_leaves_the_older_results(tmp_path: Path, monkeyp
     write_results(trainer(tmp_path), MODEL, "test")
     older = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def full(*args: object) -> None:
-        Path(str(args[-1])).write_bytes(b"half")
+    def full(_: Image.Image, path: Path) -> None:
+        path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(results, "draw_confusion", full)
+    monkeypatch.setattr(Image.Image, "save", full)
     with pytest.raises(FerVitError, match=r"Cannot write .*test_confusion.png \(No space left on device\)"):
         write_results(trainer(tmp_path), MODEL, "test")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == older
