@@ -35,8 +35,9 @@ def unpacked(archive: Path, out: Path) -> Iterator[Path]:
         folder.mkdir()
         _extract(archive, folder, out)
         # A zip of a folder usually holds the folder itself rather than its contents; macOS adds one of its own.
-        hidden = [path for path in folder.iterdir() if path.name[0] == "." or path.name == "__MACOSX"]
-        inner = [path for path in folder.iterdir() if path not in hidden and (path.is_dir() or path.name[0] != "_")]
+        inner = [
+            path for path in folder.glob("[!.]*") if path.name != "__MACOSX" and (path.is_dir() or path.name[0] != "_")
+        ]
         try:
             yield inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
         except FerVitError as error:
