@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.face.detect import CROP_SCORE, Detector, Face, YuNet, nothing
+from fer_vit.face.detect import CROP_SCORE, Detector, Face, YuNet, nothing, resized
 from fer_vit.face.image import decode_image
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE, Array, Image
@@ -86,9 +86,7 @@ def blur(image: Image, landmarks: Array, sigma: float) -> Image:
 
 def shrink(image: Image, landmarks: Array, side: int) -> Image:
     """Makes an image's longer side `side` pixels long."""
-    scale = side / max(image.shape[:2])
-    height, width = (max(1, round(length * scale)) for length in image.shape[:2])
-    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+    return resized(image, side)
 
 
 class Trial(NamedTuple):

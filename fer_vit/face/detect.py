@@ -79,11 +79,11 @@ class YuNet:
     def __call__(self, image: Image) -> list[Face]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
         longest = max(image.shape[:2])
-        fine = _resize(image, min(max(longest, MIN_SIDE), MAX_SIDE))
+        fine = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
         faces = self._detect(fine, image)
         if longest > MIN_SIDE:
             # A face of more than about 500 pixels is detected in fragments, so large ones are taken from a small copy.
-            large = [face for face in self._detect(_resize(fine, MIN_SIDE), image) if _side(face) > longest / 3]
+            large = [face for face in self._detect(resized(fine, MIN_SIDE), image) if _side(face) > longest / 3]
             faces = large + [face for face in faces if not any(_centre_within(face, other) for other in large)]
         return sorted(faces, key=lambda face: (-face.score, *face.box))
 
@@ -124,7 +124,7 @@ def detect_in_crop(detector: Detector, image: Image) -> Face:
     grey = _grey(image)
     if detector is nothing:
         return whole(grey)
-    small = _resize(grey, MIN_SIDE)
+    small = resized(grey, MIN_SIDE)
     face = best([face.moved(_scale(small, image)) for face in detector(small)])
     if face is None or 2 * _side(face) < min(image.shape[:2]):
         face = best(detector(image))
@@ -229,7 +229,7 @@ def _scale(small: Image, image: Image) -> Array:
     return np.array([image.shape[1] / small.shape[1], image.shape[0] / small.shape[0]])
 
 
-def _resize(image: Image, side: int) -> Image:
+def resized(image: Image, side: int) -> Image:
     """Scales the longer side to `side` pixels: enlarged by bicubic interpolation, reduced by area averaging."""
     scale = side / max(image.shape[:2])
     height, width = (max(1, round(length * scale)) for length in image.shape[:2])

@@ -60,15 +60,12 @@ class PhotoOptions:
         if self.face not in get_args(FaceMode) or self.detector not in get_args(DetectorName):
             modes = f"face {' or '.join(get_args(FaceMode))}, and detector {' or '.join(get_args(DetectorName))}"
             raise FerVitError(f"Expected {modes}, but got {self.face} and {self.detector}.")
-        if self.batch_size < 1 or (self.workers or 0) < 0:
-            raise FerVitError(
-                f"Expected a positive batch size and number of workers, but got {self.batch_size} and {self.workers}."
-            )
         if self.face == "detect" and self.detector != "yunet":
             raise FerVitError(
                 "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
             )
-        lowest = {"every": 1, "detect_every": 1, "smooth": 0, "start": -math.inf, "end": self.start}
+        check_number("workers", self.workers or 0, 0)
+        lowest = {"batch_size": 1, "every": 1, "detect_every": 1, "smooth": 0, "start": -math.inf, "end": self.start}
         for name, low in lowest.items():
             check_number(name, getattr(self, name), low)
         if self.fps is not None and not (0 < self.fps < math.inf and self.every == 1):

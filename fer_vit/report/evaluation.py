@@ -46,9 +46,6 @@ def write_evaluation(
     """Writes the page; without labelled faces there are only sections.
 
     `confusion` counts faces (C, C) by label and prediction, `left_out` those that have no card.
-
-    Raises:
-        FerVitError: The page cannot be written.
     """
     counts = Counter(kind for card in cards for kind in card.kinds)
     render(

@@ -19,7 +19,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil
 
-from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array, invert
 from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.report.colours import evidence_colours, expression_colour, region_colour
@@ -76,21 +75,15 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
 
     In the report's folder, `faces` gets a figure, and `photos` the plain face and its heat maps. The view explains the
     predicted label; `regions` are the model's, in its order.
-
-    Raises:
-        FerVitError: A file cannot be written.
     """
     close = zoom(view, PHOTO)
     name = f"{number:06d}.jpg"
-    try:
-        for subfolder in ("faces", "photos"):
-            (folder / subfolder).mkdir(parents=True, exist_ok=True)
-        # Full colour resolution: the lines of the regions are thin.
-        face_figure(view).save(folder / "faces" / name, quality=90, subsampling=0)
-        Pil.fromarray(close.photo).save(folder / "photos" / name, quality=82)
-        heat_maps(evidence).save((folder / "photos" / name).with_suffix(".png"))
-    except OSError as error:
-        raise FerVitError(f"Cannot write to {folder}: {error.strerror}. Choose a folder that you may write.") from error
+    for subfolder in ("faces", "photos"):
+        (folder / subfolder).mkdir(parents=True, exist_ok=True)
+    # Full colour resolution: the lines of the regions are thin.
+    face_figure(view).save(folder / "faces" / name, quality=90, subsampling=0)
+    Pil.fromarray(close.photo).save(folder / "photos" / name, quality=82)
+    heat_maps(evidence).save((folder / "photos" / name).with_suffix(".png"))
     data = _page_data(close, f"photos/{name}", evidence, regions)
     return FaceRecord(view.probabilities, view.shares, htmlsafe_json_dumps(data, separators=(",", ":")))
 
@@ -173,19 +166,12 @@ _ENVIRONMENT.filters |= {"data_uri": _data_uri, "percent": percent, "printable":
 
 
 def render(path: Path, name: str, **values: object) -> None:
-    """Writes the page that the template `NAME.html` and the script `NAME.js` make of values; replaces an existing one.
-
-    Raises:
-        FerVitError: The page cannot be written.
-    """
+    """Writes the page that the template `NAME.html` and the script `NAME.js` make of values; replaces another one."""
     style, script = (_LOADER.get_source(_ENVIRONMENT, file)[0] for file in ("page.css", f"{name}.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = _ENVIRONMENT.get_template(f"{name}.html").generate(style=style, script=script, digest=digest, **values)
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(page)
-    except OSError as error:
-        raise FerVitError(f"Cannot write the page {path}: {error}. Choose a folder that you may write.") from error
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(page)
 
 
 def write_page(
@@ -205,9 +191,6 @@ def write_page(
     It shows the faces of one model in the order of `records`, and their `mean_shares`. `facts` say what was run, for
     example {"Method": ..., "Model": ...}. The pictures of `relations` and `heads` become part of the page. Each of the
     `people` in videos has a time line, see `timeline.Video.lines`.
-
-    Raises:
-        FerVitError: The page cannot be written.
     """
     render(
         path,

@@ -31,12 +31,10 @@ class TableWriter:
         live: Whether every row is to be in the file at once, whatever happens; not for .parquet.
 
     Raises:
-        FerVitError: The suffix is another one, or (on entering) the folder cannot be written.
+        FerVitError: On entering, when the folder cannot be written.
     """
 
     def __init__(self, path: Path, columns: dict[str, type], live: bool = False) -> None:
-        if path.suffix not in SUFFIXES:
-            raise FerVitError(f"Expected a table that ends in {', '.join(SUFFIXES)}, but got {path}.")
         self.path = path
         self.columns = columns
         self.live = live

@@ -5,7 +5,7 @@ calibration). Nothing here runs code from a file, or trusts the sizes that a fil
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fer_vit.conformal import COVERAGES
 from fer_vit.errors import FerVitError, short
-from fer_vit.files import atomic_write
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig, drop_retired
@@ -122,13 +121,10 @@ def save_network(net: RegionViT, folder: Path) -> None:
     """Writes a folder that `load_network` reads: weights in their own precision, settings and a model card."""
     settings = {"config": asdict(net.config)} | {name: getattr(net, name) for name in EXTRA_KEYS}
     weights = save({name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"})
-    card = folder / CARD_FILE
-    text = card.read_bytes() if card.is_file() else CARD.encode()
-    with atomic_write(folder, (CARD_FILE, WEIGHTS, CONFIG)) as new:
-        new.mkdir()
-        (new / CARD_FILE).write_bytes(text)
-        (new / WEIGHTS).write_bytes(weights)
-        (new / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+    folder.mkdir(exist_ok=True)
+    (folder / CARD_FILE).write_text(CARD, "utf-8")
+    (folder / WEIGHTS).write_bytes(weights)
+    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
 
 def read_model(
@@ -199,15 +195,22 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
 
 def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:
     """Raises FerVitError when a file's weights, of any precision, are not the expected ones, or not finite."""
-    for key in sorted(wanted.keys() | state.keys()):
-        here, there = (_kind(weights[key]) if key in weights else "missing" for weights in (wanted, state))
-        if here != there:
-            raise FerVitError(
-                f"{name} is of another version of fer-vit, or damaged (weights `{short(key)}`: {there}, but its "
-                f"settings ask for {here})."
-            )
-        if not state[key].float().isfinite().all():
+    for key, here, there in differing(wanted, state):
+        raise FerVitError(
+            f"{name} is of another version of fer-vit, or damaged (weights `{short(key)}`: {there}, but its "
+            f"settings ask for {here})."
+        )
+    for key, value in state.items():
+        if not value.float().isfinite().all():
             raise FerVitError(f"{name} holds weights that are not finite (`{key}`), as after training that diverged.")
+
+
+def differing(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Iterator[tuple[str, str, str]]:
+    """Yields name, kind here and kind there of the weights that two networks do not share."""
+    for key in dict.fromkeys([*mine, *theirs]):
+        here, there = (_kind(state[key]) if key in state else "missing" for state in (mine, theirs))
+        if here != there:
+            yield key, here, there
 
 
 def _kind(tensor: Tensor) -> str:

@@ -16,6 +16,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
+from fer_vit.store.folder import differing
 
 
 class RegionViTModule(L.LightningModule):
@@ -66,17 +67,20 @@ class RegionViTModule(L.LightningModule):
         schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"])
         return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def finished(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
+        """Logs and returns the loss of a step; raises FerVitError when it is not finite."""
+        if not loss.isfinite():
+            raise not_finite(loss, outputs, paths, f"epoch {self.current_epoch}, step {self.global_step}")
+        self.log("train/loss", loss, prog_bar=True, sync_dist=True)
+        return loss
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has another architecture."""
-        mine = self.state_dict()
-        theirs = checkpoint["state_dict"]
-        for name in sorted(mine.keys() | theirs.keys()):
-            here, there = (tuple(state[name].shape) if name in state else "missing" for state in (mine, theirs))
-            if here != there:
-                raise FerVitError(
-                    f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
-                    "Leave out the config that changes the network, or choose another checkpoint."
-                )
+        for name, here, there in differing(self.state_dict(), checkpoint["state_dict"]):
+            raise FerVitError(
+                f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
+                "Leave out the config that changes the network, or choose another checkpoint."
+            )
 
 
 def not_finite(loss: Tensor, logits: Tensor, paths: list[str], when: str) -> FerVitError:

@@ -18,7 +18,7 @@ from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig, drop_retired
 from fer_vit.model.masking import Hidden, encode_hidden, hide, pixel_loss, reconstruct
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.train.module import RegionViTModule, check_loss, not_finite
+from fer_vit.train.module import RegionViTModule, check_loss
 
 SHOWN = 8
 """Faces in the picture of reconstructions."""
@@ -78,11 +78,7 @@ class MaskedPretraining(RegionViTModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch of which random patches are hidden."""
         preds, hidden = self.predict_hidden(batch, torch.rand(len(batch.path), self.num_patches, device=self.device))
-        loss = pixel_loss(preds, hidden)
-        if not loss.isfinite():
-            raise not_finite(loss, preds.flatten(1), batch.path, f"epoch {self.current_epoch}, step {self.global_step}")
-        self.log("train/loss", loss, prog_bar=True, sync_dist=True)
-        return loss
+        return self.finished(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the loss on the val split; a face is masked in the same way every time."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.store.folder import differing
 
 Freeze = Literal["none", "stem", "encoder"]
 HEAD = ("pool", "vit.head")
@@ -71,11 +72,8 @@ def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tens
 
 def _why_not(net: RegionViT, settings: dict[str, Any], mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> str:
     """Says which tensors of the encoder are not copied, and which settings differ; empty if none."""
-    reasons = []
-    for key in dict.fromkeys([*mine, *theirs]):
-        here, there = (tuple(state[key].shape) if key in state else "missing" for state in (mine, theirs))
-        if here != there and not key.startswith(HEAD):
-            reasons.append(f"{key} ({there} there, {here} here)")
+    different = differing(mine, theirs)
+    reasons = [f"{key} ({there} there, {here} here)" for key, here, there in different if not key.startswith(HEAD)]
     other = settings["config"]
     changed = [field.name for field in fields(other) if _differ(other, net.config, field.name)]
     parts = [f"not taken: {', '.join(reasons[:3])}" + f" and {len(reasons) - 3} more" * (len(reasons) > 3)]

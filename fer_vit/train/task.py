@@ -22,7 +22,7 @@ from fer_vit.model.mix import cutmix, drop_regions, mixup
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import read_model
 from fer_vit.train.losses import balanced_weights, expression_loss, log_prior
-from fer_vit.train.module import RegionViTModule, check_loss, not_finite
+from fer_vit.train.module import RegionViTModule, check_loss
 from fer_vit.train.starting import Freeze, is_frozen, model_settings, take_weights
 from fer_vit.train.teachers import Teachers
 
@@ -152,10 +152,7 @@ class FERTask(RegionViTModule):
             tokens, target = mixup(tokens, target, h["mixup"])
         logits = self.net.forward_head(self.net.forward_features(tokens))
         loss = expression_loss(logits + self.adjustment, target, h["label_smoothing"], self.class_weight)
-        if not loss.isfinite():
-            raise not_finite(loss, logits, batch.path, f"epoch {self.current_epoch}, step {self.global_step}")
-        self.log("train/loss", loss, prog_bar=True, sync_dist=True)
-        return loss
+        return self.finished(loss, logits, batch.path)
 
     @property
     def stage(self) -> Literal["val", "test"]:

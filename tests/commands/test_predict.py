@@ -178,7 +178,7 @@ def test_wrong_words(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pyte
         ([str(drawn), *good, str(out / "t.csv")], "Cannot write"),
         ([str(tmp_path / "gone"), *good, str(tmp_path / "u.csv")], "there is no"),
         ([str(drawn), *good, str(tmp_path / "u.csv"), "--face", "detect"], "needs a detector"),
-        ([str(drawn), *good, str(tmp_path / "u.csv"), "--batch_size", "0"], "positive batch size"),
+        ([str(drawn), *good, str(tmp_path / "u.csv"), "--batch_size", "0"], "batch_size to be 1 or more"),
         ([str(drawn), *good, str(tmp_path / "u.csv"), "--checkpoint", str(tmp_path / "no.ckpt")], "No checkpoint"),
         ([str(drawn), *good, str(tmp_path / "u.csv"), "--face", "front"], "front"),
         ([str(drawn), "--checkpoint", "no-such-model", "--output", str(tmp_path / "u.csv")], "ferplus-small"),

@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from fer_vit.errors import FerVitError
 from fer_vit.report.draw import FaceView, face_figure, printable, to_photo, zoom
 from fer_vit.report.heads import JOINED
 from fer_vit.report.html import Evidence, FaceRecord, heat_maps, mean_shares, save_face, write_page
@@ -414,14 +413,6 @@ def test_page_without_faces_says_so(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "No face was found." in page
     assert "<table>" not in page
-
-
-def test_folder_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(FerVitError, match="Choose a folder"):
-        save_face(tmp_path / "file", 0, make_view("a.png"), make_evidence(), REGIONS)
-    with pytest.raises(FerVitError, match="Choose a folder"):
-        write_page(tmp_path / "file" / "index.html", "Title", FACTS, [], {}, REGIONS)
 
 
 def test_pictures_stand_under_their_headings(tmp_path: Path) -> None:

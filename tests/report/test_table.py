@@ -82,8 +82,6 @@ def test_after_an_error_nothing_is_left(tmp_path: Path, suffix: str) -> None:
 
 
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(FerVitError, match=r"ends in .csv, .parquet, .jsonl, but got"):
-        TableWriter(tmp_path / "t.xlsx", COLUMNS)
     (tmp_path / "file").touch()
     with pytest.raises(FerVitError, match="Cannot write"), TableWriter(tmp_path / "file" / "t.csv", COLUMNS):
         pass

@@ -315,7 +315,7 @@ def test_files_with_options_that_were_removed(checkpoint: Path, net: RegionViT, 
         ({"labels": ["a", "a", "b"]}, "labels that differ"),
         ({"labels": "abc"}, "no `config` or no `labels`"),
         ({"labels": [1, 2, 3]}, "printable characters"),
-        ({"labels": ["a", "b"]}, r"`vit.head.bias`: float \(3,\), but its settings ask for float \(2,\)"),
+        ({"labels": ["a", "b"]}, r"`vit.head.weight`: float \(3, 32\), but its settings ask for float \(2, 32\)"),
         ({"config": None}, "no `config` or no `labels`"),
         ({"config": {"unheard_of": 1}}, "`unheard_of` is unknown"),
         ({"config": {"depth": "two"}}, r"depth to be int \| None, but got two"),
@@ -356,7 +356,7 @@ def test_files_that_are_broken_are_said(net: RegionViT, tmp_path: Path) -> None:
         read_model(tmp_path)
     state = load_file_from(whole, tmp_path)
     save_file({name: value for name, value in state.items() if "head" not in name}, weights)
-    with pytest.raises(FerVitError, match=r"`vit.head.bias`: missing, but"):
+    with pytest.raises(FerVitError, match=r"`vit.head.weight`: missing, but"):
         load_network(tmp_path)
     settings.write_text("{")
     with pytest.raises(FerVitError, match="cannot be read"):

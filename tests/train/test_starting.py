@@ -75,8 +75,8 @@ def test_what_does_not_fit_is_said() -> None:
     total = len(encoder(build()))
     assert line == (
         f"Started from other: {total - 1} of {total} tensors of the encoder; kept a, b, c; not taken: "
-        "region_embed.name_embed.chin (missing there, (4, 32) here), region_embed.name_embed.nose ((4, 32) there, "
-        "missing here); settings of its own: regions, dropout."
+        "region_embed.name_embed.chin (missing there, float (4, 32) here), region_embed.name_embed.nose (float "
+        "(4, 32) there, missing here); settings of its own: regions, dropout."
     )
 
 

@@ -431,7 +431,7 @@ def test_another_architecture_or_other_classes_are_said(checkpoint: Path) -> Non
         task.on_load_checkpoint(other)
     other = copy.deepcopy(saved)
     other["state_dict"]["net.vit.pos_embed"] = torch.zeros(1, 5, 32)
-    with pytest.raises(FerVitError, match=r"`net.vit.pos_embed` is \(1, 5, 32\) in it, but \(1, 17, 32\)"):
+    with pytest.raises(FerVitError, match=r"`net.vit.pos_embed` is float \(1, 5, 32\) in it, but float \(1, 17, 32\)"):
         task.on_load_checkpoint(other)
 
 
@@ -452,11 +452,11 @@ def test_the_differences_of_a_checkpoint_are_named() -> None:
     end = "Leave out the config that changes the network, or choose another checkpoint."
     less = {name: value for name, value in state.items() if name != "net.vit.norm.bias"}
     assert refusal(state_dict=less) == (
-        "The checkpoint is of another architecture: `net.vit.norm.bias` is missing in it, but (32,) in this model. "
-        + end
+        "The checkpoint is of another architecture: `net.vit.norm.bias` is missing in it, but float (32,) in this "
+        "model. " + end
     )
     assert refusal(state_dict={**state, "net.more": torch.zeros(2, 3)}) == (
-        "The checkpoint is of another architecture: `net.more` is (2, 3) in it, but missing in this model. " + end
+        "The checkpoint is of another architecture: `net.more` is float (2, 3) in it, but missing in this model. " + end
     )
 
 
