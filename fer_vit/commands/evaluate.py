@@ -14,7 +14,7 @@ from fer_vit.evaluate.groups import overview
 from fer_vit.evaluate.hard import hard_faces, hard_results
 from fer_vit.evaluate.joins import aligned, with_columns, with_labels
 from fer_vit.evaluate.labelled import Merged
-from fer_vit.evaluate.scores import compared, mcnemar, scored
+from fer_vit.evaluate.scores import compared, mcnemar, normal, scored
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import atomic_write, check_output
 from fer_vit.geometry import Array
@@ -150,9 +150,13 @@ def comparison(faces: Faces, theirs: Array) -> dict[str, Any]:
     faces, theirs = faces.take(both), theirs[both]
     assert faces.shares is not None
     truth = (faces.shares, faces.labels, faces.units)
+    difference = compared(faces.probabilities, theirs, *truth)
+    tested = mcnemar(faces.right, theirs.argmax(1) == faces.shares.argmax(1))
+    if faces.clustered:
+        tested["p"] = normal(difference["accuracy"])
     return {
         "faces": int(both.sum()),
         "other": scored(theirs, *truth),
-        "difference": compared(faces.probabilities, theirs, *truth),
-        "McNemar": mcnemar(faces.right, theirs.argmax(1) == faces.shares.argmax(1)),
+        "difference": difference,
+        "McNemar": tested,
     }

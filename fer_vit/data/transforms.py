@@ -8,9 +8,9 @@ from functools import lru_cache
 import numpy as np
 
 from fer_vit.errors import check_number
-from fer_vit.face.crop import INTERPOLATION, REDUCTION, CropSpec, crop_face, mirror
+from fer_vit.face.crop import INTERPOLATION, REDUCTION, CropSpec, crop_face, face_matrix, mirror
 from fer_vit.face.regions import region_boxes
-from fer_vit.geometry import Array, Image, crop_matrix
+from fer_vit.geometry import Array, Image
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else it looks for updates on the network when imported
 import albumentations as A
@@ -86,14 +86,14 @@ class Augment:
             The crop (S, S, 3), the landmarks in it (5, 2), and the matrix (2, 3) from image to crop before the mirror.
         """
         config, rng = self.config, np.random.default_rng(seed)
-        # Everything is drawn even if it is off, so that one option does not change what the others draw.
+        # All are drawn even if they are off, so that one option does not change what the others draw.
         change = move(rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift), spec.size)
         noise = rng.normal(0, config.jitter * spec.size, (5, 2))  # in crop pixels
         mirrored, covered, blind = rng.random(3) < (config.mirror, config.cover, config.blind)
         if blind:
             landmarks = None
         if landmarks is not None:
-            scale = np.linalg.norm(crop_matrix(landmarks, spec.size, spec.template)[0, :2])
+            scale = np.linalg.norm(face_matrix(image, landmarks, spec, True)[0, :2])
             landmarks = landmarks + noise / scale
         crop, points, to_crop = crop_face(image, landmarks, spec, True, change)
         if mirrored:

@@ -71,6 +71,11 @@ class Faces:
         names = [f"image {path}" if person is None else f"person {person}" for person, path in pairs]
         return np.unique(names, return_inverse=True)[1]
 
+    @property
+    def clustered(self) -> bool:
+        """Whether several faces are of one person or image, and no independent trials."""
+        return len(np.unique(self.units)) < len(self.units)
+
     @cached_property
     def unsure(self) -> Array:
         """Whether each face has not exactly one expression that cannot be left out (N,): 1, 0, or NaN when unknown."""

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import fisher_exact, norm
+from scipy.stats import fisher_exact
 
 from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.scores import scored
+from fer_vit.evaluate.scores import normal, scored
 from fer_vit.geometry import Array
 from fer_vit.intervals import Interval, mean_intervals, score_intervals
 
@@ -73,24 +73,27 @@ def by_group(faces: Faces, column: str) -> dict[str, Any]:
     if faces.shares is not None and len(sizes) > 1 and judged:
         ranked = sorted(judged, key=lambda name: found["groups"][name]["accuracy"]["mean"])
         member = np.column_stack([values == name for name in ranked]).astype(float)
-        differences, tests, gap = group_tests(known, member)
+        differences, tests = group_tests(known, member)
         for name, difference, p in zip(ranked, differences, tests, strict=True):
             found["groups"][name] |= {"difference": difference, "p": p}
+        worst, best = (found["groups"][name]["accuracy"]["mean"] for name in (ranked[0], ranked[-1]))
+        # No interval: chance alone makes a worst and a best group, and moves them apart.
+        gap = {"mean": best - worst, "low": None, "high": None, "faces": len(known.paths)}
         found |= {"worst": ranked[0], "best": ranked[-1], "gap": gap}
     return found
 
 
-def group_tests(faces: Faces, member: Array) -> tuple[list[Interval], list[float], Interval]:
+def group_tests(faces: Faces, member: Array) -> tuple[list[Interval], list[float]]:
     """Compares the accuracy of groups.
 
     Args:
         faces: N faces with labels and predictions, of two groups or more.
-        member: Whether each is in each of the groups to judge (N, G), as 0 or 1, the worst group first.
+        member: Whether each is in each of the groups to judge (N, G), as 0 or 1.
 
     Returns:
-        The difference of each group's accuracy from that of all others; its p-value, corrected for the number of tests:
-        Fisher's exact test, or, where several faces are of one person and no independent trials, a normal test with the
-        error of the bootstrap over persons; and the gap between the last group and the first.
+        The difference of each group's accuracy from that of all others; and its p-value, corrected for the number of
+        tests: Fisher's exact test, or, where several faces are of one person and no independent trials, a normal test
+        with the error of the bootstrap over persons.
     """
     right, groups = faces.right[:, None].astype(float), member.shape[1]
 
@@ -98,29 +101,19 @@ def group_tests(faces: Faces, member: Array) -> tuple[list[Interval], list[float
         hits, number, all_hits, all_faces = np.split(sums, np.cumsum([groups, groups, 1]), axis=-1)
         with np.errstate(invalid="ignore"):
             own, others = hits / number, (all_hits - hits) / (all_faces - number)
-        found = {str(group): (own - others)[..., group] for group in range(groups)}
-        return found | {"gap": own[..., -1] - own[..., 0]}
+        return {str(group): (own - others)[..., group] for group in range(groups)}
 
     counts = np.hstack([right * member, member, right, np.ones_like(right)])
-    *gaps, gap = score_intervals(counts, differences, faces.units).values()
-    alone = len(np.unique(faces.units)) == len(faces.units)
-    p = [fisher(right[:, 0], group) if alone else normal(one) for group, one in zip(member.T, gaps, strict=True)]
+    found = [*score_intervals(counts, differences, faces.units).values()]
+    p = [*map(normal, found)] if faces.clustered else [fisher(right[:, 0], group) for group in member.T]
     one_test = groups == 2 and member.any(1).all()  # each group is all others of the other
-    return gaps, p if one_test else holm(p), gap
+    return found, p if one_test else holm(p)
 
 
 def fisher(right: Array, member: Array) -> float:
     """Returns the p-value of a group (N,) being named right as often as the others, by Fisher's exact test."""
     inside, outside = right[member > 0], right[member == 0]
     return float(fisher_exact([[part.sum(), len(part) - part.sum()] for part in (inside, outside)]).pvalue)
-
-
-def normal(difference: Interval) -> float:
-    """Returns the p-value of no difference, whose error is taken from its 95 % interval; 1 without one."""
-    mean, low, high = (difference[key] for key in ("mean", "low", "high"))
-    if mean is None or low is None or high is None:
-        return 1.0
-    return float(2 * norm.sf(abs(mean) / max((high - low) / (2 * norm.ppf(0.975)), 1e-12)))
 
 
 def holm(p: Sequence[float]) -> list[float]:

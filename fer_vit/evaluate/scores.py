@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 
 from fer_vit.geometry import Array
 from fer_vit.intervals import Interval, exact, score_intervals
@@ -98,6 +98,14 @@ def mcnemar(right: NDArray[np.bool_], also: NDArray[np.bool_]) -> dict[str, floa
     first, second = int((right & ~also).sum()), int((also & ~right).sum())
     p = float(binomtest(first, first + second).pvalue) if first + second else 1.0
     return {"first": first, "second": second, "p": p}
+
+
+def normal(difference: Interval) -> float:
+    """Returns the p-value of no difference, whose error is taken from its 95 % interval; 1 without one."""
+    mean, low, high = (difference[key] for key in ("mean", "low", "high"))
+    if mean is None or low is None or high is None:
+        return 1.0
+    return float(2 * norm.sf(abs(mean) / max((high - low) / (2 * norm.ppf(0.975)), 1e-12)))
 
 
 def suspected(probabilities: Array, shares: Array) -> NDArray[np.int64]:

@@ -77,8 +77,8 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
         rows |= {"the other model": found["other"], "difference": found["difference"]}
         text += (
             f" Difference: the model minus the other, on the same {found['faces']:,} faces. Only the model is right on "
-            f"{found['McNemar']['first']:,}, only the other on {found['McNemar']['second']:,}; McNemar's exact test: "
-            f"p = {found['McNemar']['p']:.2g}."
+            f"{found['McNemar']['first']:,}, only the other on {found['McNemar']['second']:,}; McNemar's exact test "
+            f"(where several faces are of one person, by the bootstrap over persons): p = {found['McNemar']['p']:.2g}."
         )
     groups = [group_section(column, one) for column, one in results.get("by", {}).items()]
     if faces.shares is None:

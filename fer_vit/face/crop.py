@@ -39,13 +39,17 @@ def crop_face(
         The crop (S, S, 3), the landmarks in it (5, 2), the template's if none are given, and the matrix (2, 3)
         from image to crop pixels.
     """
-    if landmarks is None or (framed and spec.align == "crop"):
-        to_crop = fit_matrix(image, spec.size)
-    else:
-        to_crop = crop_matrix(landmarks, spec.size, spec.template, spec.align)
+    to_crop = face_matrix(image, landmarks, spec, framed)
     points = np.asarray(spec.template, float) * spec.size if landmarks is None else apply(to_crop, landmarks)
     to_crop, points = compose(change, to_crop), apply(change, points)
     return warp(image, to_crop, spec.size), points, to_crop
+
+
+def face_matrix(image: Image, landmarks: Array | None, spec: CropSpec, framed: bool) -> Array:
+    """Returns the matrix (2, 3) from image to crop pixels; arguments as for `crop_face`."""
+    if landmarks is None or (framed and spec.align == "crop"):
+        return fit_matrix(image, spec.size)
+    return crop_matrix(landmarks, spec.size, spec.template, spec.align)
 
 
 def place_regions(landmarks: Array, spec: CropSpec) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

@@ -137,9 +137,7 @@ class LastCheckpoint(ModelCheckpoint):
     ) -> None:
         """Checks for SIGTERM after each optimiser step."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        # Private: it knows about accumulated batches and the last, incomplete group of them; a checkpoint in the middle
-        # of a group would lack its gradients.
-        if not trainer.fit_loop._should_accumulate():
+        if not accumulates(trainer):
             self._stop_together(trainer)
 
     def on_validation_batch_end(
@@ -166,8 +164,18 @@ class LastCheckpoint(ModelCheckpoint):
             progress.increment_started()
         self._save_newest(trainer)
 
+    def _should_skip_saving_checkpoint(self, trainer: L.Trainer) -> bool:
+        # Private: the one place that all of ModelCheckpoint's hooks ask.
+        return super()._should_skip_saving_checkpoint(trainer) or accumulates(trainer)
+
     def _save_newest(self, trainer: L.Trainer) -> None:
         # Private, all three: what ModelCheckpoint's own hooks do when an epoch ends, at moments for which it has no
         # hook. `trainer.save_checkpoint` would not record which step was saved last, and save it twice.
         if not self._should_skip_saving_checkpoint(trainer):
             self._save_checkpoint(trainer, self.format_checkpoint_name(self._monitor_candidates(trainer)))
+
+
+def accumulates(trainer: L.Trainer) -> bool:
+    """Tells whether the optimiser waits for more batches; a checkpoint would lack the gradients of earlier ones."""
+    # Private: it knows about accumulated batches and the last, incomplete group of them.
+    return trainer.fit_loop._should_accumulate()

@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
@@ -57,9 +58,9 @@ class FERTask(RegionViTModule):
             for this model, is mixed with the target, whether or not they have learned these faces.
         teacher_weight: Their weight in the target.
         compile: Compile the encoder with `torch.compile`.
-        init: A model to start from: its weights where they fit, and its network, `align` and `template` where no option
-            or config says otherwise. The name of a shipped model, a folder, "user/name" on the hub, or a checkpoint,
-            also of masked pretraining.
+        init: A model to start from: its weights where they fit, and, without a `network`, its own with its `align` and
+            `template`. The name of a shipped model, a folder, "user/name" on the hub, or a checkpoint, also of masked
+            pretraining.
         freeze: What does not learn: "stem", which embeds patches and regions, or the whole "encoder" before the head.
 
     Attributes:
@@ -107,6 +108,7 @@ class FERTask(RegionViTModule):
         if cutmix and network.tokens == "region":
             raise FerVitError("CutMix cuts out a rectangle of patches: use tokens: patch or both, or cutmix: 0.")
         self.net = RegionViT(network, labels, align, template)
+        self.starts_from = init if source and source[0]["labels"] else None  # what has learned labels
         if init and source:
             rank_zero_only(print)(take_weights(self.net, *source, init))
         for name, parameter in self.net.named_parameters():
@@ -128,11 +130,16 @@ class FERTask(RegionViTModule):
 
     def on_fit_start(self) -> None:
         """Loads the teachers, and computes what the loss needs to know of the training split."""
-        h = self.hparams
+        h, data = self.hparams, self.trainer.datamodule  # type: ignore[attr-defined]
+        if self.starts_from and data and data.fold:
+            raise FerVitError(
+                f"{self.starts_from} may have learned the faces that `data.fold` leaves out, of which this model is to "
+                "know nothing. Start from nothing or from masked pretraining."
+            )
         if h["teachers"]:
             self.teachers = Teachers(h["teachers"], self.net, self.device)
         if h["class_weight"] == "balanced" or h["logit_adjust"]:
-            counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
+            counts = data.class_counts()
             self.adjustment = h["logit_adjust"] * log_prior(counts).to(self.device)
             if h["class_weight"] == "balanced":
                 self.class_weight = balanced_weights(counts).to(self.device)
@@ -163,7 +170,8 @@ class FERTask(RegionViTModule):
         """Looks up which images of the split had a twin in train, and forgets those of another, or of half a split."""
         for metric in (self.metrics, self.loss, self.without_twins):
             metric.reset()
-        twins = self.trainer.datamodule.manifest.twins(self.stage)  # type: ignore[attr-defined]
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        twins = data.manifest.twins(self.stage) if data else np.zeros(0, bool)  # none with a loader of your own
         self.twins = torch.from_numpy(twins).to(self.device) if twins.any() else None
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

@@ -56,11 +56,11 @@ def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit
     assert f"--model.init={last[0]}" in finished[0]
     assert f"--model.init={last[0]}" in finished[2]
     assert export[1:4] == [model, f"--checkpoint={last[1]}", f"--checkpoint={last[2]}"]
-    assert export[4:] == ["--calibrate", faces, "--logit_adjust", "0.2", "--half"]
+    assert export[4:] == ["--calibrate", faces, "--logit_adjust", "0.15", "--half"]
     assert card[2:4] == [faces, model]
     assert doubts[2:5] == [faces, "ferplus.zip", model]
     settings = parse_fit(*finished[0][1:])  # the second training: what it changes, over the first
-    assert (settings.trainer.max_epochs, settings.trainer.devices, settings.data.batch_size) == (13, "auto", 64)
+    assert (settings.trainer.max_epochs, settings.trainer.devices, settings.data.batch_size) == (14, "auto", 64)
     assert settings.model.network.standardize
     notes = json.loads((tmp_path / "stages.json").read_text())
     assert len(notes) == 9

@@ -130,11 +130,15 @@ def test_teachers_judge_what_they_have_not_learned(
     assert f"These teachers have learned {folds[2].sum()} of the faces" in error
 
 
-def test_a_run_records_the_fold_that_it_leaves_out(drawn: Path, tmp_path: Path) -> None:
+def test_a_run_records_the_fold_that_it_leaves_out(
+    drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
     main(["fit", *words, "--data.fold=1/3"])
     (last,) = tmp_path.rglob("last.ckpt")
     assert torch.load(last, weights_only=True)["FaceDataModule"]["fold"] == "1/3"
+    error = fails(capsys, "fit", *words, "--data.fold=0/3", f"--model.init={last}")
+    assert "may have learned the faces that `data.fold` leaves out" in error
 
 
 def write_unlabelled(folder: Path) -> Path:

@@ -11,17 +11,18 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit import intervals
-from fer_vit.commands.evaluate import merged
+from fer_vit.commands.evaluate import comparison, merged
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.evaluate import writer
+from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.labelled import evaluate_logits
 from fer_vit.face.image import encode_png
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import load
-from fer_vit.report.table import read_table
+from fer_vit.report.table import as_objects, read_table
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import TINY, fails, main
@@ -159,6 +160,28 @@ def test_a_model_against_another_and_against_itself(
     alone = evaluated(tmp_path / "c", tables / "p.csv", "--labels", data, "--against", tables / "p.csv")["comparison"]
     assert alone["McNemar"] == {"first": 0, "second": 0, "p": 1}
     assert {one["mean"] for name, one in alone["difference"].items() if "tagger" not in name} <= {0, None}
+
+
+def test_equally_good_models_on_a_few_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a person with 25 alike faces a model is right about all or none: they count once."""
+    monkeypatch.setattr(intervals, "RESAMPLES", 500)
+    rng, people = np.random.default_rng(0), np.repeat(np.arange(40), 25)
+    p = []
+    for _ in range(60):
+        ours, theirs = (np.where(rng.random(40)[people, None] < 0.7, [0.8, 0.2], [0.3, 0.7]) for _ in range(2))
+        faces = Faces(
+            labels=["a", "b"],
+            paths=as_objects([f"{row}.png" for row in range(1000)]),
+            probabilities=ours,
+            found=np.ones(1000, bool),
+            shares=np.tile([1.0, 0.0], (1000, 1)),
+            columns={"person": as_objects(people.tolist())},
+            rows=np.arange(1000),
+            picture=lambda row: np.zeros((4, 4, 3), np.uint8),
+        )
+        p.append(comparison(faces, theirs)["McNemar"]["p"])
+    assert np.mean(np.array(p) < 0.05) < 0.12
+    assert np.mean(np.array(p) < 0.5) > 0.3
 
 
 def test_twins_and_unreadable_pictures(tables: Path, tmp_path: Path) -> None:

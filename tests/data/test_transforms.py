@@ -191,6 +191,13 @@ def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
     assert np.abs(error.mean(0)).max() < 0.6
 
 
+def test_jitter_is_of_the_crop_that_takes_the_whole_image() -> None:
+    image, spec = np.zeros((4 * SIZE, 4 * SIZE, 3), np.uint8), CropSpec(SIZE, align="crop")
+    small = 2 * POINTS + SIZE  # a face that fills half of the image
+    errors = [only(jitter=0.03)(image, small, spec, seed)[1] - small / 4 for seed in range(400)]
+    assert np.allclose(np.std(errors, 0), 0.03 * SIZE, rtol=0.1)
+
+
 def test_steps_draw_independently() -> None:
     image = np.full((SIZE, SIZE, 3), 100, np.uint8)
     image[:, SIZE // 2 :] = 160

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from fer_vit.store.checkpoint import load_checkpoint
-from tests.helpers.commands import TINY, main
+from tests.helpers.commands import TINY, fails, main
 
 
 def fit(drawn: Path, folder: Path, *more: str) -> Path:
@@ -59,6 +59,11 @@ def test_a_run_resumes_with_its_averaged_weights(drawn: Path, tmp_path: Path) ->
     assert torch.equal(after["current_model_state"][weight], current)
     expected = current + (before["state_dict"][weight] - current) * (3 / 12) * (4 / 13)
     assert torch.allclose(after["state_dict"][weight], expected, atol=1e-6)
+
+
+def test_half_precision_throughout_is_refused(drawn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = fails(capsys, "fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", "--trainer.precision=bf16-true")
+    assert "Expected trainer.precision bf16-mixed, 16-mixed or 32, but got bf16-true." in error
 
 
 @pytest.mark.parametrize(("has", "precision"), [(True, "bf16-mixed"), (False, "32-true")])

@@ -15,6 +15,7 @@ from torch import Tensor
 from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.train.checkpoints import LastCheckpoint
 from tests.helpers.commands import TINY, main
 from tests.helpers.marks import slow
 
@@ -151,6 +152,19 @@ def test_any_run_resumes_bit_for_bit(data: str, middle: int, more: list[str], fa
     for name in (f"step{middle}", "epoch0", "epoch1"):
         (path,) = (tmp_path / "whole").rglob(f"{name}.ckpt")
         assert_resumes(path, faces / data, tmp_path / "whole", tmp_path / name, *more)
+
+
+def test_a_checkpoint_never_lacks_gradients(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved, save = [], LastCheckpoint._save_checkpoint
+
+    def record(self: LastCheckpoint, trainer: Any, path: str) -> None:
+        saved.append((trainer.fit_loop.epoch_loop.batch_progress.current.ready, trainer.global_step))
+        save(self, trainer, path)
+
+    monkeypatch.setattr(LastCheckpoint, "_save_checkpoint", record)
+    groups = ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"]  # of the four of an epoch
+    fit(faces / "faces.parquet", tmp_path, *LOGGED, *groups, "--trainer.max_epochs=1")
+    assert saved == [(4, 2)]
 
 
 @pytest.mark.parametrize(

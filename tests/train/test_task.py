@@ -6,11 +6,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.utils.class_weight import compute_class_weight
+from torch.utils.data import DataLoader
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
@@ -433,6 +435,15 @@ def test_another_architecture_or_other_classes_are_said(checkpoint: Path) -> Non
     other["state_dict"]["net.vit.pos_embed"] = torch.zeros(1, 5, 32)
     with pytest.raises(FerVitError, match=r"`net.vit.pos_embed` is float \(1, 5, 32\) in it, but float \(1, 17, 32\)"):
         task.on_load_checkpoint(other)
+
+
+def test_a_loader_of_your_own_is_enough_to_evaluate() -> None:
+    trainer = L.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+    task, data = build(), batch()
+    (found,) = trainer.validate(task, DataLoader([data], batch_size=None), verbose=False)
+    right = task.net(data.image, data.boxes, data.valid).argmax(1) == data.target.argmax(1)
+    assert found["val/accuracy"] == pytest.approx(right.float().mean().item())
+    assert "val/accuracy_without_twins" not in found
 
 
 def test_the_differences_of_a_checkpoint_are_named() -> None:
