@@ -27,6 +27,12 @@ def test_help_names_every_verb_and_needs_nothing_heavy(capsys: pytest.CaptureFix
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
+def test_python_m_is_the_command() -> None:
+    command = [sys.executable, "-m", "fer_vit", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert fer_vit.__version__ in done.stdout
+
+
 def test_predict_imports_nothing_that_training_or_pictures_need() -> None:
     heavy = "{'av', 'lightning', 'torchmetrics', 'albumentations', 'matplotlib', 'scipy', 'tensorboard', 'litdata'}"
     code = f"import sys, fer_vit.commands.predict; print(set(sys.modules) & {heavy})"

@@ -18,6 +18,7 @@ LAYERS = [
     {"app", "train"},
     {"commands"},
     {"cli", "__init__"},
+    {"__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from threading import local
 from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import urljoin
 
@@ -70,11 +71,11 @@ class YuNet:
     def __init__(self, path: Path | None = None, min_score: float = PHOTO_SCORE) -> None:
         self.path = path or yunet_path()
         self.min_score = min_score
-        self._net: Any = None
+        self._own = local()  # a network of OpenCV is for one thread, and cannot be pickled
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Drops the network, which cannot be pickled and is loaded again where it is needed."""
-        return {**self.__dict__, "_net": None}
+    def __reduce__(self) -> tuple[type["YuNet"], tuple[Path, float]]:
+        """Leaves the networks here; they are loaded again where they are needed."""
+        return YuNet, (self.path, self.min_score)
 
     def __call__(self, image: Image) -> list[Face]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
@@ -89,10 +90,12 @@ class YuNet:
 
     def _detect(self, small: Image, image: Image) -> list[Face]:
         """Returns the faces that are found in a resized copy of an image, in the image's own pixels."""
-        if self._net is None:
-            self._net = self._load()
-        self._net.setInputSize((small.shape[1], small.shape[0]))
-        found = self._net.detect(np.ascontiguousarray(small[..., ::-1]))[1]  # (F, 15): x, y, w, h, 5 x (x, y), score
+        if not hasattr(self._own, "net"):
+            self._own.net = self._load()
+        self._own.net.setInputSize((small.shape[1], small.shape[0]))
+        found = self._own.net.detect(np.ascontiguousarray(small[..., ::-1]))[
+            1
+        ]  # (F, 15): x, y, w, h, points, score
         if found is None:
             return []
         # Mirrored images show no constant offset between YuNet's coordinates and ours, so no half pixel is added.

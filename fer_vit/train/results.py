@@ -61,7 +61,9 @@ def write_results(trainer: L.Trainer, pl_module: Any, stage: str) -> None:
     with atomic_write(folder / f"{stage}.md") as path:
         path.write_text(metrics_table(scalars, confusion, labels), encoding="utf-8")
     with atomic_write(folder / f"{stage}.json") as path:  # last: whoever finds it finds the others
-        path.write_text(json.dumps(summary(scalars, confusion, labels), indent=2) + "\n")
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        of = {"checkpoint": trainer.ckpt_path and str(trainer.ckpt_path), "manifest": data and str(data.manifest.path)}
+        path.write_text(json.dumps(of | summary(scalars, confusion, labels), indent=2) + "\n")
     print(f"Results: {folder / stage}.md, {stage}.json and {stage}_confusion.png in the same folder.")
 
 

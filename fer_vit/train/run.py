@@ -37,7 +37,7 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
 
     Raises:
         FerVitError: Another process of the run is gone, or the disk is full.
-        SystemExit: SIGTERM came.
+        SystemExit: SIGTERM came, or Ctrl-C.
     """
     if verb == "fit":
         print_once(f"RegionViT: {describe(model.net)}.")
@@ -50,10 +50,11 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
             processes.pop().kill()
         callbacks: list[Any] = trainer.checkpoint_callbacks
         last = newest_checkpoint({Path(callback.dirpath) for callback in callbacks if callback.dirpath})
-        if isinstance(error, SIGTERMException):
+        by = "SIGTERM" if isinstance(error, SIGTERMException) else "Ctrl-C" if isinstance(error, SystemExit) else None
+        if by:  # Lightning makes a SystemExit of Ctrl-C
             advice = f" Resume with the same command; `fit` needs `--ckpt_path {last}`."
-            print_once(f"Ended by SIGTERM.{advice if last and verb == 'fit' else ''}")
-            sys.exit(128 + signal.SIGTERM)
+            print_once(f"Ended by {by}.{advice if last and verb == 'fit' else ''}")
+            sys.exit(128 + (signal.SIGTERM if by == "SIGTERM" else signal.SIGINT))
         if message := describe_failure(error, last):
             raise FerVitError(message) from error
         raise

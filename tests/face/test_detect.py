@@ -111,6 +111,15 @@ def test_a_used_detector_travels_to_another_process(yunet: Path, astronaut: Imag
     np.testing.assert_array_equal(before.landmarks, after.landmarks)
 
 
+def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
+    images = [np.ascontiguousarray(astronaut[:side, :side]) for side in (200, 300, 400, 512)]
+    detector = YuNet(yunet)
+    alone = [detector(image) for image in images]
+    with ThreadPoolExecutor(4) as threads:
+        for found, image in zip(threads.map(detector, images * 10), alone * 10, strict=True):
+            assert [(*face.box, face.score) for face in found] == [(*face.box, face.score) for face in image]
+
+
 def test_a_broken_model_is_named(tmp_path: Path, astronaut: Image) -> None:
     (tmp_path / "model.onnx").write_bytes(b"nothing")
     with pytest.raises(FerVitError, match=r"model\.onnx, but OpenCV cannot read it"):

@@ -12,10 +12,12 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
+from fer_vit.data.sample import Batch
 from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.checkpoints import LastCheckpoint
+from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, main
 from tests.helpers.marks import slow
 
@@ -152,6 +154,25 @@ def test_any_run_resumes_bit_for_bit(data: str, middle: int, more: list[str], fa
     for name in (f"step{middle}", "epoch0", "epoch1"):
         (path,) = (tmp_path / "whole").rglob(f"{name}.ckpt")
         assert_resumes(path, faces / data, tmp_path / "whole", tmp_path / name, *more)
+
+
+def test_ctrl_c_says_how_to_go_on(
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step, handler = FERTask.training_step, signal.getsignal(signal.SIGINT)
+
+    def interrupted(task: FERTask, batch: Batch, index: int) -> Tensor:
+        if task.current_epoch == 1:
+            raise KeyboardInterrupt
+        return step(task, batch, index)
+
+    monkeypatch.setattr(FERTask, "training_step", interrupted)
+    with pytest.raises(SystemExit) as end:
+        fit(faces / "faces.parquet", tmp_path, *LOGGED)
+    signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
+    assert end.value.code == 130
+    said = f"Ended by Ctrl-C. Resume with the same command; `fit` needs `--ckpt_path {newest(tmp_path)}`."
+    assert said in capsys.readouterr().out
 
 
 def test_a_checkpoint_never_lacks_gradients(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
