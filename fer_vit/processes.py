@@ -18,7 +18,10 @@ import numpy as np
 
 from fer_vit.errors import FerVitError
 
-WORKER_DIED = "A worker process died, perhaps for lack of memory. Try fewer `--workers`."
+WORKER_DIED = (
+    "A worker process died, perhaps for lack of memory. Try fewer `--workers`. A script on Windows or macOS calls "
+    'fer-vit below `if __name__ == "__main__":`.'
+)
 
 
 class ProcessRank(NamedTuple):

@@ -15,7 +15,8 @@ from fer_vit.errors import FerVitError, short
 def in_fold(rows: Manifest, fold: str) -> NDArray[np.bool_]:
     """Tells which rows (M,) are training faces in a fold, written as "0/3": the first of three.
 
-    The bytes of an image decide (by their CRC-32): its copies share a fold, which is the same in every manifest.
+    The bytes of an image decide (by their CRC-32): equal files share a fold, which is the same in every manifest. A
+    copy that was saved anew may be in another (of FERPlus' training images about 3% have one).
 
     Raises:
         FerVitError: There is no such fold, or an image cannot be read.
