@@ -93,9 +93,7 @@ class YuNet:
         if not hasattr(self._own, "net"):
             self._own.net = self._load()
         self._own.net.setInputSize((small.shape[1], small.shape[0]))
-        found = self._own.net.detect(np.ascontiguousarray(small[..., ::-1]))[
-            1
-        ]  # (F, 15): x, y, w, h, points, score
+        found = self._own.net.detect(np.ascontiguousarray(small[..., ::-1]))[1]  # (F, 15): x, y, w, h, points, score
         if found is None:
             return []
         # Mirrored images show no constant offset between YuNet's coordinates and ours, so no half pixel is added.
