@@ -48,10 +48,15 @@ def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Ar
         The N new labels, and (C, N): a row has one 1, or none if its label is left out.
 
     Raises:
-        FerVitError: The merge says nothing of some names, or its labels are not valid.
+        FerVitError: The merge says nothing of some names, or its labels, old or new, are not valid.
     """
     goals = [merge.get(name, name) for name in names]
     new = tuple(dict.fromkeys(goal for goal in merge.values() if goal is not None and goal in goals))
+    if odd := [old for old in merge if not isinstance(old, str)]:
+        raise FerVitError(
+            f"The merge has {odd[0]} for a label: YAML reads yes, no, null and numbers as other than text. Put such "
+            'names in quotes, for example --merge \'{"yes": good, "0": bad}\'.'
+        )
     if missing := [goal for goal in goals if goal is not None and goal not in new]:
         raise FerVitError(
             f"The merge says nothing of {short(', '.join(missing))}. Give each a new label, or null to leave its faces "
