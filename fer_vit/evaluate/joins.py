@@ -15,7 +15,7 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.evaluate.faces import Columns, Faces, manifest_truth, position
 from fer_vit.geometry import Array
 from fer_vit.labels import canonical
-from fer_vit.report.table import is_table, read_table
+from fer_vit.report.table import is_table, read_table, row_place
 
 
 def with_labels(faces: Faces, labels: Path, split: Split) -> Faces:
@@ -53,8 +53,8 @@ def check_labelled(table: Columns, path: Path) -> None:
     empty = np.array([None in cells for cells in zip(table["path"], table["label"], strict=True)])
     if empty.any():
         raise FerVitError(
-            f"{path}, row {empty.argmax()}: expected a path and a label, but one is empty. Fill it in or leave the row "
-            "out."
+            f"{row_place(path, empty.argmax())}: expected a path and a label, but one is empty. Fill it in or leave "
+            "the row out."
         )
 
 
