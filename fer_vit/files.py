@@ -108,10 +108,27 @@ def remove_stale(path: Path) -> None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yields the files in a folder and below it that are not hidden, in order. All folders must be readable."""
-    for parent, folders, files in os.walk(folder, onerror=_cannot_list):
+    """Yields the files in a folder and below it that are not hidden, in order. All folders must be readable.
+
+    Links to folders are followed, but no folder is read twice.
+    """
+    top, seen = Path(os.path.realpath(folder)), set[Path]()
+    for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
+        real = Path(os.path.realpath(parent))
+        if real in seen or (seen and _leads_back(Path(parent), real, top)):
+            folders.clear()
+            continue
+        seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
+
+
+def _leads_back(folder: Path, real: Path, top: Path) -> bool:
+    """Tells a link to a folder that holds it, or to one below the top, whose files keep the names they have there."""
+    if not folder.is_symlink():
+        return False
+    hidden = any(part.startswith(".") for part in os.path.relpath(real, top).split(os.sep))  # outside it begins with ..
+    return not hidden or Path(os.path.realpath(folder.parent)).is_relative_to(real)
 
 
 def _cannot_list(error: OSError) -> None:

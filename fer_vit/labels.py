@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import TypeAlias
+from unicodedata import normalize
 
 import numpy as np
 
@@ -27,9 +28,10 @@ SYNONYMS = {
 def canonical(name: str) -> str:
     """Returns fer-vit's name for an expression: FERPlus' noun for a synonym in any case ("Happy" -> "happiness").
 
-    Any other name is kept, in lower case, so that data sets with classes of their own work too.
+    Any other name is kept, in lower case, so that data sets with classes of their own work too. File systems and
+    keyboards write an accent as one character or as two; here it is one.
     """
-    name = name.strip().lower()
+    name = normalize("NFC", name.strip().lower())
     return SYNONYMS.get(name, name)
 
 
@@ -48,8 +50,13 @@ def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Ar
         The N new labels, and (C, N): a row has one 1, or none if its label is left out.
 
     Raises:
-        FerVitError: The merge says nothing of some names, or its labels are not valid.
+        FerVitError: The merge says nothing of some names, or its labels, old or new, are not valid.
     """
+    if odd := [old for old in merge if not isinstance(old, str)]:
+        raise FerVitError(
+            f"The merge has {odd[0]} for a label: YAML reads yes, no, null and numbers as other than text. Put such "
+            'names in quotes, for example --merge \'{"yes": good, "0": bad}\'.'
+        )
     goals = [merge.get(name, name) for name in names]
     new = tuple(dict.fromkeys(goal for goal in merge.values() if goal is not None and goal in goals))
     if missing := [goal for goal in goals if goal is not None and goal not in new]:

@@ -76,7 +76,7 @@ def check(source: str, output: Path | None, overwrite: bool) -> None:
     if not (is_camera(source) or "://" in source or Path(source).is_file()):
         raise FerVitError(f"Expected a camera's number, an address with ://, or a video file, but got {source}.")
     if output:
-        if output.suffix not in (".csv", ".jsonl"):
+        if output.suffix.lower() not in (".csv", ".jsonl"):
             raise FerVitError(f"Expected a table that ends in .csv or .jsonl, since it grows, but got {output}.")
         check_output(output, overwrite)
 

@@ -102,7 +102,7 @@ def check_outputs(
 
 def check_table(path: Path, overwrite: bool, rank: ProcessRank) -> None:
     """Raises FerVitError, before any work, when a table cannot be written there."""
-    if path.suffix not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         endings = ", ".join(SUFFIXES)
         raise FerVitError(f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}.")
     check_output(path, overwrite)

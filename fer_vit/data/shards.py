@@ -46,9 +46,10 @@ class Shard(NamedTuple):
             reason = str(error).splitlines()[0]
             if "://" in self.location and isinstance(error, OSError):
                 raise FerVitError(f"Cannot read {self.location} ({reason}). Check its name and your access.") from error
-            raise FerVitError(
-                f"{self.location} is not a complete Parquet table ({reason}). Run `fer-vit prepare` again."
-            ) from error
+            advice = "Run `fer-vit prepare` again."
+            if not self.location.lower().endswith(".parquet"):  # what was meant may be a table of predictions
+                advice = "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
+            raise FerVitError(f"{self.location} is not a complete Parquet table ({reason}). {advice}") from error
 
 
 def location_text(location: str | Path) -> str:

@@ -20,7 +20,7 @@ from fer_vit.geometry import Array, Image
 from fer_vit.predict.plan import NAME, Plan
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import BOX, DOUBTS
-from fer_vit.report.table import as_objects, is_table, read_table, read_tables
+from fer_vit.report.table import as_objects, is_table, read_table, read_tables, row_place
 
 Columns = dict[str, NDArray[np.object_]]
 """What is known of each face by name (N,); None where it is not."""
@@ -197,7 +197,7 @@ def _probabilities(table: Columns, labels: Sequence[str], judged: NDArray[np.boo
     wrong = judged & ~((cells >= 0).all(1) & (abs(cells.sum(1) - 1) < 0.01))
     if wrong.any():
         raise FerVitError(
-            f"{path}, row {wrong.argmax()}: expected probabilities of {short(', '.join(labels))} that sum to 1."
+            f"{row_place(path, wrong.argmax())}: expected probabilities of {short(', '.join(labels))} that sum to 1."
         )
     return np.where(judged[:, None], cells, np.nan)
 

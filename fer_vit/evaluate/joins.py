@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.evaluate.faces import Columns, Faces, manifest_truth, position
 from fer_vit.geometry import Array
 from fer_vit.labels import canonical
-from fer_vit.report.table import is_table, read_table
+from fer_vit.report.table import is_table, read_table, row_place
 
 
 def with_labels(faces: Faces, labels: Path, split: Split) -> Faces:
@@ -52,8 +53,8 @@ def check_labelled(table: Columns, path: Path) -> None:
     empty = np.array([None in cells for cells in zip(table["path"], table["label"], strict=True)])
     if empty.any():
         raise FerVitError(
-            f"{path}, row {empty.argmax()}: expected a path and a label, but one is empty. Fill it in or leave the row "
-            "out."
+            f"{row_place(path, empty.argmax())}: expected a path and a label, but one is empty. Fill it in or leave "
+            "the row out."
         )
 
 
@@ -89,13 +90,13 @@ def match(ours: Iterable[str], theirs: Iterable[str], where: object, some: bool 
     Raises:
         FerVitError: A path has no row (with `some`: none has one, and the others get -1), or two have the same.
     """
-    exact = {_slashes(path): row for row, path in reversed([*enumerate(map(str, theirs))])}
+    exact = {_one_spelling(path): row for row, path in reversed([*enumerate(map(str, theirs))])}
     ends: dict[str, int] = {}
     for path, row in exact.items():
         ends |= {end: -1 if end in ends else row for end in _ends(path)}
     found = {
-        path: next((exact[end] for end in _ends(_slashes(path)) if end in exact), ends.get(_slashes(path), -1))
-        for path in ours
+        path: next((exact[end] for end in _ends(name) if end in exact), ends.get(name, -1))
+        for path, name in ((path, _one_spelling(path)) for path in ours)
     }
     missing = [path for path, row in found.items() if row < 0]
     if missing and (not some or len(missing) == len(found)):
@@ -108,8 +109,9 @@ def match(ours: Iterable[str], theirs: Iterable[str], where: object, some: bool 
     return np.array([found[path] for path in ours], int)
 
 
-def _slashes(path: str) -> str:
-    return path.replace("\\", "/")
+def _one_spelling(path: str) -> str:
+    """Returns a path with slashes, and with accents as a keyboard writes them: macOS splits them off in file names."""
+    return normalize("NFC", path.replace("\\", "/"))
 
 
 def _ends(path: str) -> list[str]:

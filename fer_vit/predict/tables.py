@@ -89,7 +89,11 @@ def predict_folder(
     for chunk in mine.chunks:
         photos = chain.from_iterable(islice(by_source, plan.sizes[chunk]))
         counts = Counts(*map(add, counts, write_table(plan.table(chunk), columns, photos, min_confidence)))
-    done = summary(counts) if mine else "Nothing to do here: the tables are there already."
+    nothing = (
+        "Nothing to do here: the tables are there already. Photos that were added since are not in the plan: name them "
+        "with an `--output` folder of their own."
+    )
+    done = summary(counts) if mine else nothing
     report = f"{done}\n{check_folder(plan)}"
     if people_table and not plan.missing():
         people = People()

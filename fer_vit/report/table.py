@@ -52,7 +52,7 @@ class TableWriter:
             self._rows += rows
             if len(self._rows) >= ROW_GROUP:
                 self._flush()
-        elif self.path.suffix == ".csv":
+        elif self.path.suffix.lower() == ".csv":
             csv.writer(self._text).writerows([csv_cell(row.get(name)) for name in self.columns] for row in rows)
         else:
             complete = ({name: row.get(name) for name in self.columns} for row in rows)
@@ -70,7 +70,7 @@ class TableWriter:
     def __enter__(self) -> "TableWriter":
         with ExitStack() as stack:
             file = self.path if self.live else stack.enter_context(atomic_write(self.path))
-            if self.path.suffix == ".parquet":
+            if self.path.suffix.lower() == ".parquet":
                 types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
                 schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
                 self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
@@ -78,7 +78,7 @@ class TableWriter:
                 # File names need not be valid Unicode; invalid bytes are escaped.
                 text = file.open("w", 1 if self.live else -1, encoding="utf-8", errors="backslashreplace", newline="")
                 self._text = stack.enter_context(text)
-                if self.path.suffix == ".csv":
+                if self.path.suffix.lower() == ".csv":
                     csv.writer(text).writerow(map(csv_cell, self.columns))
             self._open = stack.pop_all()
         return self
@@ -96,29 +96,47 @@ def csv_cell(cell: Cell) -> Cell:
 
 def is_table(path: Path) -> bool:
     """Tells a table from a manifest, which may be a Parquet file as well, and from anything else."""
-    if path.suffix != ".parquet" or not path.is_file():
-        return path.suffix in SUFFIXES[::2]
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return path.suffix.lower() in SUFFIXES[::2]
     with _readable(path):
         return b"fer_vit" not in (pq.read_schema(path).metadata or {})
 
 
 def read_table(path: Path) -> dict[str, NDArray[np.object_]]:
     """Reads the cells of a table by column, None where empty; a CSV has text. Raises FerVitError when it cannot."""
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return read_tables([path])
     with _readable(path):
-        if path.suffix == ".jsonl":
+        if path.suffix.lower() == ".jsonl":
             rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("a line is no object")
             columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
         else:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                names, *lines = [line for line in csv.reader(file) if line] or [[]]
-            if any(len(line) != len(names) for line in lines):
-                raise ValueError("its lines differ in their number of cells")
+            names, *lines = _csv_lines(path) or [[]]
             columns = {_plain(name) or "": [_plain(line[place]) for line in lines] for place, name in enumerate(names)}
     return _columns(columns)
+
+
+def _csv_lines(path: Path) -> list[list[str]]:
+    """Reads the lines of a CSV, all with as many cells as its head, without those that are blank."""
+    lines: list[list[str]] = []
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        for line in (reader := csv.reader(file)):
+            if not any(cell.strip() for cell in line):  # spreadsheets leave `,,` where a row was emptied
+                continue
+            if not lines and len(line) == 1 and (";" in line[0] or "\t" in line[0]):
+                raise ValueError("its cells are separated by semicolons or tabs: save it with commas")
+            if lines and len(line) != len(lines[0]):
+                raise ValueError(f"line {reader.line_num} has {len(line)} cells, but the head has {len(lines[0])}")
+            lines.append(line)
+    return lines
+
+
+def row_place(path: Path, index: int | np.integer[Any]) -> str:
+    """Names a row for a message, counted from 1; of a CSV as `read_table` returns them."""
+    counted = " (counted after the head, without blank rows)" if path.suffix.lower() == ".csv" else ""
+    return f"{path}, row {index + 1}{counted}"
 
 
 def read_tables(paths: Sequence[Path]) -> dict[str, NDArray[np.object_]]:

@@ -44,9 +44,16 @@ def unpacked(archive: Path, out: Path) -> Iterator[Path]:
             raise FerVitError(str(error).replace(str(folder), str(archive))) from error
 
 
+def _opened(archive: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(archive, metadata_encoding="utf-8")  # macOS writes UTF-8 without zip's flag for it
+    except UnicodeDecodeError:
+        return zipfile.ZipFile(archive)
+
+
 def _extract(archive: Path, folder: Path, out: Path) -> None:
     try:
-        with zipfile.ZipFile(archive) as file:
+        with _opened(archive) as file:
             entries = file.infolist()
             # A few bytes of bzip2 can fill all memory at once
             if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:

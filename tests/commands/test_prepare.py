@@ -140,6 +140,17 @@ def test_a_zip_gives_the_same_rows_with_the_images_inside(
 
 
 @pytest.mark.usefixtures("bright")
+@pytest.mark.parametrize("encoding", ["utf-8", "cp437"])
+def test_names_in_a_zip_without_the_flag_of_utf_8(tmp_path: Path, encoding: str) -> None:
+    plain, name = tmp_path / "plain.zip", "g\xe9ne/1.png".encode(encoding)
+    with zipfile.ZipFile(plain, "w") as archive:
+        archive.writestr("#" * len(name), picture(200))
+        archive.writestr("calm/1.png", picture(10))
+    (tmp_path / "photos.zip").write_bytes(plain.read_bytes().replace(b"#" * len(name), name))
+    prepare("folder", tmp_path / "photos.zip", tmp_path / "out.parquet", detector="none")
+    assert Manifest.read(tmp_path / "out.parquet").names == ("calm", "g\xe9ne")
+
+
 def test_messages_about_a_zip_name_the_zip(photos: Path, tmp_path: Path) -> None:
     archive = zipped(photos)
     with pytest.raises(FerVitError) as caught:

@@ -259,8 +259,10 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"No manifest at .*`fer-vit prepare"):
         Manifest.read(path)
     path.write_bytes(b"PAR1 not really")
-    with pytest.raises(FerVitError, match="not a complete Parquet table"):
+    with pytest.raises(FerVitError, match=r"not a complete Parquet table .* Run `fer-vit prepare` again"):
         Manifest.read(path)
+    with pytest.raises(FerVitError, match=r"ends in \.parquet, and a table in \.csv, \.parquet or \.jsonl"):
+        Manifest.read(path.rename(tmp_path / "m.tsv"))
     table = pq.read_table(write(path))
     pq.write_table(table.drop_columns("votes"), path)
     with pytest.raises(FerVitError, match="column `votes`: the column is missing"):

@@ -56,6 +56,12 @@ def test_what_the_merge_does_not_name(manifest: Path) -> None:
         merge_names(("fear",), MERGE)
 
 
+@pytest.mark.parametrize("old", [True, 0, None])
+def test_names_that_yaml_takes_for_something_else(old: object) -> None:
+    with pytest.raises(FerVitError, match=rf"The merge has {old} for a label: .* Put such names in quotes"):
+        merge_names(("yes", "no", "0"), {old: "good"})  # type: ignore[dict-item]
+
+
 def test_a_training_sees_merged_labels(manifest: Path, tmp_path: Path) -> None:
     data = FaceDataModule(manifest, merge=MERGE)
     assert data.labels == ["positive", "neutral", "negative"]

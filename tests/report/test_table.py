@@ -137,6 +137,35 @@ def test_what_is_no_table_is_said_in_one_line(name: str, data: bytes | None, tmp
         read_table(path)
 
 
+@pytest.mark.parametrize("suffix", [".CSV", ".Parquet", ".JSONL"])
+def test_suffixes_in_capitals(suffix: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"t{suffix}")
+    assert is_table(path)
+    assert read_table(path)["path"].tolist()[0] == ROWS[0]["path"]
+
+
+def test_blank_rows_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n,\n\n , \n3,\n,\n")
+    assert {name: cells.tolist() for name, cells in read_table(tmp_path / "t.csv").items()} == {
+        "a": ["1", "3"],
+        "b": ["2", None],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path;label\na.png;sad\n", "separated by semicolons or tabs: save it with commas"),
+        ("path\tlabel\na.png\tsad\n", "separated by semicolons or tabs: save it with commas"),
+        ("path,label\n,\na.png\n", "line 3 has 1 cells, but the head has 2"),
+    ],
+)
+def test_what_is_wrong_in_a_csv(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(FerVitError, match=words):
+        read_table(tmp_path / "t.csv")
+
+
 def test_a_manifest_is_no_table(drawn: Path, tmp_path: Path) -> None:
     assert not is_table(drawn / "faces.parquet")
     assert not is_table(drawn)

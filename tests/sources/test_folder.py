@@ -119,3 +119,14 @@ def test_a_folder_above_the_data_set_is_not_taken_for_a_class(tmp_path: Path) ->
         (tmp_path / name).touch()
     with pytest.raises(FerVitError, match=r"two classes or more .* but got only \{'faces'\}"):
         folder.read(tmp_path)
+
+
+def test_linked_folders_of_persons(tmp_path: Path) -> None:
+    draw(tmp_path, *(f"disk/{name}/{i}.jpg" for name in ("anna", "ben", "cleo", "dana") for i in range(2)))
+    draw(tmp_path, "set/calm/own.jpg", "set/sad/own.jpg")
+    for label, name in (("calm", "anna"), ("calm", "ben"), ("sad", "cleo"), ("sad", "dana")):
+        (tmp_path / "set" / label / name).symlink_to(tmp_path / "disk" / name)
+    (tmp_path / "set" / "calm" / "loop").symlink_to(tmp_path / "set")
+    rows = folder.read(tmp_path / "set").rows
+    assert len(rows) == 10
+    assert {row.name for row in rows if row.extra.get("person") == "anna"} == {"calm/anna/0.jpg", "calm/anna/1.jpg"}
