@@ -5,12 +5,12 @@ python -m benchmarks.explanations data/ferplus.parquet
 Uses the model that comes with fer-vit and the first faces of a manifest; Chromium opens the page if it is there.
 """
 
-import resource
 import shutil
 import subprocess
 import time
 from functools import partial
 from pathlib import Path
+from resource import RUSAGE_CHILDREN
 from tempfile import TemporaryDirectory
 from typing import get_args
 
@@ -18,7 +18,7 @@ import psutil
 import torch
 from playwright.sync_api import sync_playwright
 
-from benchmarks.machine import PROGRAM, arguments, in_turns, machine, ratios, spread
+from benchmarks.machine import PROGRAM, arguments, in_turns, machine, peak, ratios, spread
 from benchmarks.photos import face_images
 from fer_vit.data.sample import Batch
 from fer_vit.evaluate.labelled import labelled_batches
@@ -47,7 +47,7 @@ def report_cost(images: Path, output: Path) -> tuple[float, float]:
     """Seconds of `fer-vit visualize`, and the most memory in MB of one of its processes or an earlier run's."""
     start = time.perf_counter()
     subprocess.run([PROGRAM, "visualize", images, "--face", "crop", "--output", output], check=True)
-    return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return time.perf_counter() - start, peak(RUSAGE_CHILDREN)
 
 
 def page_cost(page: Path) -> tuple[list[float], list[float]]:

@@ -2,6 +2,7 @@
 
 import datetime
 import platform
+import resource
 import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -29,6 +30,11 @@ def machine() -> str:
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     date = datetime.date.today().isoformat()
     return f"{date}, {len(names)} x {processor}{gpu}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def peak(who: int = resource.RUSAGE_SELF) -> float:
+    """The most memory until now of this process, or of the largest of its children that have ended (MiB)."""
+    return resource.getrusage(who).ru_maxrss / 1024
 
 
 def spread(values: list[float], digits: int = 2) -> str:

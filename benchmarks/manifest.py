@@ -6,7 +6,6 @@ Writes a manifest of images of 2,000 bytes (as FERPlus' are, here of noise, sinc
 votes and nine tenths with landmarks, and opens it.
 """
 
-import resource
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.machine import arguments, in_turns, machine, spread
+from benchmarks.machine import arguments, in_turns, machine, peak, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Reading, Row
 from fer_vit.data.writing import write_manifest
@@ -66,11 +65,6 @@ def main() -> None:
         print(f"memory grows by at most {most:,.0f} MB\n\n| | seconds |\n| --- | ---: |")
         for name, seconds in in_turns(works, args.rounds).items():
             print(f"| {name} | {spread(seconds, 3)} |")
-
-
-def peak() -> float:
-    """The most memory of this process until now, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ faces with OpenCV's YuNet at the photo's own size, aligns each of them and calls
 time with fer-vit's detector in it, which looks at most at 1,280 pixels and a second time at 224.
 """
 
-import resource
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from resource import RUSAGE_CHILDREN
 from tempfile import TemporaryDirectory
 
 import cv2
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from benchmarks.machine import PROGRAM, arguments, machine, spread
+from benchmarks.machine import PROGRAM, arguments, machine, peak, spread
 from benchmarks.photos import face_images, mixed_photos
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detect import YuNet, look_closer, yunet_path
@@ -111,7 +111,7 @@ def memory(manifest: Path, counts: tuple[int, ...]) -> None:
         for count in counts:
             images = face_images(manifest, Path(folder, str(count)), count)
             took = predict(images, Path(folder, f"{count}.csv"), "--face", "crop", "--detector", "none")
-            most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+            most = peak(RUSAGE_CHILDREN)
             print(f"{count:,} images of faces: at most {most:,.0f} MB, {count / took:,.0f} images/s", flush=True)
 
 
@@ -129,10 +129,9 @@ def simulation(images: int, part_size: int) -> None:
         start = time.perf_counter()
         plan.images(len(plan.chunks) // 2)
         looked = time.perf_counter() - start
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"| {images:,} | {part_size:,} | {len(plan.chunks):,} | {made:.1f} s | {size / 1e6:,.0f} MB | {opened:.3f} s "
-        f"| {looked:.3f} s | {most:,.0f} MB |",
+        f"| {looked:.3f} s | {peak():,.0f} MB |",
         flush=True,
     )
 

@@ -5,6 +5,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -42,6 +43,14 @@ def seeded() -> None:
     """Draws the same random numbers whichever tests came before."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+
+
+@pytest.fixture
+def rng() -> Any:
+    """NumPy's random numbers, the same in every test."""
+    import numpy as np
+
+    return np.random.default_rng(0)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from fer_vit.geometry import (
     LANDMARKS,
     MIRRORED,
     TEMPLATE,
-    Array,
     apply,
     compose,
     crop_matrix,
@@ -20,18 +19,7 @@ from fer_vit.geometry import (
     invert,
     similarity,
 )
-
-FACE = np.array([[60.0, 80.0], [120.0, 70.0], [95.0, 110.0], [75.0, 140.0], [125.0, 130.0]])
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
-def turned(angle: float, scale: float, shift: tuple[float, float]) -> Array:
-    cos, sin = scale * np.cos(angle), scale * np.sin(angle)
-    return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
+from tests.helpers.landmarks import FACE, turned
 
 
 def test_similarity_solves_the_least_squares_problem(rng: np.random.Generator) -> None:
@@ -71,7 +59,7 @@ def test_similarity_without_rotation_keeps_a_tilted_face_upright_and_its_size(de
     np.testing.assert_allclose(apply(matrix, source).mean(0), target.mean(0), atol=1e-9)
 
 
-def test_similarity_finds_a_known_transform_and_never_reflects(rng: np.random.Generator) -> None:
+def test_similarity_finds_a_known_transform_and_never_reflects() -> None:
     for angle in np.linspace(-3, 3, 7):
         matrix = turned(angle, 2.5, (-7.0, 11.0))
         np.testing.assert_allclose(similarity(FACE, apply(matrix, FACE)), matrix, atol=1e-9)

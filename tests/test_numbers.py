@@ -19,7 +19,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.recognizer import CHUNK
 from fer_vit.sources.drawing import draw_face
 from fer_vit.train.results import ResultWriter
-from tests.helpers.commands import TINY, assert_same, build_fit, main
+from tests.helpers.commands import TINY, build_fit, main
 from tests.helpers.marks import slow
 
 ALL = EXPRESSIONS[:3]
@@ -171,13 +171,3 @@ def test_a_prediction_is_its_photos_own(ways: list[tuple[str, int, int]], photos
             for mine, theirs in zip([face for face in found if face.path == str(path)], faces, strict=True):
                 assert mine.probabilities == pytest.approx(theirs.probabilities, abs=1e-5)
                 np.testing.assert_allclose(mine.box, theirs.box, atol=1e-3)
-
-
-@pytest.mark.usefixtures("yunet_named")
-def test_one_table_and_a_folder_of_tables_agree(photos: list[Path], tmp_path: Path) -> None:
-    folder = str(photos[0].parent)
-    main(["predict", folder, f"--output={tmp_path / 'one.parquet'}", "--workers=0"])
-    main(["predict", folder, f"--output={tmp_path / 'parts'}", "--workers=0", "--part_size=2", "--batch_size=3"])
-    one, parts = (pq.read_table(tmp_path / name).to_pylist() for name in ("one.parquet", "parts"))
-    assert len({row["path"] for row in one}) == len(photos)
-    assert_same(parts, one)

@@ -3,13 +3,6 @@ import shutil
 from pathlib import Path
 
 from benchmarks import ablation
-from tests.helpers.commands import parse_fit
-
-
-def test_every_row_is_a_configuration_of_its_own() -> None:
-    settings = {str(parse_fit(f"--config={ablation.CONFIG}", *words)) for words in ablation.ROWS.values()}
-    assert len(settings) == len(ablation.ROWS)
-    assert len({ablation.slug(name) for name in ablation.ROWS}) == len(ablation.ROWS)
 
 
 def test_the_table_tells_what_was_measured(checkpoint: Path, tmp_path: Path) -> None:

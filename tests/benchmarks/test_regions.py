@@ -7,14 +7,6 @@ import pytest
 from PIL import Image
 
 from benchmarks import ablation, regions
-from tests.helpers.commands import parse_fit
-
-
-def test_every_run_is_a_configuration_of_its_own() -> None:
-    rows = regions.rows(regions.TOKENS)
-    settings = {str(parse_fit(f"--config={ablation.CONFIG}", *words)) for words in rows.values()}
-    assert len(settings) == len(rows) == len(regions.TOKENS) * len(regions.SEEDS)
-    assert len({ablation.slug(name) for name in rows}) == len(rows)
 
 
 def test_the_table_has_mean_and_spread(

@@ -72,7 +72,7 @@ def test_the_chain_runs_from_the_data_to_the_model_and_only_once(fer_vit: FerVit
     assert not fer_vit.ran
 
 
-def test_it_goes_on_where_it_stopped(fer_vit: FerVit, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_goes_on_where_it_stopped(fer_vit: FerVit, tmp_path: Path) -> None:
     fer_vit.fails_at = "finish-0"
     with pytest.raises(SystemExit, match=r"train finish-0 failed .* the same command goes on"):
         shipped_model.main()

@@ -2,25 +2,24 @@ import csv
 import json
 import re
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
 from skimage.data import astronaut
 
 from fer_vit import load
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import DEFAULT_REGIONS
-from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.video import read_frames
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import main
 from tests.helpers.marks import slow
+from tests.helpers.models import small_model
 from tests.helpers.videos import write_video
 
 
@@ -145,14 +144,6 @@ def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp
     ]
 
 
-def test_mean_shares_are_written_by_expression(report: Path) -> None:
-    with (report / "shares.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {row["region"] for row in rows} == set(DEFAULT_REGIONS)
-    for row in rows:
-        assert float(row["low"]) <= float(row["mean"]) <= float(row["high"])
-
-
 def test_every_face_has_a_row(report: Path) -> None:
     table = pq.read_table(report / "faces.parquet").to_pydict()
     assert len(table["path"]) == len(list((report / "faces").iterdir()))
@@ -160,10 +151,14 @@ def test_every_face_has_a_row(report: Path) -> None:
     shares = np.stack([table[region] for region in DEFAULT_REGIONS], axis=1)
     assert np.allclose(np.abs(shares).sum(1), 1)
     with (report / "shares.csv").open() as file:
-        for row in csv.DictReader(file):
-            those = np.array(table["predicted"]) == row["predicted"]
-            expected = shares[those, DEFAULT_REGIONS.index(row["region"])].mean()
-            assert (float(row["mean"]), int(row["faces"])) == (pytest.approx(expected), those.sum())
+        rows = list(csv.DictReader(file))
+    pairs = sorted((row["predicted"], row["region"]) for row in rows)
+    assert pairs == sorted(product(set(table["predicted"]), DEFAULT_REGIONS))
+    for row in rows:
+        those = np.array(table["predicted"]) == row["predicted"]
+        expected = shares[those, DEFAULT_REGIONS.index(row["region"])].mean()
+        assert (float(row["mean"]), int(row["faces"])) == (pytest.approx(expected), those.sum())
+        assert float(row["low"]) <= float(row["mean"]) <= float(row["high"])
 
 
 def test_relations_between_regions_are_shown_by_expression(report: Path) -> None:
@@ -192,20 +187,11 @@ def test_heads_without_any_face(checkpoint: Path, tmp_path: Path) -> None:
     assert "No face was found" in page
 
 
-def tiny(
-    regions: tuple[str, ...] = ("right_eye", "nose", "mouth"), labels: str = "abcd", **change: object
-) -> RegionViT:
-    torch.manual_seed(0)
-    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
-    net = RegionViT(RegionViTConfig(**size, regions=regions, **change), labels).eval()
-    torch.nn.init.normal_(net.vit.head.weight)
-    return net
-
-
 @pytest.mark.parametrize("change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}])
 @pytest.mark.parametrize("method", ["pixels", "relevance", "raw"])
 def test_models_with_little_to_say(change: dict[str, object], method: str, drawn: Path, tmp_path: Path) -> None:
-    save_network(tiny(**change), tmp_path / "model")
+    net = small_model(classifier=("weight",), **{"regions": ("right_eye", "nose", "mouth"), **change})
+    save_network(net, tmp_path / "model")
     photo = next((drawn / "faces" / "test").rglob("*.png"))
     words = ("--method", method, "--face", "crop", "--detector", "none", "--heads")
     assert "<dt>Faces</dt><dd>1</dd>" in visualize(photo, tmp_path / "model", tmp_path / "r", *words)

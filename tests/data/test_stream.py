@@ -1,4 +1,3 @@
-import json
 import weakref
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -217,18 +216,6 @@ def test_a_shard_that_changes_meanwhile_is_said(copied: Path) -> None:
         pq.write_table(changed, path)
         with pytest.raises(FerVitError, match=rf"train-00002-of-00005.parquet:? {words}"):
             rows(loader)
-
-
-def test_shards_of_earlier_versions_are_read(shards: Path, copied: Path) -> None:
-    (copied / "index.json").write_text('{"chunks": [], "config": {}, "updated_at": "0"}')
-    for path in copied.glob("*.parquet"):
-        table = pq.read_table(path)
-        meta = json.loads(table.schema.metadata[b"fer_vit"])
-        del meta["together"]
-        pq.write_table(table.replace_schema_metadata({"fer_vit": json.dumps(meta)}), path)
-    there, here = module(copied), module(shards)
-    assert there.manifest.table.equals(here.manifest.table)
-    assert rows(there.train_dataloader()) == rows(here.train_dataloader())
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -5,33 +5,22 @@ import torch
 from fer_vit.explain.attention import raw, rollout
 from fer_vit.explain.trace import record_attention
 from fer_vit.model.attention import use_fused_attention
-from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from tests.helpers.models import noise_faces, small_model
 
-NAMES = ("right_eye", "mouth")
-
-
-def build(**change: object) -> RegionViT:
-    torch.manual_seed(0)
-    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, regions=NAMES, **change)
-    return RegionViT(config, "abcd").eval()
+BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]])
+VALID = torch.tensor([[True, True], [True, False], [False, False]])
 
 
-def faces() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    boxes = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]]).expand(3, 2, 4).clone()
-    return (
-        torch.rand(3, 3, 32, 32, generator=generator),
-        boxes,
-        torch.tensor([[True, True], [True, False], [False] * 2]),
-    )
+def build() -> RegionViT:
+    return small_model(depth=3, regions=("right_eye", "mouth"))
 
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_recording_sees_the_weights_and_leaves_the_model_as_it_was(fused: bool) -> None:
     net = build()
     use_fused_attention(net, fused)
-    image, boxes, valid = faces()
+    image, boxes, valid = noise_faces(BOXES, VALID)
     before = net(image, boxes, valid)
     with record_attention(net) as attention:
         recorded = net(image, boxes, valid)
@@ -45,7 +34,7 @@ def test_recording_sees_the_weights_and_leaves_the_model_as_it_was(fused: bool) 
 
 def test_the_first_blocks_weights_are_softmax_of_queries_and_keys() -> None:
     net = build()
-    image, boxes, valid = faces()
+    image, boxes, valid = noise_faces(BOXES, VALID)
     with record_attention(net) as attention:
         net(image, boxes, valid)
     tokens = net.tokenize(image, boxes, valid)

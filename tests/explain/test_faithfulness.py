@@ -10,26 +10,19 @@ from fer_vit.explain.faithfulness import BETTER, DRAWS, measure, randomised, sac
 from fer_vit.explain.methods import Method, explain, explain_each
 from fer_vit.explain.pixels import blur
 from fer_vit.explain.trace import trace
-from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
-
-NAMES = ("right_eye", "left_eye", "nose", "mouth")
+from tests.helpers.models import noise_faces, small_model
 
 
 def build(**change: object) -> RegionViT:
-    torch.manual_seed(0)
-    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=NAMES, **change)
-    net = RegionViT(config, "abcd").eval()
-    torch.nn.init.normal_(net.vit.head.weight)
-    return net
+    return small_model(classifier=("weight",), regions=("right_eye", "left_eye", "nose", "mouth"), **change)
 
 
 def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    boxes = torch.tensor([[2.0, 2, 14, 14], [16, 2, 28, 14], [10, 10, 20, 20], [8, 18, 24, 30]]).expand(number, 4, 4)
-    valid = torch.ones(number, 4, dtype=torch.bool)
+    boxes = torch.tensor([[2.0, 2, 14, 14], [16, 2, 28, 14], [10, 10, 20, 20], [8, 18, 24, 30]])
+    image, boxes, valid = noise_faces(boxes, torch.ones(number, 4, dtype=torch.bool))
     valid[-1, 1] = False
-    return torch.rand(number, 3, 32, 32, generator=generator), boxes.clone(), valid
+    return image, boxes, valid
 
 
 def measured(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method) -> dict[str, Tensor]:

@@ -1,28 +1,23 @@
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 from fer_vit.explain.heads import head_roles
 from fer_vit.explain.trace import record_attention, trace
-from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from tests.helpers.models import noise_faces, small_model
 
-SMALL = RegionViTConfig(
-    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("right_eye", "mouth"), region_grid=1
-)
+BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]])
 VALID = torch.tensor([[True, True], [True, False], [False, False]])
 
 
 def build(**change: object) -> RegionViT:
-    torch.manual_seed(0)
-    return RegionViT(replace(SMALL, **change), "abcd").eval()
+    return small_model(regions=("right_eye", "mouth"), region_grid=1, **change)
 
 
 def faces() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    boxes = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]]).expand(3, 2, 4).clone()
-    return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1)), boxes, VALID
+    return noise_faces(BOXES, VALID)
 
 
 @pytest.mark.parametrize("change", [{}, {"head": "avg"}, {"tokens": "region"}, {"attention": "additive"}])

@@ -12,30 +12,22 @@ from fer_vit.explain.heads import relations
 from fer_vit.explain.methods import Method, explain, explain_each
 from fer_vit.explain.regions import membership, units
 from fer_vit.explain.trace import drops, evaluating, record_attention, trace
-from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
+from tests.helpers.models import noise_faces, small_model
 
 METHODS = get_args(Method)
-NAMES = ("right_eye", "mouth")
 
 
 def build(**change: object) -> RegionViT:
-    torch.manual_seed(0)
-    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 2}
-    config = RegionViTConfig(**{**size, "regions": NAMES, **change})
-    net = RegionViT(config, "abcd").eval()
-    for parameter in net.vit.head.parameters():  # timm starts the classifier at 0
-        torch.nn.init.normal_(parameter)
-    return net
+    return small_model(classifier=("weight", "bias"), **{"depth": 3, "regions": ("right_eye", "mouth"), **change})
 
 
 def faces() -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    boxes = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]]).expand(3, 2, 4).clone()
+    boxes = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]])
+    image, boxes, valid = noise_faces(boxes, torch.tensor([[True, True], [True, False], [False] * 2]))
     boxes[1, 1] = torch.nan
-    valid = torch.tensor([[True, True], [True, False], [False] * 2])
-    return torch.rand(3, 3, 32, 32, generator=generator), boxes, valid
+    return image, boxes, valid
 
 
 @pytest.mark.parametrize("method", METHODS)

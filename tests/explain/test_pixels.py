@@ -7,24 +7,18 @@ from fer_vit.explain.methods import explain
 from fer_vit.explain.pixels import PASSES, blur, box_sums, covered, integrated_gradients, region_sums, spread
 from fer_vit.explain.regions import token_boxes
 from fer_vit.geometry import Array
-from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from tests.helpers.models import noise_faces, small_model
 
 BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [-3.5, 18.25, 26.0, 36.0], [0.0, 0.0, 0.0, 0.0]])
 
 
 def build(**change: object) -> RegionViT:
-    torch.manual_seed(0)
-    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
-    net = RegionViT(RegionViTConfig(**size, regions=("right_eye", "mouth", "nose"), **change), "abcd").eval()
-    for parameter in net.vit.head.parameters():  # timm starts the classifier at 0
-        nn.init.normal_(parameter)
-    return net
+    return small_model(classifier=("weight", "bias"), regions=("right_eye", "mouth", "nose"), **change)
 
 
 def faces(number: int = 2) -> tuple[Tensor, Tensor, Tensor]:
-    image = torch.rand(number, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    return image, BOXES.expand(number, 3, 4).clone(), torch.tensor([True, True, False]).expand(number, 3)
+    return noise_faces(BOXES, torch.tensor([[True, True, False]] * number))
 
 
 class Linear(nn.Module):

@@ -5,22 +5,19 @@ from torch import Tensor
 
 from fer_vit.explain.heads import head_relations, relations
 from fer_vit.explain.trace import record_attention, trace
-from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from tests.helpers.models import noise_faces, small_model
 
 
 def build(**change: object) -> RegionViT:
-    torch.manual_seed(0)
-    names = ("right_eye", "left_eye", "mouth")
-    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, regions=names, **change)
-    return RegionViT(config, "abcd").eval()
+    return small_model(depth=3, regions=("right_eye", "left_eye", "mouth"), **change)
 
 
 def faces() -> tuple[Tensor, Tensor, Tensor]:
-    boxes = torch.tensor([[2.0, 2, 14, 14], [16, 2, 28, 14], [8, 18, 24, 30]]).expand(2, 3, 4).clone()
+    boxes = torch.tensor([[2.0, 2, 14, 14], [16, 2, 28, 14], [8, 18, 24, 30]])
+    image, boxes, valid = noise_faces(boxes, torch.tensor([[True] * 3, [True, False, True]]))
     boxes[1, 1] = torch.nan
-    image = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    return image, boxes, torch.tensor([[True] * 3, [True, False, True]])
+    return image, boxes, valid
 
 
 @pytest.mark.parametrize("tokens", ["patch", "region", "both"])

@@ -9,18 +9,7 @@ from fer_vit.face.crop import CUT, CropSpec, crop_face, cut_out, mirror, place_r
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE, Array, Image, apply, crop_matrix, fit_matrix, invert, similarity
 from fer_vit.sources.drawing import draw_face
-
-FACE = np.array([[60.0, 80.0], [120.0, 70.0], [95.0, 110.0], [75.0, 140.0], [125.0, 130.0]])
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
-def turned(angle: float, scale: float, shift: tuple[float, float]) -> Array:
-    cos, sin = scale * np.cos(angle), scale * np.sin(angle)
-    return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
+from tests.helpers.landmarks import FACE, turned
 
 
 def dot(height: int, width: int, x: float, y: float, radius: float) -> Image:

@@ -138,8 +138,11 @@ def test_the_query_head_is_torchs_decoder(causal: bool) -> None:
 
 def test_what_the_query_head_starts_with() -> None:
     torch.manual_seed(0)
-    pool = QueryPool(PREFIX, 256, 4, 64, causal=False)
-    assert pool.query.std().item() == pytest.approx(0.02, rel=0.03)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 256, "depth": 1, "num_heads": 4, "tokens": "patch"}
+    net = RegionViT(RegionViTConfig(**size, head="query"), [str(label) for label in range(64)])
+    pool = net.pool
+    for part in (pool.query, net.vit.head.weight):
+        assert part.std().item() == pytest.approx(0.02, rel=0.03)
     for name, parameter in pool.decoder.named_parameters():
         if "norm" in name:
             assert (parameter == name.endswith("weight")).all()

@@ -238,6 +238,6 @@ def test_logits_of_a_manifest_are_those_of_its_images(model: Recognizer, drawn: 
     assert torch.allclose(logits[3], expected[0], atol=1e-5)
 
 
-def test_other_labels_are_said(model: Recognizer, seven: Path, drawn: Path) -> None:
+def test_other_labels_are_said(model: Recognizer, seven: Path) -> None:
     with pytest.raises(FerVitError, match=r"Expected labels neutral, happiness.* but got surprise, fear"):
         evaluate_logits(model, seven)

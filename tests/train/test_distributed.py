@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -235,29 +234,6 @@ def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path
     rows = table(tmp_path / "two")
     assert [row["path"] for row in rows] == sorted(map(str, faces.rglob("*.png")))
     assert_same(rows, table(tmp_path / "one"))
-
-
-@pytest.mark.slow
-def test_a_prediction_that_is_killed_resumes(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "faces"
-    words = prediction(faces, output, "--batch_size=1", "--workers=1")
-    killed = subprocess.Popen([sys.executable, str(SCRIPT), *words], start_new_session=True, stdout=subprocess.DEVNULL)
-    first = output / "part-00000.parquet"
-    while not first.exists():
-        assert killed.poll() is None
-        time.sleep(0.001)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
-    left = 9 - len(list(output.glob("part-*.parquet")))
-    assert left > 0
-    before = first.stat().st_mtime_ns
-    main(words)
-    out = capsys.readouterr().out
-    assert f"{7 * (left - 1) + 4} photos: " in out
-    assert "all 9 tables, all 60 files of the plan exactly once (60 ok), 60 faces" in out
-    assert first.stat().st_mtime_ns == before
-    main(prediction(faces, tmp_path / "whole", "--batch_size=1"))
-    assert_same(table(output), table(tmp_path / "whole"))
 
 
 @pytest.mark.slow

@@ -171,7 +171,7 @@ def test_models_that_are_none_and_networks_that_differ_end_in_one_line(
 
 
 @pytest.mark.parametrize("freeze", ["stem", *slow("encoder")])
-def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, tmp_path: Path) -> None:
     task = FERTask(NETWORK, list(EXPRESSIONS))
     save_network(task.net, tmp_path / "other")
     before = task.net.state_dict()

@@ -1,0 +1,26 @@
+"""Small models and faces for them, with random numbers that are always the same."""
+
+import torch
+from torch import Tensor
+
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT
+
+
+def small_model(labels: str = "abcd", classifier: tuple[str, ...] = (), **config: object) -> RegionViT:
+    """A model of two blocks for crops of 32 pixels, unless the settings say otherwise.
+
+    `classifier` names the parameters of the classifier that are drawn anew: timm starts them near 0.
+    """
+    torch.manual_seed(0)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    net = RegionViT(RegionViTConfig(**{**size, **config}), labels).eval()
+    for name in classifier:
+        torch.nn.init.normal_(getattr(net.vit.head, name))
+    return net
+
+
+def noise_faces(boxes: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Crops of noise with the same boxes (R, 4), and which regions are there (B, R)."""
+    image = torch.rand(len(valid), 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    return image, boxes.expand(len(valid), -1, -1).clone(), valid.clone()
