@@ -30,6 +30,8 @@ WIDTH, HEIGHT = 256, 257
 """The tags of a TIFF's size."""
 INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
 """The types in which a TIFF may give its size."""
+MAX_BRANDS = 1024
+"""Bytes in which a file may name its formats; some twenty to forty are usual."""
 MAX_ENTRIES = 4096
 """libtiff refuses directories with more."""
 
@@ -46,6 +48,14 @@ def image_size(data: bytes) -> Size | None:
             except (struct.error, KeyError):
                 return None
     return None
+
+
+def brands(data: bytes) -> set[bytes]:
+    """Returns the brands of a file in boxes (ISO 14496-12: AVIF, HEIC, MP4), which name its formats; else none."""
+    if data[4:8] != b"ftyp":
+        return set()
+    end = int.from_bytes(data[:4], "big")
+    return {data[at : at + 4] for at in range(8, min(end, len(data), MAX_BRANDS), 4)}
 
 
 def count_scans(data: bytes) -> int:

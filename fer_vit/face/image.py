@@ -7,11 +7,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL.AvifImagePlugin import AvifImageFile
 from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.header import count_scans, image_size
+from fer_vit.face.header import Size, brands, count_scans, image_size
 from fer_vit.geometry import Image
 
 IMAGE_SUFFIXES = frozenset(
@@ -29,6 +30,8 @@ phones have 201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AV
 """
 MAX_SCANS = 100
 """JPEGs with more scans are not decoded: 300 bytes make the decoder process all pixels once more. Ten are usual."""
+AVIF, HEIC = frozenset((b"avif", b"avis")), frozenset((b"heic", b"heix", b"mif1", b"msf1"))
+"""Brands in a file's header; an AVIF may name those of HEIC beside its own."""
 UNREADABLE = "not an image that can be decoded"
 
 
@@ -39,8 +42,8 @@ class ImageError(FerVitError):
 def decode_image(data: bytes, reduction: int = 1) -> Image:
     """Decodes an encoded image.
 
-    EXIF orientation is applied; grey, palette, alpha, CMYK and 16-bit images become 8-bit RGB; of an animation the
-    first frame is taken.
+    Orientation (EXIF, or an AVIF's own) is applied; grey, palette, alpha, CMYK and 16-bit images become 8-bit RGB; of
+    an animation the first frame is taken.
 
     Args:
         data: The file's bytes.
@@ -55,16 +58,35 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
     if not data:
         raise ImageError("the file is empty")
     check_cost(data)
+    flags, orientation = cv2.IMREAD_COLOR_RGB | REDUCED[reduction], 1
+    if brands(data) & AVIF:  # OpenCV turns it by EXIF, which counts for nothing beside its own boxes
+        flags, orientation = flags | cv2.IMREAD_IGNORE_ORIENTATION, _avif_orientation(data)
     level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are reported by us
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | REDUCED[reduction])
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:
         image = None
     finally:
         cv2.utils.logging.setLogLevel(level)
     if image is None:
         raise ImageError(UNREADABLE)
-    return np.asarray(image, np.uint8)
+    return _turned(np.asarray(image, np.uint8), orientation)
+
+
+def _avif_orientation(data: bytes) -> int:
+    """Returns the orientation that an AVIF's boxes give, as a number of EXIF; 1, upright, if its header is broken."""
+    try:
+        return int(AvifImageFile(io.BytesIO(data)).getexif().get(ORIENTATION, 1))  # reads the header only
+    except Exception:  # Pillow raises many types for broken headers
+        return 1
+
+
+def _turned(image: Image, orientation: int) -> Image:
+    """Turns an image upright: EXIF's orientations from 5 on are transposed, and each four are the same mirrorings."""
+    if orientation > 4:
+        image = image.transpose(1, 0, 2)
+    rows, columns = ((1, 1), (1, -1), (-1, -1), (-1, 1))[(orientation - 1) % 4]
+    return np.ascontiguousarray(image[::rows, ::columns])
 
 
 def check_cost(data: bytes) -> None:
@@ -72,14 +94,21 @@ def check_cost(data: bytes) -> None:
 
     The full size counts even if the image is decoded smaller: a progressive JPEG is held in full in any case.
     """
+    if (names := brands(data)) & HEIC and not names & AVIF:
+        raise ImageError("HEIC, which is not read: save it as JPEG")
     size = image_size(data)
     if size is None:
         raise ImageError(UNREADABLE)
+    check_size(size)
+    if (scans := count_scans(data)) > MAX_SCANS:
+        raise ImageError(f"too many scans of a JPEG: {scans:,}, the limit is {MAX_SCANS}")
+
+
+def check_size(size: Size) -> None:
+    """Raises ImageError for a width and height of more than `MAX_PIXELS`."""
     if math.prod(size) > MAX_PIXELS:
         limit = f"the limit is {MAX_PIXELS // 10**6} megapixels"
         raise ImageError(f"too large: {size[0]:,} x {size[1]:,} pixels, {limit}")
-    if (scans := count_scans(data)) > MAX_SCANS:
-        raise ImageError(f"too many scans of a JPEG: {scans:,}, the limit is {MAX_SCANS}")
 
 
 def reduction_to(data: bytes, min_side: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from av.error import FFmpegError
 
 from fer_vit.errors import FerVitError
+from fer_vit.face.image import ImageError
 from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import Photo, PhotoOptions
@@ -43,6 +44,7 @@ def annotated(
     # Else the time of a late first frame would be rounded to milliseconds.
     exact = {"movie_timescale": str(TICK.denominator)}
     with (
+        _reading(source),
         atomic_write(output) as path,
         open_video(source) as (container, _),
         _writing(output),
@@ -57,9 +59,18 @@ def annotated(
                 reason = photo.status
             yield photo
         if not writer.started:
-            raise FerVitError(f"{source}: {reason}.")
+            raise ImageError(reason)
         writer.finish()
     print(f"Video: {output} ({writer.codec}, {writer.sound})")
+
+
+@contextmanager
+def _reading(source: Path) -> Iterator[None]:
+    """Adds the source's name to what is wrong with it."""
+    try:
+        yield
+    except ImageError as error:
+        raise FerVitError(f"{source}: {error}.") from error
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from fer_vit.face.detect import Face, overlap
 from fer_vit.geometry import Array
 
 MAX_GAP = 2.0
-"""Seconds after which a face that comes back is another track."""
+"""Seconds after which a face that was away comes back as another track."""
 MEMORY = 0.2
 """Seconds over which a track's speed is averaged."""
 MAX_DISTANCE, MAX_SPEED = 0.6, 1.5
@@ -71,7 +71,11 @@ class Tracker:
         """Returns the track of each face in the next frame."""
         from scipy.optimize import linear_sum_assignment  # only here: it takes time to import
 
-        tracks = self._tracks = [track for track in self._tracks if abs(seconds - track.seconds) <= MAX_GAP]
+        tracks = self._tracks = [
+            track  # nobody was away between two frames, however far apart these were taken
+            for track in self._tracks
+            if track.seconds == self._seconds or abs(seconds - track.seconds) <= MAX_GAP
+        ]
         costs = np.array([[track.cost(face, seconds) for face in faces] for track in tracks])
         costs = costs.reshape(len(tracks), len(faces))
         pairs = zip(*linear_sum_assignment(costs), strict=True)

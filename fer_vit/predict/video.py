@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import MAX_PIXELS, ImageError
+from fer_vit.face.image import MAX_PIXELS, ImageError, check_size
 from fer_vit.geometry import Image
 
 try:
@@ -39,7 +39,7 @@ SLACK = 0.5
 
 
 class Frame(NamedTuple):
-    """A frame of a video: upright RGB uint8 (H, W, 3), its index from the video's first frame, and its time."""
+    """A frame of a video: its index from the first one, its time, and upright RGB uint8 (H, W, 3) of square pixels."""
 
     image: Image
     number: int
@@ -81,7 +81,7 @@ def read_frames(
             due = (index - first[0]) // every if fps is None else math.floor((seconds - first[1]) * fps + 1e-6)
             if due != slot and (only is None or index in only):
                 slot = due
-                yield Frame(_upright(frame), index, seconds)
+                yield Frame(_upright(frame, stream), index, seconds)
     if first is None:
         raise ImageError("no frame in the time that was chosen")
 
@@ -104,7 +104,7 @@ def play(source: Path | str) -> Iterator[Frame]:
             elapsed = time.perf_counter() - start
             if recorded:
                 time.sleep(max(0, seconds - elapsed))
-            yield Frame(_upright(frame), number, seconds if recorded else elapsed)
+            yield Frame(_upright(frame, stream), number, seconds if recorded else elapsed)
     if not recorded:
         raise ImageError("no more pictures come")
 
@@ -192,7 +192,12 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
         raise ImageError(unreadable if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
 
 
-def _upright(frame: av.VideoFrame) -> Image:
-    """Returns a frame as RGB, turned as its file says."""
-    image = frame.to_ndarray(format="rgb24")
+def _upright(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
+    """Returns a frame as RGB with square pixels, turned as its file says.
+
+    DVDs and HDV store pixels that are shown wider or narrower than high; left so, faces would be distorted.
+    """
+    width = max(1, round(frame.width * (stream.sample_aspect_ratio or 1)))
+    check_size((width, frame.height))  # a few bytes can claim pixels of any width
+    image = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
     return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)), np.uint8)

@@ -130,8 +130,8 @@ class FERTask(RegionViTModule):
 
     def on_fit_start(self) -> None:
         """Loads the teachers, and computes what the loss needs to know of the training split."""
-        h, data = self.hparams, self.trainer.datamodule  # type: ignore[attr-defined]
-        if self.starts_from and data and data.fold:
+        h = self.hparams
+        if self.starts_from and (data := self.trainer.datamodule) and data.fold:  # type: ignore[attr-defined]
             raise FerVitError(
                 f"{self.starts_from} may have learned the faces that `data.fold` leaves out, of which this model is to "
                 "know nothing. Start from nothing or from masked pretraining."
@@ -139,7 +139,7 @@ class FERTask(RegionViTModule):
         if h["teachers"]:
             self.teachers = Teachers(h["teachers"], self.net, self.device)
         if h["class_weight"] == "balanced" or h["logit_adjust"]:
-            counts = data.class_counts()
+            counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
             self.adjustment = h["logit_adjust"] * log_prior(counts).to(self.device)
             if h["class_weight"] == "balanced":
                 self.class_weight = balanced_weights(counts).to(self.device)

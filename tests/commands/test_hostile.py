@@ -279,7 +279,7 @@ def test_a_worker_of_prepare_that_is_killed_ends_it_with_a_line(
         main(["prepare", "folder", str(open_folder / "photos"), str(open_folder / "m.parquet"), "--workers=2"])
     assert end.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fer-vit: ")]
-    assert line == "fer-vit: error: A worker process died, perhaps for lack of memory. Try fewer `--workers`."
+    assert line == f"fer-vit: error: {WORKER_DIED}"
     assert not list(open_folder.glob("*m.parquet*"))
 
 

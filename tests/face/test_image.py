@@ -1,6 +1,7 @@
 """The image reader against Pillow, and against files that are none."""
 
 import io
+import struct
 from pathlib import Path
 
 import cv2
@@ -32,13 +33,39 @@ def difference(data: bytes) -> int:
     return int(np.abs(image - expected).max())
 
 
+@pytest.mark.parametrize("kind", ["jpeg", "avif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_every_exif_orientation_is_turned_upright(orientation: int) -> None:
+def test_every_orientation_is_turned_upright(orientation: int, kind: str) -> None:
     exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = encoded(Image.fromarray(drawing()), "jpeg", exif=exif, quality=95, subsampling=0)
+    exif[0x0112] = orientation  # which Pillow writes into an AVIF's own boxes
+    how = {"subsampling": 0} if kind == "jpeg" else {"subsampling": "4:4:4"}
+    data = encoded(Image.fromarray(drawing()), kind, exif=exif, quality=95, **how)
     assert decode_image(data).shape == ((24, 40, 3) if orientation <= 4 else (40, 24, 3))
     assert difference(data) <= 3
+
+
+def test_exif_does_not_turn_an_avif_once_more() -> None:
+    turned, camera = Image.Exif(), Image.Exif()
+    turned[0x0112], camera[0x010F] = 6, "a camera"
+    old, new = camera.tobytes(), turned.tobytes().removeprefix(b"Exif\0\0")
+    camera[0x0112] = 6  # Pillow takes it out of EXIF, and we put it in again
+    data = encoded(Image.fromarray(drawing()), "avif", exif=camera, quality=95)
+    both = data.replace(struct.pack(">I", 6) + old, struct.pack(">I", 0) + new.ljust(len(old), b"\0"))
+    assert both != data
+    assert difference(both) <= 3
+    assert decode_image(both).shape == (40, 24, 3)
+
+
+@pytest.mark.parametrize("brands", [b"heic\0\0\0\0mif1heic", b"mif1\0\0\0\0mif1heix", b"msf1\0\0\0\0msf1hevc"])
+def test_photos_of_iphones_say_what_they_are(brands: bytes) -> None:
+    with pytest.raises(ImageError, match=r"^HEIC, which is not read: save it as JPEG$"):
+        decode_image(struct.pack(">I", 8 + len(brands)) + b"ftyp" + brands + bytes(100))
+
+
+def test_an_avif_may_name_the_brands_of_heic() -> None:
+    data = encoded(Image.fromarray(drawing()), "avif", quality=95)
+    assert b"mif1" in data[:40]
+    assert difference(data.replace(b"ftypavif", b"ftypmif1", 1)) <= 6
 
 
 @pytest.mark.parametrize("kind", ["avif", "bmp", "tiff"])

@@ -44,14 +44,16 @@ def write_video(
     pixels: str = "yuv420p",
     options: dict[str, str] = WITH_B_FRAMES,
     container: dict[str, str] | None = None,
+    shape: Fraction = Fraction(1),
 ) -> Path:
-    """Writes images to be shown at these times, in seconds."""
+    """Writes images to be shown at these times, in seconds, with pixels `shape` times as wide as high."""
     with av.open(str(path), "w", options=container or {}) as file:
         stream = file.add_stream(codec, rate, options=options if codec == "libx264" else {})
         for image, time in zip(images, times, strict=False):
             if not stream.codec_context.is_open:
                 stream.height, stream.width, stream.pix_fmt = *image.shape[:2], pixels
                 stream.codec_context.time_base = tick
+                stream.codec_context.sample_aspect_ratio = shape
             frame = av.VideoFrame.from_ndarray(image, format="rgb24")
             frame.pts, frame.time_base = round(time / tick), tick
             file.mux(stream.encode(frame))

@@ -77,6 +77,17 @@ def test_turned_videos_stay_upright_and_a_choice_of_frames_is_kept(tmp_path: Pat
     assert np.abs(found[0].image[:40].astype(float) - expected[0].image[:40]).mean() < 4
 
 
+def test_copies_have_square_pixels(tmp_path: Path) -> None:
+    source = write_numbered(tmp_path / "a.mp4", EVEN[:3], shape=Fraction(4, 3))
+    copied(source, tmp_path / "b.mp4")
+    with av.open(str(tmp_path / "b.mp4")) as file:
+        stream = file.streams.video[0]
+        assert (stream.width, stream.height, stream.sample_aspect_ratio or 1) == (214, 120, 1)  # 213, made even
+    for before, after in zip(read_frames(source), read_frames(tmp_path / "b.mp4"), strict=True):
+        assert after.image[70:110, 80].mean() > 180  # the left side of the box
+        assert np.abs(after.image[:, :60].astype(float) - before.image[:, :60]).mean() < 4
+
+
 def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
     """A video of numbers with a tone."""
     with av.open(str(path), "w") as file:
@@ -143,6 +154,17 @@ def test_nothing_is_left_of_a_copy_that_was_broken_off_or_empty(tmp_path: Path) 
     with pytest.raises(FerVitError, match=r"a.mp4: no frame in the time"):
         list(annotated([end], source, tmp_path / "b.mp4", PhotoOptions(start=50.0)))
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_what_is_wrong_with_the_source_is_told_with_its_name(tmp_path: Path) -> None:
+    with av.open(str(tmp_path / "sound.mp4"), "w") as file:
+        heard = file.add_stream("aac", 44100)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 44100), np.float32), format="fltp", layout="mono")
+        frame.rate, frame.pts = 44100, 0
+        file.mux(heard.encode(frame))
+        file.mux(heard.encode())
+    with pytest.raises(FerVitError, match=r"^\S+sound\.mp4: no video in the file\.$"):
+        list(annotated([], tmp_path / "sound.mp4", tmp_path / "b.mp4", PhotoOptions()))
 
 
 def test_errors_of_the_copy_are_not_blamed_on_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

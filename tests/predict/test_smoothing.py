@@ -171,3 +171,11 @@ def change_delays(found: Array, truth: Array) -> Array:
     """Frames from each true change of the label to the nearest one that was found."""
     changes = np.flatnonzero(np.diff(found)) + 1
     return np.array([changes[np.abs(changes - c).argmin()] - c for c in np.flatnonzero(np.diff(truth)) + 1])
+
+
+@pytest.mark.parametrize("constant", [0.25, 1.0])
+def test_frames_far_apart_weigh_by_their_times(constant: float) -> None:
+    times, shares = [0.0, 2.5, 5.0, 65.0], np.random.default_rng(0).dirichlet([1.0] * 3, 4)
+    found = values(list(smoothed(clip(times, shares, [0] * 4), constant)))
+    np.testing.assert_allclose(found, reference(times, shares, [0] * 4, constant))
+    np.testing.assert_allclose(found[-1], shares[-1])  # nothing else is near

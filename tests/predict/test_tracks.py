@@ -94,6 +94,16 @@ def test_who_is_another() -> None:
     assert tracker.number([one(700)], 0.31 + MAX_GAP) == [4]
 
 
+@pytest.mark.parametrize("step", [2.5, 60.0])
+def test_frames_far_apart_make_no_new_people(step: float) -> None:
+    scores = run([Actor(0, walk(100, 4 / step)), Actor(1, walk(500, 0))], np.arange(0, 8) * step)
+    assert scores.switches == 0
+    assert scores.idf1 == 1
+    tracker = Tracker()
+    numbers = [tracker.number(faces, n * step) for n, faces in enumerate([[one(100)], [], [one(100)]])]
+    assert numbers == [[0], [], [1]]  # who was away for longer than MAX_GAP is another
+
+
 def test_scores_of_known_mistakes() -> None:
     """Two people for ten frames, whose tracks are swapped for the last four, and one of whom is then lost for two."""
     truth = [seen_at(CAST["standing"][:2], 0.0)] * 10

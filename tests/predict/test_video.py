@@ -1,4 +1,5 @@
 import os
+import struct
 import sys
 from collections.abc import Callable
 from fractions import Fraction
@@ -145,6 +146,23 @@ def test_phones_turn_videos(degrees: int, tmp_path: Path) -> None:
     expected = np.rot90(numbered(0), -degrees // 90)
     assert frame.image.shape == expected.shape
     assert np.abs(frame.image.astype(int) - expected).mean() < 5
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 180])
+@pytest.mark.parametrize("shape", [Fraction(64, 45), Fraction(8, 9)], ids=["wide DVD", "NTSC"])
+def test_pixels_become_square_before_they_are_turned(shape: Fraction, degrees: int, tmp_path: Path) -> None:
+    flat = write_numbered(tmp_path / "flat.mp4", EVEN[:2], shape=shape)
+    (frame, _) = read_frames(turned(flat, tmp_path / "turned.mp4", degrees))
+    expected = np.rot90(cv2.resize(numbered(0), (round(160 * shape), 120)), -degrees // 90)
+    assert frame.image.shape == expected.shape
+    assert np.abs(frame.image.astype(int) - expected).mean() < 5
+
+
+def test_pixels_of_absurd_shapes_take_no_memory(tmp_path: Path) -> None:
+    data = write_numbered(tmp_path / "a.mp4", EVEN[:2], shape=Fraction(4, 3)).read_bytes()
+    old, new = (b"pasp" + struct.pack(">II", *shape) for shape in ((4, 3), (60_000, 1)))
+    (tmp_path / "b.mp4").write_bytes(data.replace(old, new))
+    assert read(tmp_path / "b.mp4") == ([], "too large: 9,600,000 x 120 pixels, the limit is 268 megapixels")
 
 
 @pytest.mark.parametrize(

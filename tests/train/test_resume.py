@@ -167,6 +167,7 @@ def test_ctrl_c_says_how_to_go_on(
         return step(task, batch, index)
 
     monkeypatch.setattr(FERTask, "training_step", interrupted)
+    monkeypatch.setattr("builtins.exit", sys.exit)  # Python's own closes stdin as well
     with pytest.raises(SystemExit) as end:
         fit(faces / "faces.parquet", tmp_path, *LOGGED)
     signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
