@@ -167,11 +167,9 @@ def test_ctrl_c_says_how_to_go_on(
         return step(task, batch, index)
 
     monkeypatch.setattr(FERTask, "training_step", interrupted)
-    monkeypatch.setattr("builtins.exit", sys.exit)  # Python's own closes stdin as well
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(KeyboardInterrupt):  # what the helper makes of status 130
         fit(faces / "faces.parquet", tmp_path, *LOGGED)
     signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
-    assert end.value.code == 130
     said = f"Ended by Ctrl-C. Resume with the same command; `fit` needs `--ckpt_path {newest(tmp_path)}`."
     assert said in capsys.readouterr().out
 
