@@ -14,7 +14,10 @@ MODEL = SimpleNamespace(confusion=torch.tensor([[3, 1], [0, 0]]), labels=["anger
 
 def trainer(folder: Path, first: bool = True) -> SimpleNamespace:
     logged = {"test/accuracy": torch.tensor(0.75), "val/accuracy": torch.tensor(0.5)}
-    return SimpleNamespace(log_dir=str(folder), is_global_zero=first, callback_metrics=logged)
+    data = SimpleNamespace(manifest=SimpleNamespace(path=Path("faces.parquet")))
+    return SimpleNamespace(
+        log_dir=str(folder), is_global_zero=first, callback_metrics=logged, ckpt_path="best.ckpt", datamodule=data
+    )
 
 
 def test_results_are_whole_and_their_neighbours_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +26,8 @@ def test_results_are_whole_and_their_neighbours_stay(tmp_path: Path, capsys: pyt
     names = {"test.json", "test.md", "test_confusion.png"}
     assert {path.name for path in tmp_path.iterdir()} == {*names, "config.yaml"}
     assert json.loads((tmp_path / "test.json").read_text()) == {
+        "checkpoint": "best.ckpt",
+        "manifest": "faces.parquet",
         "accuracy": 0.75,
         "images": 4,
         "recall": {"anger": 0.75, "fear": None},
