@@ -128,7 +128,7 @@ def test_the_notebook_runs(yunet_named: None, tmp_path: Path) -> None:
     assert {"image/png", "image/jpeg"} & shown.keys()
     assert (
         "label='happiness'"
-        in outputs['crop = photo[60:180, 175:270]\nmodel.predict(crop, face="crop")[0]'][0]["data"]["text/plain"]
+        in next(found for source, found in outputs.items() if "crop = " in source)[0]["data"]["text/plain"]
     )
     many = next(found for source, found in outputs.items() if "pair" in source)[0]["text"]
     assert [line.partition(":")[0] for line in many.splitlines()] == [

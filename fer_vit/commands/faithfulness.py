@@ -70,7 +70,7 @@ def faithfulness(
     check_number("max_faces", max_faces, 1)
     check_output(output, overwrite, FILES)
     model = load(checkpoint)
-    if [path.suffix for path in images] == [".parquet"]:
+    if [path.suffix.lower() for path in images] == [".parquet"]:
         batches, _ = labelled_batches(model, images[0], max_faces=max_faces)
     else:
         photos = model.batches(find_images(images), PhotoOptions(face, detector, batch_size, workers))

@@ -49,7 +49,7 @@ def finetune(
     check_output(page, overwrite)  # what is made last: whatever else is there is of a run that was interrupted
     settings, _ = read_model(checkpoint or DEFAULT, pretraining=True)  # a wrong name is told before minutes of work
     last = None if overwrite else newest_checkpoint(output.glob("training/*/checkpoints"))
-    if photos.suffix == ".parquet":
+    if photos.suffix.lower() == ".parquet":
         manifest = photos
     elif settings.get("align") == "crop":
         raise FerVitError(

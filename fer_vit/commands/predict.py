@@ -92,7 +92,7 @@ def check_outputs(
         if table and summary.resolve() == table.resolve():
             raise FerVitError(f"`--summary` is a table of its own, but both are {summary}. Choose another name.")
     if annotate:
-        if annotate.suffix != ".mp4" or not table:
+        if annotate.suffix.lower() != ".mp4" or not table:
             raise FerVitError(
                 "`--annotate` needs a name that ends in .mp4, and one table rather than a folder of them: for example "
                 "--output faces.csv --annotate marked.mp4."

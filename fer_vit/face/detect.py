@@ -75,7 +75,7 @@ class YuNet:
 
     def __reduce__(self) -> tuple[type["YuNet"], tuple[Path, float]]:
         """Leaves the networks here; they are loaded again where they are needed."""
-        return YuNet, (self.path, self.min_score)
+        return type(self), (self.path, self.min_score)
 
     def __call__(self, image: Image) -> list[Face]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""

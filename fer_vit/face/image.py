@@ -30,7 +30,8 @@ phones have 201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AV
 """
 MAX_SCANS = 100
 """JPEGs with more scans are not decoded: 300 bytes make the decoder process all pixels once more. Ten are usual."""
-AVIF, HEIC = frozenset((b"avif", b"avis")), frozenset((b"heic", b"heix", b"mif1", b"msf1"))
+AVIF = frozenset((b"avif", b"avis"))
+HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
 """Brands in a file's header; an AVIF may name those of HEIC beside its own."""
 UNREADABLE = "not an image that can be decoded"
 

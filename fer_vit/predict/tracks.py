@@ -38,7 +38,7 @@ class Track:
         expected, gap = self.expected(seconds), abs(seconds - self.seconds)
         width, other = np.sqrt([np.prod(f.box[2:] - f.box[:2]) for f in (expected, face)])
         distance = float(np.linalg.norm(face.landmarks - expected.landmarks, axis=1).mean() / max(width, other))
-        if distance > MAX_DISTANCE + MAX_SPEED * gap or not 1 / MAX_GROWTH < other / width < MAX_GROWTH:
+        if distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP) or not 1 / MAX_GROWTH < other / width < MAX_GROWTH:
             return NEVER
         return 1 - overlap(expected, face) + distance + gap
 

@@ -144,7 +144,7 @@ class LastCheckpoint(ModelCheckpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: int
     ) -> None:
         """Checks for SIGTERM after each batch."""
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking and not accumulates(trainer):
             self._stop_together(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -165,13 +165,13 @@ class LastCheckpoint(ModelCheckpoint):
         self._save_newest(trainer)
 
     def _should_skip_saving_checkpoint(self, trainer: L.Trainer) -> bool:
-        # Private: the one place that all of ModelCheckpoint's hooks ask.
+        # Private: what ModelCheckpoint's hooks ask while a run goes on.
         return super()._should_skip_saving_checkpoint(trainer) or accumulates(trainer)
 
     def _save_newest(self, trainer: L.Trainer) -> None:
         # Private, all three: what ModelCheckpoint's own hooks do when an epoch ends, at moments for which it has no
         # hook. `trainer.save_checkpoint` would not record which step was saved last, and save it twice.
-        if not self._should_skip_saving_checkpoint(trainer):
+        if not super()._should_skip_saving_checkpoint(trainer):  # a run may end amid a group
             self._save_checkpoint(trainer, self.format_checkpoint_name(self._monitor_candidates(trainer)))
 
 

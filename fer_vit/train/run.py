@@ -50,11 +50,11 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
             processes.pop().kill()
         callbacks: list[Any] = trainer.checkpoint_callbacks
         last = newest_checkpoint({Path(callback.dirpath) for callback in callbacks if callback.dirpath})
-        by = "SIGTERM" if isinstance(error, SIGTERMException) else "Ctrl-C" if isinstance(error, SystemExit) else None
-        if by:  # Lightning makes a SystemExit of Ctrl-C
+        interrupted = isinstance(error.__context__, KeyboardInterrupt)  # Lightning makes a SystemExit of it
+        if isinstance(error, SIGTERMException) or interrupted:
             advice = f" Resume with the same command; `fit` needs `--ckpt_path {last}`."
-            print_once(f"Ended by {by}.{advice if last and verb == 'fit' else ''}")
-            sys.exit(128 + (signal.SIGTERM if by == "SIGTERM" else signal.SIGINT))
+            print_once(f"Ended by {'Ctrl-C' if interrupted else 'SIGTERM'}.{advice if last and verb == 'fit' else ''}")
+            sys.exit(128 + (signal.SIGINT if interrupted else signal.SIGTERM))
         if message := describe_failure(error, last):
             raise FerVitError(message) from error
         raise

@@ -166,22 +166,32 @@ def test_equally_good_models_on_a_few_people(monkeypatch: pytest.MonkeyPatch) ->
     """Of a person with 25 alike faces a model is right about all or none: they count once."""
     monkeypatch.setattr(intervals, "RESAMPLES", 500)
     rng, people = np.random.default_rng(0), np.repeat(np.arange(40), 25)
-    p = []
-    for _ in range(60):
-        ours, theirs = (np.where(rng.random(40)[people, None] < 0.7, [0.8, 0.2], [0.3, 0.7]) for _ in range(2))
-        faces = Faces(
-            labels=["a", "b"],
-            paths=as_objects([f"{row}.png" for row in range(1000)]),
-            probabilities=ours,
-            found=np.ones(1000, bool),
-            shares=np.tile([1.0, 0.0], (1000, 1)),
-            columns={"person": as_objects(people.tolist())},
-            rows=np.arange(1000),
-            picture=lambda row: np.zeros((4, 4, 3), np.uint8),
-        )
-        p.append(comparison(faces, theirs)["McNemar"]["p"])
+    right = [[rng.random(40)[people] < 0.7 for _ in range(2)] for _ in range(60)]
+    p = [compared_p(ours, theirs, people) for ours, theirs in right]
     assert np.mean(np.array(p) < 0.05) < 0.12
     assert np.mean(np.array(p) < 0.5) > 0.3
+
+
+def test_two_alike_people_prove_nothing() -> None:
+    ours = np.tile([True, True, False, False], 2)
+    theirs = np.tile([True, False, False, False], 2)
+    assert compared_p(ours, theirs, np.repeat([0, 1], 4)) == 0.5  # two of two faces
+
+
+def compared_p(ours: np.ndarray, theirs: np.ndarray, people: np.ndarray) -> float:
+    """The p-value of the comparison of two models that are right about some faces of these people."""
+    said = [np.where(right[:, None], [0.8, 0.2], [0.3, 0.7]) for right in (ours, theirs)]
+    faces = Faces(
+        labels=["a", "b"],
+        paths=as_objects([f"{row}.png" for row in range(len(people))]),
+        probabilities=said[0],
+        found=np.ones(len(people), bool),
+        shares=np.tile([1.0, 0.0], (len(people), 1)),
+        columns={"person": as_objects(people.tolist())},
+        rows=np.arange(len(people)),
+        picture=lambda row: np.zeros((4, 4, 3), np.uint8),
+    )
+    return float(comparison(faces, said[1])["McNemar"]["p"])
 
 
 def test_twins_and_unreadable_pictures(tables: Path, tmp_path: Path) -> None:

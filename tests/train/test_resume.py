@@ -174,7 +174,9 @@ def test_ctrl_c_says_how_to_go_on(
     assert said in capsys.readouterr().out
 
 
-def test_a_checkpoint_never_lacks_gradients(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_resumes_from_lacks_no_gradients(
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved, save = [], LastCheckpoint._save_checkpoint
 
     def record(self: LastCheckpoint, trainer: Any, path: str) -> None:
@@ -183,8 +185,18 @@ def test_a_checkpoint_never_lacks_gradients(faces: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(LastCheckpoint, "_save_checkpoint", record)
     groups = ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"]  # of the four of an epoch
-    fit(faces / "faces.parquet", tmp_path, *LOGGED, *groups, "--trainer.max_epochs=1")
+    fit(faces / "faces.parquet", tmp_path / "whole", *LOGGED, *groups, "--trainer.max_epochs=1")
     assert saved == [(4, 2)]
+
+    step = FERTask.training_step
+
+    def stopping(task: FERTask, batch: Batch, index: int) -> Tensor:
+        task.trainer.should_stop = index == 2  # as a time limit does
+        return step(task, batch, index)
+
+    monkeypatch.setattr(FERTask, "training_step", stopping)
+    fit(faces / "faces.parquet", tmp_path / "stopped", *LOGGED, groups[0], "--trainer.max_epochs=1")
+    assert saved[1:] == [(3, 1)]  # the run is over: better than nothing
 
 
 @pytest.mark.parametrize(
