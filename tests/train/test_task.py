@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
+from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.mix import cutmix, drop_regions, mixup
@@ -536,3 +537,29 @@ def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
         "`--ckpt_path` resumes from a checkpoint."
     )
     assert logged == {}
+
+
+def test_the_standard_recipe() -> None:
+    defaults = {name: one.default for name, one in inspect.signature(FERTask).parameters.items()}
+    assert defaults == {
+        "network": RegionViTConfig(regions=DEFAULT_REGIONS),
+        "labels": None,
+        "align": "landmarks",
+        "template": TEMPLATE,
+        "lr": 1e-3,
+        "weight_decay": 0.05,
+        "layer_decay": 1.0,
+        "warmup": 0.1,
+        "min_lr": 0.01,
+        "label_smoothing": 0.0,
+        "class_weight": "none",
+        "logit_adjust": 0.0,
+        "region_dropout": 0.0,
+        "mixup": 0.0,
+        "cutmix": 0.0,
+        "teachers": (),
+        "teacher_weight": 0.5,
+        "compile": False,
+        "init": None,
+        "freeze": "none",
+    }
