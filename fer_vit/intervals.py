@@ -73,18 +73,26 @@ def mean_intervals(
 
     drawn = means(resampled_sums(sums, units)).T if _several(values, units) else [None] * width
     found = [_interval(*one) for one in zip(means(sums.sum(0)), drawn, present.sum(0).tolist(), strict=True)]
-    return [exact(one, mine, units) for one, mine in zip(found, present.T, strict=True)] if shares else found
+    bounded = exact if shares else of_several
+    return [bounded(one, mine, units) for one, mine in zip(found, present.T, strict=True)]
 
 
 def exact(share: Interval, mine: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> Interval:
     """Returns a share over those faces that count (`mine` (N,)); if it is 0 or 1, with the bounds of a binomial's."""
-    faces = int(mine.sum())
     if share["low"] is None or share["mean"] not in (0, 1):
-        return Interval(**share | {"faces": faces})
-    drawn = faces if units is None else len(np.unique(units[mine]))
-    bound = 0.025 ** (1 / drawn)
+        return of_several(Interval(**share | {"faces": int(mine.sum())}), mine, units)
+    bound = 0.025 ** (1 / _drawn(mine, units))
     low, high = (bound, 1.0) if share["mean"] else (0.0, 1 - bound)
-    return Interval(mean=share["mean"], low=low, high=high, faces=faces)
+    return Interval(mean=share["mean"], low=low, high=high, faces=int(mine.sum()))
+
+
+def of_several(one: Interval, mine: NDArray[np.bool_], units: NDArray[np.int64] | None) -> Interval:
+    """Returns a result without its interval if those faces that count (`mine` (N,)) are all of one person or image."""
+    return one if _drawn(mine, units) > 1 else Interval(**one | {"low": None, "high": None})
+
+
+def _drawn(mine: NDArray[np.bool_], units: NDArray[np.int64] | None) -> int:
+    return int(mine.sum()) if units is None else len(np.unique(units[mine]))
 
 
 def _several(values: NDArray[np.float64], units: NDArray[np.int64] | None) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, norm
 
 from fer_vit.geometry import Array
-from fer_vit.intervals import Interval, exact, score_intervals
+from fer_vit.intervals import Interval, exact, of_several, score_intervals
 
 BINS = 15
 
@@ -68,10 +68,14 @@ def scored(
 ) -> dict[str, Interval]:
     """Returns the scores of N faces with their intervals."""
     found = score_intervals(face_sums(probabilities, shares), partial(scores, labels=labels), units)
-    truth = shares.argmax(1)
-    counted = dict.fromkeys(("accuracy", "macro F1", "UAR"), truth >= 0)  # all are 0 or 1 if one of them is
-    counted |= {f"recall of {label}": truth == index for index, label in enumerate(labels)}
+    counted = dict.fromkeys(("accuracy", "macro F1", "UAR"), np.ones(len(shares), bool))  # all are 0 or 1 if one is
+    counted |= recalled(shares, labels)
     return found | {name: exact(found[name], mine, units) for name, mine in counted.items()}
+
+
+def recalled(shares: Array, labels: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    """Returns by the name of each class's recall the faces that count in it (N,)."""
+    return {f"recall of {label}": shares.argmax(1) == index for index, label in enumerate(labels)}
 
 
 def confusion_matrix(probabilities: Array, shares: Array) -> NDArray[np.int64]:
@@ -90,7 +94,9 @@ def compared(
         first, second = (scores(half, labels) for half in np.split(sums, 2, axis=-1))
         return {name: first[name] - second[name] for name in first}
 
-    return score_intervals(np.hstack([face_sums(ours, shares), face_sums(theirs, shares)]), difference, units)
+    found = score_intervals(np.hstack([face_sums(ours, shares), face_sums(theirs, shares)]), difference, units)
+    counted = recalled(shares, labels)
+    return found | {name: of_several(found[name], mine, units) for name, mine in counted.items()}
 
 
 def mcnemar(right: NDArray[np.bool_], also: NDArray[np.bool_]) -> dict[str, float]:

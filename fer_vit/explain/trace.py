@@ -74,6 +74,8 @@ def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
     recorded: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
+        if torch.is_grad_enabled():
+            inputs[0].requires_grad_()  # weights of a frozen network that do not depend on the tokens
         recorded.append(inputs[0])
 
     blocks, by_mask = model.vit.blocks, model.drop_by_mask

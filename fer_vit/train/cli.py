@@ -93,7 +93,7 @@ class TrainCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Computes in float32 where bfloat16 would be emulated, which is many times slower."""
         trainer = self.config.trainer
-        if trainer.precision in ("bf16-true", "16-true"):  # crops, boxes and the loss are in float32
+        if str(trainer.precision) in ("bf16-true", "16-true", "64-true", "64"):  # crops and boxes are in float32
             raise FerVitError(f"Expected trainer.precision bf16-mixed, 16-mixed or 32, but got {trainer.precision}.")
         if trainer.precision == "bf16-mixed" and not has_bf16(trainer.accelerator):
             print_once("This machine has no bfloat16 instructions: training in float32 (see `--trainer.precision`).")

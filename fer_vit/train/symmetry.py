@@ -8,7 +8,6 @@ import lightning as L
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import mirror
@@ -47,8 +46,8 @@ class Symmetry(L.Callback):
             )
         make_symmetric(state)
 
-    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
-        """Makes the next step keep the weights symmetric."""
+    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Makes the next step keep the weights symmetric; a run may end amid a group of batches, and be saved."""
         net: Any = pl_module.net
         symmetric_step(net)
 

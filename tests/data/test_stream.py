@@ -231,19 +231,6 @@ def position(shards: Path, epoch: int, batches: int) -> dict[str, Any]:
     return {"epoch": epoch, "batches": batches, **module(shards)._order()}
 
 
-def test_the_middle_of_an_epoch_belongs_to_its_batches(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = position(shards, 0, 3)
-    data = module(shards, batch_size=8)
-    data.load_state_dict(state)
-    with pytest.raises(FerVitError, match=r"middle of an epoch with batch_size 4, but now it is 8. Use the same"):
-        data.train_dataloader()
-    process(monkeypatch, 0, 2)
-    data = module(shards)
-    data.load_state_dict(state)
-    with pytest.raises(FerVitError, match=r"middle of an epoch with world_size 1, but now it is 2. Use the same"):
-        data.train_dataloader()
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_position_counts_once(shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int) -> None:

@@ -7,7 +7,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, l
 from sklearn.metrics import confusion_matrix as reference_confusion
 
 from fer_vit.evaluate.scores import compared, confusion_matrix, face_sums, mcnemar, scored, scores, suspected
-from fer_vit.intervals import RESAMPLES
+from fer_vit.intervals import RESAMPLES, mean_intervals
 
 LABELS = ("a", "b", "c", "d")
 
@@ -164,3 +164,17 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
     perfect = scored(shares, shares, ("a", "b"))
     low = binomtest(16, 16).proportion_ci(method="exact").low
     assert [perfect[name]["low"] for name in ("accuracy", "macro F1", "UAR")] == pytest.approx([low] * 3)
+
+
+def test_one_persons_faces_of_a_class_have_no_interval() -> None:
+    persons, shares = np.repeat([0, 1, 2], 8), np.eye(2)[np.repeat([0, 0, 1], 8)]
+    guess = np.eye(2)[[0] * 7 + [1] + [0] * 5 + [1] * 3 + [1] * 6 + [0] * 2] * 0.8 + 0.1
+    found = scored(guess, shares, ("calm", "bored"), persons)
+    apart = compared(guess, np.full_like(guess, 0.5), shares, ("calm", "bored"), persons)
+    for result, of_calm in ((found, 0.75), (apart, -0.25)):
+        assert result["recall of calm"]["mean"] == of_calm
+        assert None not in result["recall of calm"].values()
+    assert found["recall of bored"] == {"mean": 0.75, "low": None, "high": None, "faces": 8}
+    assert (apart["recall of bored"]["mean"], apart["recall of bored"]["low"]) == (0.75, None)
+    (seen,) = mean_intervals(np.where(shares[:, 1:] > 0, guess[:, 1:], np.nan), persons)
+    assert seen["low"] is None

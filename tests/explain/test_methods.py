@@ -120,6 +120,13 @@ def test_the_model_is_left_as_it_was_found(method: Method) -> None:
     assert not any(module._forward_hooks for module in net.modules())
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_frozen_network_with_weights_that_no_token_changes(method: Method) -> None:
+    free, frozen = build(attention="gaussian"), build(attention="gaussian").requires_grad_(False)
+    expected = explain(free, *faces(), method).scores
+    assert torch.allclose(explain(frozen, *faces(), method).scores, expected, atol=1e-6) or method == "random"
+
+
 @pytest.mark.parametrize("method", ["pixels", "relevance", "ablation", "raw"])
 def test_several_scores_at_once_are_explained_as_one_by_one(method: Method) -> None:
     net = build(head="query")
