@@ -12,11 +12,13 @@ A, B = Path("a.jpg"), Path("my photos/b.jpg")
     ("verb", "given", "command"),
     [
         ("prepare", {"source": "drawn", "out": Path("f.parquet")}, "fit --config drawn --data.manifest f.parquet"),
-        ("prepare", {"source": "rafdb", "out": Path("f")}, "fit --config ferplus_small --data.manifest f"),
+        ("prepare", {"source": "rafdb", "out": Path("f")}, "fit --config rafdb --data.manifest f"),
+        ("prepare", {"source": "folder", "out": Path("f.parquet")}, "finetune f.parquet"),
+        ("prepare", {"source": "fer2013", "out": A}, "fit --config ferplus_small --data.manifest a.jpg"),
         ("distill", {"output": Path("d.parquet")}, "fit --config ferplus_small --data.manifest d.parquet"),
         ("predict", {"images": [A, B], "checkpoint": None, "output": A}, "visualize a.jpg 'my photos/b.jpg'"),
         ("visualize", {"images": [A] * 4, "checkpoint": "x"}, "faithfulness photos --checkpoint x"),
-        ("visualize", {"images": [Path("a.mov")], "output": Path("r")}, "faithfulness photos"),
+        ("visualize", {"images": [Path("a.mov")], "output": Path("r")}, "faithfulness a.mov"),
         ("predict", {"images": [Path("a.mp4")], "output": Path("f.csv")}, "visualize a.mp4"),
         (
             "predict",

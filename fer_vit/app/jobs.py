@@ -4,6 +4,7 @@ One job runs at a time, since each can use all cores, and in a working directory
 own names: tables and pages show no other path.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -71,8 +72,11 @@ class Jobs:
             for photo in photos:
                 name = Path(photo).name
                 names = chain([name], (f"{number} {name}" for number in count(1)))
-                paths.append(next(path for path in map(Path, names) if not path.is_symlink()))
-                paths[-1].symlink_to(photo)
+                paths.append(next(path for path in map(Path, names) if not path.exists()))
+                try:
+                    os.link(photo, paths[-1])  # Windows wants a privilege for symbolic links
+                except OSError:  # another disk
+                    shutil.copyfile(photo, paths[-1])
             result = self.results / token_urlsafe()  # its address is known only to who asked
             result.mkdir(parents=True)
             yield paths, result

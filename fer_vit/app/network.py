@@ -36,7 +36,8 @@ def roomy(app: ASGI, room: Callable[[], int], spare: int) -> ASGI:
         if length and int(length) + spare <= await asyncio.to_thread(room):
             return await app(scope, receive, send)
         await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain")]})
-        await send({"type": "http.response.body", "body": b"There is no room for it on the server's disk now."})
+        reason = b"The server's disk has no room for it now, or the upload does not say how long it is."
+        await send({"type": "http.response.body", "body": reason})
 
     return answer
 

@@ -10,6 +10,7 @@ from typing import Any
 from fer_vit.app.jobs import MAX_FACES, MAX_PHOTOS, OPTIONS, Jobs
 from fer_vit.app.network import confined, refuse, roomy
 from fer_vit.errors import FerVitError
+from fer_vit.predict.inputs import MEDIA_SUFFIXES
 
 try:
     import gradio as gr
@@ -65,7 +66,9 @@ def build_page(jobs: Jobs, models: Sequence[str]) -> gr.Blocks:
         with gr.Row():
             with gr.Column(scale=3), gr.Tabs():
                 with gr.Tab("Photos and clips"):
-                    photos = gr.File(file_count="multiple", file_types=["image", "video"], show_label=False, height=220)
+                    # Systems do not know .mts, or take it for text.
+                    kinds = ["image", "video", *MEDIA_SUFFIXES, *map(str.upper, MEDIA_SUFFIXES)]
+                    photos = gr.File(file_count="multiple", file_types=kinds, show_label=False, height=220)
                 with gr.Tab("Camera"):
                     shot = gr.Image(sources="webcam", type="filepath", image_mode=None, show_label=False)
             with gr.Column(scale=2):

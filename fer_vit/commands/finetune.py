@@ -4,6 +4,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import yaml
+
 from fer_vit.commands.evaluate import evaluate
 from fer_vit.commands.export import CALIBRATES, export
 from fer_vit.commands.prepare import prepare
@@ -13,7 +15,7 @@ from fer_vit.files import check_output
 from fer_vit.predict.results import table_columns
 from fer_vit.sources.archive import is_zip
 from fer_vit.store.folder import read_model
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import CONFIG, DEFAULT, FILES
 from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.cli import train
 
@@ -45,64 +47,89 @@ def finetune(
             `fer-vit models` or "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         overwrite: Whether existing results may be replaced.
     """
-    model, page, manifest = output / "model", output / "evaluation", output / "faces.parquet"
-    check_output(page, overwrite)  # what is made last: whatever else is there is of a run that was interrupted
+    model, page = output / "model", output / "evaluation"
+    done = page / "index.html"  # what is made last: whatever else is there is of a run that was interrupted
+    check_output(page, overwrite or not done.exists())
     settings, _ = read_model(checkpoint or DEFAULT, pretraining=True)  # a wrong name is told before minutes of work
-    last = None if overwrite else newest_checkpoint(output.glob("training/*/checkpoints"))
+    if overwrite and checkpoint and Path(checkpoint).resolve().is_relative_to(output.resolve()):
+        raise FerVitError(f"`--overwrite` would replace {checkpoint} before it is read. Choose another `--output`.")
+    manifest = find_faces(photos, output / "faces.parquet", settings.get("align"), overwrite)
+    counts = check_enough(manifest)
+    if overwrite:
+        for old in (done, *(model / name for name in FILES), *output.glob("training/*/checkpoints/*.ckpt")):
+            old.unlink(missing_ok=True)
+    enough = counts["val"] >= CALIBRATES
+    if not (model / CONFIG).exists():
+        best = fit(manifest.absolute(), checkpoint or DEFAULT, output)
+        export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=True)
+    evaluate(manifest, checkpoint=str(model), split="test" if counts["test"] else "val", output=page, overwrite=True)
+    if not counts["test"]:
+        print("No photo is left to judge it by: the page is about those that chose the epoch, and flatters.")
+    if not enough:
+        print(f"Confidence is not calibrated: {counts['val']} photos chose the epoch, and that takes {CALIBRATES}.")
+    print(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
+
+
+def find_faces(photos: Path, manifest: Path, align: str | None, overwrite: bool) -> Path:
+    """Writes a manifest of the faces in a folder or zip, unless it is there or given; returns its path.
+
+    Raises:
+        FerVitError: There are no photos, or the model to start from (`align`) takes no faces that are cut out.
+    """
     if photos.suffix.lower() == ".parquet":
-        manifest = photos
-    elif settings.get("align") == "crop":
+        return photos
+    if align == "crop":
         raise FerVitError(
             "`finetune` cuts faces out of photos, but this model takes crops as they are (align: crop). Start from "
             "another, or name a manifest of crops."
         )
-    elif manifest.exists() and not overwrite:
+    if manifest.exists() and not overwrite:
         print(f"The faces are those of {manifest}: `--overwrite` reads {photos} again.")
-    elif not (photos.is_dir() or is_zip(photos)):
+        return manifest
+    if not (photos.is_dir() or is_zip(photos)):
         raise FerVitError(
             "Expected a folder with a folder of photos for each class, a zip of it, or a manifest (.parquet), but "
             f"there is none at {photos}."
         )
-    else:
-        prepare("folder", photos, manifest, cut=True, overwrite=overwrite)
-    counts = check_enough(manifest)
-    enough = counts["val"] >= CALIBRATES
-    if overwrite or not model.exists():
-        best = fit(manifest, checkpoint or DEFAULT, output, last)
-        export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite)
-    evaluate(
-        manifest,
-        checkpoint=str(model),
-        split="test" if counts["test"] else "val",
-        output=page,
-        overwrite=overwrite,
-    )
-    if not enough:
-        print(f"Confidence is not calibrated: {counts['val']} photos chose the epoch, and that takes {CALIBRATES}.")
-    print(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
+    prepare("folder", photos, manifest, cut=True, overwrite=overwrite)
+    return manifest
 
 
 def check_enough(manifest: Path) -> Counter[str]:
     """Counts the photos of each split.
 
     Raises:
-        FerVitError: There are too few of a class to learn from, or `predict` has another column of a class's name.
+        FerVitError: There are too few of a class to learn from, or none to choose the epoch by, or `predict` has
+            another column of a class's name.
     """
     rows = Manifest.read(manifest)
     table_columns([*rows.names], videos=True)
-    learned = Counter(rows.split("train").column("label"))
-    if few := [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]:
+    counts, learned = Counter(rows.column("split")), Counter(rows.split("train").column("label"))
+    few = [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]
+    if few or not counts["val"]:
         raise FerVitError(
             f"Expected at least {FEWEST} photos of each class to learn from, besides some that are held out, but got "
-            f"{', '.join(few)}. Add photos, or take these classes away, and add `--overwrite`."
+            f"{', '.join(few) or 'none to hold out'}. Add photos, or take these classes away, and add `--overwrite`."
         )
-    return Counter(rows.column("split"))
+    return counts
 
 
-def fit(manifest: Path, start: str, output: Path, last: Path | None) -> str:
-    """Trains as configs/finetune.yaml says, or goes on from the `last` checkpoint; returns the best one."""
+def fit(manifest: Path, start: str, output: Path) -> str:
+    """Trains as configs/finetune.yaml says, or goes on from the newest checkpoint; returns the best one.
+
+    Raises:
+        FerVitError: What was interrupted was a training on other faces, or from another model.
+    """
+    last = newest_checkpoint(output.glob("training/*/checkpoints"))
     if last:
         print(f"The training goes on from {last}: `--overwrite` starts over.")
+        config = yaml.safe_load((last.parents[1] / "config.yaml").read_text())
+        before, faces = config["model"]["init"], Path(config["data"]["manifest"]).absolute()
+        if (before, faces) != (start, manifest):
+            raise FerVitError(
+                f"That was a training from {before} on {faces}, not from {start} on {manifest}. Name the same, choose "
+                "another `--output`, or add `--overwrite`."
+            )
     logger = "lightning.pytorch.loggers.TensorBoardLogger"
     options = {
         "data.manifest": manifest,

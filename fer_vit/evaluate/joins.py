@@ -1,5 +1,6 @@
 """Tables joined by the paths of images: predictions with the truth, with other columns, with another model's."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -110,8 +111,11 @@ def match(ours: Iterable[str], theirs: Iterable[str], where: object, some: bool 
 
 
 def _one_spelling(path: str) -> str:
-    """Returns a path with slashes, and with accents as a keyboard writes them: macOS splits them off in file names."""
-    return normalize("NFC", path.replace("\\", "/"))
+    """Returns a path with slashes, without a start such as "../", and with accents as a keyboard writes them.
+
+    macOS splits accents off in file names.
+    """
+    return re.sub(r"^(\.{1,2}/)+", "", normalize("NFC", path.replace("\\", "/")))
 
 
 def _ends(path: str) -> list[str]:

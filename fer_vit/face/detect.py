@@ -251,7 +251,7 @@ def yunet_path() -> Path:
 
     name = YUNET_URL.rpartition("/")[2]
     if named := os.environ.get("FER_VIT_YUNET"):
-        path = Path(named)
+        path = Path(named).absolute()  # the working directory may change
         if not path.is_file():
             raise FerVitError(f"Expected the YuNet model at FER_VIT_YUNET={path}, but there is no file.")
         if (came := pooch.file_hash(path)) != YUNET_SHA256:

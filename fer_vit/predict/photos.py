@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -183,7 +184,7 @@ def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> D
     return DataLoader(
         dataset,  # type: ignore[arg-type]
         batch_size,
-        num_workers=num_workers,
+        num_workers=0 if current_process().daemon else num_workers,  # those of a Pool may have no children
         collate_fn=_collate,
         worker_init_fn=start_worker,
     )

@@ -143,6 +143,8 @@ def open_or_create(folder: Path, images: Iterable[Path], part_size: int, setting
     elif not path.exists():
         _wait(path, rank)
     plan = Plan(folder)
+    directory = plan.settings.get("directory")
+    settings = settings | {"directory": directory}
     for name in {**plan.settings, **settings}:
         if (theirs := plan.settings.get(name)) != (value := settings.get(name)):
             before, now = (shorten(str(words), 100) for words in (theirs, value))
@@ -150,6 +152,8 @@ def open_or_create(folder: Path, images: Iterable[Path], part_size: int, setting
                 f"{folder} was started with {name} {before}, but now it is {now}. Use the same, or choose another "
                 "folder."
             )
+    if directory not in (None, os.getcwd()):
+        raise FerVitError(f"{folder} was started in {directory}, and names images from there. Run the command there.")
     return plan
 
 

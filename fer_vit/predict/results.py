@@ -172,7 +172,8 @@ def table_columns(labels: list[str], videos: bool = False) -> dict[str, type]:
     if taken := (columns | DOUBTS).keys() & set(labels):
         raise FerVitError(
             f"There is a class `{min(taken)}`, which is the name of another column. Rename its folder of photos before "
-            "training (or use `fit --data.merge`), or the label in the config.json of `fer-vit export FOLDER` after it."
+            "training, and add `--overwrite` (or use `fit --data.merge`), or the label in the config.json of `fer-vit "
+            "export FOLDER` after it."
         )
     columns |= dict.fromkeys(labels, float) | DOUBTS
     smoothed = {SMOOTHED.format("label"): str, **dict.fromkeys(map(SMOOTHED.format, labels), float)}

@@ -80,6 +80,7 @@ def predict_folder(
     settings: dict[str, object] = {"images": [os.path.abspath(image) for image in images], "model": fingerprint(model)}
     settings |= {"face": options.face, "detector": options.detector, "part_size": part_size, **options.video()}
     settings["min_confidence"] = min_confidence or None  # None as in plans of version 0.1
+    settings["directory"] = None if all(map(os.path.isabs, images)) else os.getcwd()  # what relative names begin at
     plan = open_or_create(output, iter_images(images, MEDIA_SUFFIXES), part_size, settings, rank.rank)
     check_people(people_table, plan)
     mine = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])

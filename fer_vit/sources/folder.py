@@ -11,6 +11,7 @@ A folder called `test` or `val` is a class like the others where there are other
 
 from dataclasses import replace
 from pathlib import Path
+from unicodedata import normalize
 
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError
@@ -85,11 +86,13 @@ def _folders(folder: Path) -> list[Path]:
 def _read_split(root: Path, split_folder: Path, split: Split, reading: Reading) -> None:
     """Adds the images of a split's class folders to a reading, unsorted."""
     for class_folder in _folders(split_folder):
-        label = canonical(class_folder.name)
+        label, before = canonical(class_folder.name), len(reading.rows)
         for path in files_below(class_folder):
             if path.suffix.lower() in IMAGE_SUFFIXES:
                 name, person = path.relative_to(root).as_posix(), path.relative_to(class_folder).parts[:-1]
-                extra = {PERSON: as_text(person[0])} if person else {}
+                extra = {PERSON: normalize("NFC", as_text(person[0]).strip()).casefold()} if person else {}
                 reading.rows.append(Row(path, name, split, label, extra=extra))
             else:
                 reading.dropped["not an image by its suffix"] += 1
+        if len(reading.rows) == before:
+            reading.notes.append(f"{class_folder} has no image, and was not read.")

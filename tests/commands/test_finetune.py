@@ -9,6 +9,7 @@ from unittest.mock import MagicMock, Mock
 import cv2
 import numpy as np
 import pytest
+import yaml
 
 from fer_vit import intervals
 from fer_vit.commands import finetune as verb
@@ -24,7 +25,7 @@ from fer_vit.report.table import read_table
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.folder import save_network
-from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS
+from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS
 from fer_vit.train.cli import train
 from tests.helpers.commands import fails, main
 
@@ -117,16 +118,49 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: py
     last = tmp_path / "training" / "version_0" / "checkpoints" / "last.ckpt"
     last.parent.mkdir(parents=True)
     (tmp_path / "photos").mkdir()
-    for file in (last, tmp_path / "faces.parquet"):
+    manifest = tmp_path / "faces.parquet"
+    for file in (last, manifest):
         file.touch()
+    config = last.parents[1] / "config.yaml"
+    config.write_text(yaml.safe_dump({"model": {"init": DEFAULT}, "data": {"manifest": str(manifest)}}))
+    for start, faces in ((None, manifest.with_name("other.parquet")), ("ferplus-small", tmp_path / "photos")):
+        with pytest.raises(FerVitError, match=f"a training from {DEFAULT} on {manifest}, not from "):
+            verb.finetune(faces, output=tmp_path, checkpoint=start)
     for overwrite in (False, True):
         verb.finetune(tmp_path / "photos", output=tmp_path, overwrite=overwrite)
         assert asked["prepare"].called == overwrite
         assert (f"--ckpt_path={last}" in asked["train"].call_args.args[0]) != overwrite
+    assert not last.exists()
     (tmp_path / "model").mkdir()  # interrupted while it was evaluated
+    (tmp_path / "model" / "config.json").touch()
     verb.finetune(tmp_path / "photos", output=tmp_path)
     counts = {name: mock.call_count for name, mock in asked.items()}
-    assert counts == {"prepare": 1, "check_enough": 3, "train": 2, "export": 2, "evaluate": 3}
+    assert counts == {"prepare": 1, "check_enough": 5, "train": 2, "export": 2, "evaluate": 3}
+
+
+def test_an_interrupted_overwrite_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("prepare", "export", "evaluate"):
+        monkeypatch.setattr(verb, name, MagicMock())
+    monkeypatch.setattr(verb, "check_enough", lambda manifest: Counter())
+    stopped = MagicMock(side_effect=[KeyboardInterrupt, {"checkpoint": "best.ckpt"}])
+    monkeypatch.setattr(verb, "train", stopped)
+    (tmp_path / "photos").mkdir()
+    done, model = tmp_path / "evaluation" / "index.html", tmp_path / "model" / "config.json"
+    for file in (done, model, tmp_path / "faces.parquet"):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    with pytest.raises(FerVitError, match=r"exists already. Choose another name or add `--overwrite`"):
+        verb.finetune(tmp_path / "photos", output=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        verb.finetune(tmp_path / "photos", output=tmp_path, overwrite=True)
+    verb.finetune(tmp_path / "photos", output=tmp_path)
+    assert stopped.call_count == 2
+
+
+def test_overwriting_what_it_starts_from_is_refused(checkpoint: Path, photos: Path) -> None:
+    with pytest.raises(FerVitError, match=f"would replace {checkpoint} before it is read"):
+        verb.finetune(photos, output=checkpoint.parent, checkpoint=str(checkpoint), overwrite=True)
+    assert checkpoint.exists()
 
 
 @pytest.mark.slow
@@ -151,6 +185,11 @@ def test_too_few_photos(photos: Path, tmp_path: Path, yunet_named: None, capsys:
     assert "at least 8 photos of each class to learn from" in line
     assert "but got 4 of stirred. Add photos" in line
     assert not (tmp_path / "mine" / "model").exists()
+    drawn = cv2.imencode(".png", draw_face("neutral", 0, 48)[0])[1].tobytes()
+    rows = [Row(drawn, f"{name}{number}", "train", name) for name in CLASSES for number in range(9)]
+    write_manifest(tmp_path / "m.parquet", Reading(tuple(CLASSES), rows), "drawn")
+    line = fails(capsys, "finetune", tmp_path / "m.parquet", "--output", tmp_path / "mine")
+    assert "but got none to hold out. Add photos" in line
 
 
 def test_what_is_wrong_is_said_before_the_training(

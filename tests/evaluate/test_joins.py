@@ -27,6 +27,7 @@ def predictions(folder: Path, *names: str) -> Faces:
         (["a/x.png", "b/x.png"], ["b/x.png", "a/x.png"], [1, 0]),
         (["val/x.png", "val/y.png"], ["/data/val/y.png", "/data/val/x.png"], [1, 0]),
         (["/data/val/x.png", "/data/val/y.png"], ["y.png", "x.png"], [1, 0]),
+        (["../val/x.png", "./val/y.png"], ["/data/val/y.png", "/data/val/x.png"], [1, 0]),
         (["C:\\photos\\x.png"], ["photos/x.png"], [0]),
         (["photos/x.png"], ["C:\\photos\\x.png"], [0]),
         (["photos\\x.png"], ["C:/photos/x.png"], [0]),

@@ -47,6 +47,19 @@ def test_the_plan_stays(tmp_path: Path) -> None:
         open_or_create(tmp_path, iter(NAMES), 3, SETTINGS | {"model": "xyz"}, 0)
 
 
+def test_relative_names_belong_to_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SETTINGS | {"directory": os.getcwd()}
+    open_or_create(tmp_path / "relative", iter(NAMES), 3, settings, 0)
+    open_or_create(tmp_path / "absolute", iter(NAMES), 3, SETTINGS | {"directory": None}, 0)
+    open_or_create(tmp_path / "old", iter(NAMES), 3, SETTINGS, 0)
+    for name in ("relative", "absolute", "old"):
+        assert list(open_or_create(tmp_path / name, iter([]), 3, settings, 0)) == NAMES
+    monkeypatch.chdir(tmp_path)
+    assert list(open_or_create(tmp_path / "absolute", iter([]), 3, SETTINGS, 0)) == NAMES
+    with pytest.raises(FerVitError, match=rf"was started in {settings['directory']}, and names images from there"):
+        open_or_create(tmp_path / "relative", iter([]), 3, SETTINGS, 0)
+
+
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("all of it")
     with pytest.raises(FerVitError, match="holds other things"):

@@ -1,3 +1,4 @@
+from multiprocessing import current_process
 from pathlib import Path
 
 import cv2
@@ -216,6 +217,11 @@ def test_a_photo_that_is_gone_is_said(model: Recognizer, photo: Path) -> None:
     photo.unlink()
     with pytest.raises(FerVitError, match=r"woman.png: No such file"):
         face.plot()
+
+
+def test_in_a_pool_it_starts_no_workers(model: Recognizer, photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    assert len(model.predict([photo] * 3, batch_size=1, workers=2)) == 3
 
 
 def test_nothing_gives_nothing(model: Recognizer) -> None:

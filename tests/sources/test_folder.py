@@ -130,3 +130,19 @@ def test_linked_folders_of_persons(tmp_path: Path) -> None:
     rows = folder.read(tmp_path / "set").rows
     assert len(rows) == 10
     assert {row.name for row in rows if row.extra.get("person") == "anna"} == {"calm/anna/0.jpg", "calm/anna/1.jpg"}
+
+
+def test_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
+    people = ("Anna", "jos\xe9", "ben"), ("anna", "Jose\u0301", "Ben ")
+    draw(tmp_path, *(f"{name}/{who}/1.jpg" for name, some in zip(("calm", "sad"), people, strict=True) for who in some))
+    rows = folder.read(tmp_path).rows
+    assert sorted(row.extra["person"] for row in rows) == sorted(["anna", "ben", "jos\xe9"] * 2)
+
+
+def test_a_folder_without_images_is_said(tmp_path: Path) -> None:
+    draw(tmp_path, "calm/1.jpg", "sad/1.jpg")
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "1.mp4").touch()
+    found = folder.read(tmp_path)
+    assert found.names == ("sadness", "calm")
+    assert f"{tmp_path / 'clips'} has no image, and was not read." in found.notes
