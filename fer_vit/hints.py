@@ -10,7 +10,7 @@ NEXT = {
     "prepare drawn": "fer-vit fit --config drawn --data.manifest {out}",
     "prepare rafdb": "fer-vit fit --config rafdb --data.manifest {out}",
     "prepare affectnet": "fer-vit fit --config affectnet --data.manifest {out}",
-    "prepare folder": "fer-vit finetune {out}",
+    "prepare folder": "fer-vit fit --config finetune --data.manifest {out}",
     "prepare fairface": "fer-vit distill ferplus-small ferplus.parquet votes.parquet --unlabelled {out}",
     "finetune": "fer-vit predict new_photos --checkpoint {output}/model",
     "distill": "fer-vit fit --config ferplus_small --data.manifest {output}",

@@ -79,8 +79,9 @@ def mean_intervals(
 
 def exact(share: Interval, mine: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> Interval:
     """Returns a share over those faces that count (`mine` (N,)); if it is 0 or 1, with the bounds of a binomial's."""
+    share = of_several(Interval(**share | {"faces": int(mine.sum())}), mine, units)
     if share["low"] is None or share["mean"] not in (0, 1):
-        return of_several(Interval(**share | {"faces": int(mine.sum())}), mine, units)
+        return share
     bound = 0.025 ** (1 / _drawn(mine, units))
     low, high = (bound, 1.0) if share["mean"] else (0.0, 1 - bound)
     return Interval(mean=share["mean"], low=low, high=high, faces=int(mine.sum()))

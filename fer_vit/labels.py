@@ -70,7 +70,7 @@ def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Ar
 
 def check_labels(names: Sequence[object], path: object) -> None:
     """Raises FerVitError when labels from a file or folder are unreadable or not distinct."""
-    odd = [name for name in names if not (isinstance(name, str) and 0 < len(name) <= 100 and _printable(name))]
+    odd = [name for name in names if not (isinstance(name, str) and len(name) <= 100 and _printable(name))]
     if odd:
         raise FerVitError(f"{path}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")
     if not 0 < len(set(names)) == len(names) <= 1000:
@@ -79,4 +79,5 @@ def check_labels(names: Sequence[object], path: object) -> None:
 
 
 def _printable(name: str) -> bool:
-    return name.translate({0x200C: None, 0x200D: None}).isprintable()  # Persian, say, joins letters or not by these
+    seen = name.translate({0x200C: None, 0x200D: None})  # letters are joined or not by these in Persian, say
+    return bool(seen) and seen.isprintable()

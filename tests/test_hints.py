@@ -13,7 +13,7 @@ A, B = Path("a.jpg"), Path("my photos/b.jpg")
     [
         ("prepare", {"source": "drawn", "out": Path("f.parquet")}, "fit --config drawn --data.manifest f.parquet"),
         ("prepare", {"source": "rafdb", "out": Path("f")}, "fit --config rafdb --data.manifest f"),
-        ("prepare", {"source": "folder", "out": Path("f.parquet")}, "finetune f.parquet"),
+        ("prepare", {"source": "folder", "out": Path("f.parquet")}, "fit --config finetune --data.manifest f.parquet"),
         ("prepare", {"source": "fer2013", "out": A}, "fit --config ferplus_small --data.manifest a.jpg"),
         ("distill", {"output": Path("d.parquet")}, "fit --config ferplus_small --data.manifest d.parquet"),
         ("predict", {"images": [A, B], "checkpoint": None, "output": A}, "visualize a.jpg 'my photos/b.jpg'"),

@@ -14,6 +14,6 @@ def test_canonical(name: str, expected: str) -> None:
 
 def test_labels_of_every_script() -> None:
     check_labels(["calm", "ruhig \xfc", "\u0628\u06cc\u200c\u062a\u0641\u0627\u0648\u062a", "\u6012"], "photos")
-    for odd in ("a\nb", "", "a\u202eb", 1, "a" * 101):
+    for odd in ("a\nb", "", "a\u202eb", "\u200c", 1, "a" * 101):
         with pytest.raises(FerVitError, match="photos: expected labels of 1 to 100 printable characters"):
             check_labels(["calm", odd], "photos")

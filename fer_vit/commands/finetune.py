@@ -2,9 +2,8 @@
 
 import json
 from collections import Counter
+from hashlib import file_digest, sha256
 from pathlib import Path
-
-import yaml
 
 from fer_vit.commands.evaluate import evaluate
 from fer_vit.commands.export import CALIBRATES, export
@@ -15,7 +14,7 @@ from fer_vit.files import check_output
 from fer_vit.predict.results import table_columns
 from fer_vit.sources.archive import is_zip
 from fer_vit.store.folder import read_model
-from fer_vit.store.hub import CONFIG, DEFAULT, FILES
+from fer_vit.store.hub import DEFAULT
 from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.cli import train
 
@@ -48,21 +47,25 @@ def finetune(
         overwrite: Whether existing results may be replaced.
     """
     model, page = output / "model", output / "evaluation"
-    done = page / "index.html"  # what is made last: whatever else is there is of a run that was interrupted
-    check_output(page, overwrite or not done.exists())
+    check_output(page, overwrite)  # what is made last: whatever else is there is of a run that was interrupted
     settings, _ = read_model(checkpoint or DEFAULT, pretraining=True)  # a wrong name is told before minutes of work
-    if overwrite and checkpoint and Path(checkpoint).resolve().is_relative_to(output.resolve()):
-        raise FerVitError(f"`--overwrite` would replace {checkpoint} before it is read. Choose another `--output`.")
     manifest = find_faces(photos, output / "faces.parquet", settings.get("align"), overwrite)
     counts = check_enough(manifest)
-    if overwrite:
-        for old in (done, *(model / name for name in FILES), *output.glob("training/*/checkpoints/*.ckpt")):
-            old.unlink(missing_ok=True)
     enough = counts["val"] >= CALIBRATES
-    if not (model / CONFIG).exists():
-        best = fit(manifest.absolute(), checkpoint or DEFAULT, output)
-        export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=True)
-    evaluate(manifest, checkpoint=str(model), split="test" if counts["test"] else "val", output=page, overwrite=True)
+    logs = f"training/{fingerprint(manifest, checkpoint or DEFAULT)}"
+    last = newest_checkpoint(output.glob(f"{logs}/*/checkpoints"))
+    if not last:
+        check_output(model, overwrite)  # it has learned other faces
+    if overwrite or not model.exists():
+        best = fit(manifest, checkpoint or DEFAULT, output, logs, None if overwrite else last)
+        export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite)
+    evaluate(
+        manifest,
+        checkpoint=str(model),
+        split="test" if counts["test"] else "val",
+        output=page,
+        overwrite=overwrite,
+    )
     if not counts["test"]:
         print("No photo is left to judge it by: the page is about those that chose the epoch, and flatters.")
     if not enough:
@@ -105,39 +108,32 @@ def check_enough(manifest: Path) -> Counter[str]:
     rows = Manifest.read(manifest)
     table_columns([*rows.names], videos=True)
     counts, learned = Counter(rows.column("split")), Counter(rows.split("train").column("label"))
-    few = [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]
-    if few or not counts["val"]:
+    if few := [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]:
         raise FerVitError(
             f"Expected at least {FEWEST} photos of each class to learn from, besides some that are held out, but got "
-            f"{', '.join(few) or 'none to hold out'}. Add photos, or take these classes away, and add `--overwrite`."
+            f"{', '.join(few)}. Add photos, or take these classes away, and add `--overwrite`."
         )
+    if not counts["val"]:
+        raise FerVitError("No photo with a face is left to choose the epoch by. Add photos, and `--overwrite`.")
     return counts
 
 
-def fit(manifest: Path, start: str, output: Path) -> str:
-    """Trains as configs/finetune.yaml says, or goes on from the newest checkpoint; returns the best one.
+def fingerprint(manifest: Path, start: str) -> str:
+    """Returns some letters that tell faces, and models to start from, apart."""
+    with manifest.open("rb") as file:
+        return sha256(file_digest(file, "sha256").digest() + start.encode()).hexdigest()[:8]
 
-    Raises:
-        FerVitError: What was interrupted was a training on other faces, or from another model.
-    """
-    last = newest_checkpoint(output.glob("training/*/checkpoints"))
+
+def fit(manifest: Path, start: str, output: Path, logs: str, last: Path | None) -> str:
+    """Trains as configs/finetune.yaml says, or goes on from the `last` checkpoint; returns the best one."""
     if last:
         print(f"The training goes on from {last}: `--overwrite` starts over.")
-        config = yaml.safe_load((last.parents[1] / "config.yaml").read_text())
-        before, faces = config["model"]["init"], Path(config["data"]["manifest"]).absolute()
-        if (before, faces) != (start, manifest):
-            raise FerVitError(
-                f"That was a training from {before} on {faces}, not from {start} on {manifest}. Name the same, choose "
-                "another `--output`, or add `--overwrite`."
-            )
     logger = "lightning.pytorch.loggers.TensorBoardLogger"
     options = {
         "data.manifest": manifest,
         "model.init": start,
         # JSON, because the name of a folder may look like YAML
-        "trainer.logger": json.dumps(
-            {"class_path": logger, "init_args": {"save_dir": str(output), "name": "training"}}
-        ),
+        "trainer.logger": json.dumps({"class_path": logger, "init_args": {"save_dir": str(output), "name": logs}}),
         **({"ckpt_path": last} if last else {}),
     }
     words = [f"--{name}={value}" for name, value in options.items()]

@@ -93,10 +93,14 @@ def match(ours: Iterable[str], theirs: Iterable[str], where: object, some: bool 
     """
     exact = {_one_spelling(path): row for row, path in reversed([*enumerate(map(str, theirs))])}
     ends: dict[str, int] = {}
+    bare: dict[str, int] = {}
     for path, row in exact.items():
         ends |= {end: -1 if end in ends else row for end in _ends(path)}
+        if (name := _bare(path)) != path:
+            bare[name] = -1 if name in bare else row
+    exact = bare | exact
     found = {
-        path: next((exact[end] for end in _ends(name) if end in exact), ends.get(name, -1))
+        path: next((exact[end] for end in _ends(name) if end in exact), ends.get(_bare(name), -1))
         for path, name in ((path, _one_spelling(path)) for path in ours)
     }
     missing = [path for path, row in found.items() if row < 0]
@@ -111,11 +115,13 @@ def match(ours: Iterable[str], theirs: Iterable[str], where: object, some: bool 
 
 
 def _one_spelling(path: str) -> str:
-    """Returns a path with slashes, without a start such as "../", and with accents as a keyboard writes them.
+    """Returns a path with slashes, and with accents as a keyboard writes them: macOS splits them off in file names."""
+    return normalize("NFC", path.replace("\\", "/"))
 
-    macOS splits accents off in file names.
-    """
-    return re.sub(r"^(\.{1,2}/)+", "", normalize("NFC", path.replace("\\", "/")))
+
+def _bare(path: str) -> str:
+    """Returns a path without a start such as "../", which says nothing about the photo."""
+    return re.sub(r"^(\.{1,2}/)+", "", path)
 
 
 def _ends(path: str) -> list[str]:

@@ -68,6 +68,10 @@ def _read_splits(root: Path, splits: dict[Path, Split]) -> Reading:
     reading.rows.sort(key=lambda row: row.name)
     labels = {str(row.label) for row in reading.rows}
     known = tuple(name for name in EXPRESSIONS if name in labels)
+    spelled: dict[str, str] = {}  # as a person's first folder has it
+    for row in reading.rows:
+        if name := row.extra.get(PERSON):
+            row.extra[PERSON] = spelled.setdefault(normalize("NFC", str(name).strip()).casefold(), str(name))
     if len({*(row.extra.get(PERSON) for row in reading.rows)} - {None}) < FEWEST_PERSONS:
         reading.rows = [replace(row, extra={}) for row in reading.rows]
     else:
@@ -90,7 +94,7 @@ def _read_split(root: Path, split_folder: Path, split: Split, reading: Reading) 
         for path in files_below(class_folder):
             if path.suffix.lower() in IMAGE_SUFFIXES:
                 name, person = path.relative_to(root).as_posix(), path.relative_to(class_folder).parts[:-1]
-                extra = {PERSON: normalize("NFC", as_text(person[0]).strip()).casefold()} if person else {}
+                extra = {PERSON: as_text(person[0])} if person else {}
                 reading.rows.append(Row(path, name, split, label, extra=extra))
             else:
                 reading.dropped["not an image by its suffix"] += 1

@@ -1,6 +1,7 @@
 import os
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -79,7 +80,10 @@ def test_hostile_uploads_have_a_status_and_no_report(jobs: Jobs) -> None:
     assert jobs.visualize(photos, DEFAULT) is None
 
 
-def test_uploads_of_one_name(jobs: Jobs) -> None:
+@pytest.mark.parametrize("linked", [True, False])
+def test_uploads_of_one_name(jobs: Jobs, linked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not linked:
+        monkeypatch.setattr("os.link", Mock(side_effect=OSError("another disk")))
     names = ["2 a.png", "a.png", "a.png", "a.png", "2 a.png"]
     photos = [upload(jobs, str(number), name, b"x") for number, name in enumerate(names)]
     _, table = jobs.predict(photos, DEFAULT)

@@ -28,6 +28,9 @@ def predictions(folder: Path, *names: str) -> Faces:
         (["val/x.png", "val/y.png"], ["/data/val/y.png", "/data/val/x.png"], [1, 0]),
         (["/data/val/x.png", "/data/val/y.png"], ["y.png", "x.png"], [1, 0]),
         (["../val/x.png", "./val/y.png"], ["/data/val/y.png", "/data/val/x.png"], [1, 0]),
+        (["/data/val/y.png", "/data/val/x.png"], ["../val/x.png", "./val/y.png"], [1, 0]),
+        (["../a/x.png"], ["a/x.png", "../a/x.png"], [1]),
+        (["../a/x.png", "a/x.png"], ["a/x.png", "../a/x.png"], [1, 0]),
         (["C:\\photos\\x.png"], ["photos/x.png"], [0]),
         (["photos/x.png"], ["C:\\photos\\x.png"], [0]),
         (["photos\\x.png"], ["C:/photos/x.png"], [0]),
@@ -49,6 +52,7 @@ def test_paths_match_when_one_ends_in_the_other(ours: list[str], theirs: list[st
         (["val/x.png"], ["test/x.png"], True, "1 of 1 are not there"),  # only the file's name is the same
         (["a/x.png", "b/x.png"], ["x.png"], True, "Two images match one row of t"),
         (["x.png"], ["a/x.png", "b/x.png"], True, "1 of 1 are not there"),  # either
+        (["/data/a/x.png"], ["../a/x.png", "../../a/x.png"], True, "1 of 1 are not there"),
         (["xx.png"], ["x.png"], True, "1 of 1 are not there"),
     ],
 )

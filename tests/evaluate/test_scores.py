@@ -176,5 +176,7 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
         assert None not in result["recall of calm"].values()
     assert found["recall of bored"] == {"mean": 0.75, "low": None, "high": None, "faces": 8}
     assert (apart["recall of bored"]["mean"], apart["recall of bored"]["low"]) == (0.75, None)
+    perfect = scored(shares, shares, ("calm", "bored"), persons)
+    assert [perfect[f"recall of {label}"]["low"] is None for label in ("calm", "bored")] == [False, True]
     (seen,) = mean_intervals(np.where(shares[:, 1:] > 0, guess[:, 1:], np.nan), persons)
     assert seen["low"] is None
