@@ -64,7 +64,10 @@ KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", 
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """jsonargparse's help, with the line breaks of the description kept."""
+    """jsonargparse's help, with the line breaks of the description kept, and types by their names."""
+
+    def _expand_help(self, action: Any) -> Any:
+        return re.sub(r"<class '(\w+)'>", r"\1", super()._expand_help(action))
 
 
 def main(args: list[str] | None = None) -> None:

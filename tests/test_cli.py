@@ -55,7 +55,10 @@ def test_verbs_help_shows_examples(verb: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as end:
         main([verb, "--help"])
     assert end.value.code == 0
-    assert f"\n    fer-vit {verb} " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"\n    fer-vit {verb} " in out
+    assert "type: Path" in out
+    assert "<class" not in out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
