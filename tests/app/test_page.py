@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,7 @@ def server(yunet: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     ):
         while not (found := re.search(r"http://\S+", log.read_text())):
             assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
         yield Server(found[0], log, process)
         process.terminate()
     assert process.returncode == 128 + signal.SIGTERM
