@@ -366,3 +366,6 @@ def test_a_named_file_is_used_and_checked(
     with pytest.raises(FerVitError, match=r"missing\.onnx, but there is no file"):
         yunet_path()
     assert not cache.exists()
+    monkeypatch.chdir(yunet.parent)
+    monkeypatch.setenv("FER_VIT_YUNET", yunet.name)
+    assert yunet_path() == yunet  # absolute: the working directory may change
