@@ -52,7 +52,7 @@ def score_intervals(
         score: The results (...) by name, NaN where there is none, of sums (..., M).
         units: See `resampled_sums`.
     """
-    drawn = score(resampled_sums(values, units)) if _several(values, units) else {}
+    drawn = score(resampled_sums(values, units)) if _drawn(np.ones(len(values), bool), units) > 1 else {}
     return {name: _interval(value, drawn.get(name), len(values)) for name, value in score(values.sum(0)).items()}
 
 
@@ -71,7 +71,8 @@ def mean_intervals(
         mean: NDArray[np.float64] = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
         return mean
 
-    drawn = means(resampled_sums(sums, units)).T if _several(values, units) else [None] * width
+    several = _drawn(np.ones(len(values), bool), units) > 1
+    drawn = means(resampled_sums(sums, units)).T if several else [None] * width
     found = [_interval(*one) for one in zip(means(sums.sum(0)), drawn, present.sum(0).tolist(), strict=True)]
     bounded = exact if shares else of_several
     return [bounded(one, mine, units) for one, mine in zip(found, present.T, strict=True)]
@@ -84,7 +85,7 @@ def exact(share: Interval, mine: NDArray[np.bool_], units: NDArray[np.int64] | N
         return share
     bound = 0.025 ** (1 / _drawn(mine, units))
     low, high = (bound, 1.0) if share["mean"] else (0.0, 1 - bound)
-    return Interval(mean=share["mean"], low=low, high=high, faces=int(mine.sum()))
+    return Interval(mean=share["mean"], low=low, high=high, faces=share["faces"])
 
 
 def of_several(one: Interval, mine: NDArray[np.bool_], units: NDArray[np.int64] | None) -> Interval:
@@ -93,17 +94,14 @@ def of_several(one: Interval, mine: NDArray[np.bool_], units: NDArray[np.int64] 
 
 
 def _drawn(mine: NDArray[np.bool_], units: NDArray[np.int64] | None) -> int:
+    """How many persons or images those faces that count are of."""
     return int(mine.sum()) if units is None else len(np.unique(units[mine]))
-
-
-def _several(values: NDArray[np.float64], units: NDArray[np.int64] | None) -> bool:
-    return len(values) > 1 and (units is None or bool(units.max()))
 
 
 def _interval(value: NDArray[np.float64], drawn: NDArray[np.float64] | None, faces: int) -> Interval:
     known = bool(np.isfinite(value))
     low = high = None
-    if drawn is not None and known and faces > 1:
+    if drawn is not None and known:
         low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist()
     return Interval(mean=float(value) if known else None, low=low, high=high, faces=faces)
 
