@@ -11,9 +11,6 @@ ARG PIP_EXTRA_INDEX_URL
 RUN --mount=type=bind,target=/source,rw \
     pip install --no-cache-dir -c /source/constraints.txt "/source[video]"
 
-ENV FER_VIT_CACHE=/opt/fer-vit
-RUN python -c "from fer_vit.face.detect import yunet_path; yunet_path()"
-
 # With `--user` there may be no home, and some libraries write to one.
 ENV HOME=/tmp
 USER 1000:1000

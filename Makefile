@@ -2,16 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all docs dist card shipped-model ablation help
+.PHONY: demo test test-all docs dist shipped-model help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (a few minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (two to three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (six minutes in all)"
 	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make dist   build and check the source archive and the wheel in dist"
-	@echo "make card FERPLUS=ferplus.zip  measure the model that is shipped (some minutes on two cores)"
-	@echo "make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip  train it (hours on two cores; goes on where it stopped)"
-	@echo "make ablation  train the rows of docs/ablation.md on data/ferplus.parquet (hours on two cores)"
+	@echo "make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip  train the shipped model (hours on two cores; resumes)"
 
 # If this is newer than pyproject.toml and constraints.txt, everything is installed.
 .venv/installed: pyproject.toml constraints.txt
@@ -55,34 +53,21 @@ demo: .venv/installed
 	@echo "[3/6] Training a small RegionViT on them (configs/drawn.yaml)"
 	@$(BIN)/fer-vit fit --config drawn --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo
 	@echo "[4/6] Testing the best checkpoint on faces it has not seen"
-	@$(BIN)/fer-vit test --config drawn --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo \
-		--ckpt_path demo/drawn/version_0/checkpoints/best.ckpt
+	@$(BIN)/fer-vit evaluate demo/faces.parquet --split test --output demo/evaluation \
+		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
 	@echo "[5/6] Predicting the folder demo/faces/test: without landmarks, so regions lie where an average face has them"
 	@$(BIN)/fer-vit predict demo/faces/test --face crop --detector none --output demo/predictions.csv \
 		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
-	@echo "[6/6] Drawing what speaks for each prediction"
+	@echo "[6/6] Explaining each prediction"
 	@$(BIN)/fer-vit visualize demo/faces/test --face crop --detector none --output demo/report \
 		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
 	@echo
 	@echo "Open these:"
-	@test ! -d demo/photo_report || echo "  demo/photo_report/index.html             the photo and what speaks for its expression"
-	@echo "  demo/report/index.html                   every test face and what speaks for its expression"
+	@test ! -d demo/photo_report || echo "  demo/photo_report/index.html             the photo and the explanation of its expression"
+	@echo "  demo/report/index.html                   every test face and the explanation of its expression"
 	@echo "  demo/predictions.csv                     one row per face"
-	@echo "  demo/drawn/version_1/test.md             the test results"
-	@echo "  demo/drawn/version_1/test_confusion.png  the confusion matrix"
-
-card: .venv/installed
-	@test -e "$(FERPLUS)" || { echo "Name FERPlus, a folder or zip: make card FERPLUS=ferplus.zip"; exit 1; }
-	@mkdir -p runs
-	$(BIN)/fer-vit prepare ferplus $(FERPLUS) runs/card.parquet --labels soft --overwrite
-	@test -z "$(FAIRFACE)" || $(BIN)/fer-vit prepare fairface $(FAIRFACE) runs/fairface.parquet --overwrite
-	$(BIN)/python -m benchmarks.model_card runs/card.parquet ferplus-fairface-small $(if $(FAIRFACE),--fairface runs/fairface.parquet)
-	$(BIN)/python -m benchmarks.unsure runs/card.parquet $(FERPLUS) ferplus-fairface-small
+	@echo "  demo/evaluation/index.html               the test results"
 
 shipped-model: .venv/installed
 	@test -e "$(FERPLUS)" -a -e "$(FAIRFACE)" || { echo "Name both data sets: make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip"; exit 1; }
 	$(BIN)/python -m benchmarks.shipped_model $(FERPLUS) $(FAIRFACE) runs/shipped
-
-ablation: .venv/installed
-	$(BIN)/python -m benchmarks.ablation data/ferplus.parquet runs/ablation
-	$(BIN)/python -m benchmarks.regions data/ferplus.parquet runs/regions

@@ -1,9 +1,9 @@
-"""Trains one small model in many variants on the same data and writes how they compare, as OUTPUT/table.md.
+"""Trains variants of one small model on the same data and compares them in OUTPUT/table.md.
 
 python -m benchmarks.ablation data/ferplus.parquet runs/ablation
 
-A row that is finished is not trained again, one that was interrupted resumes from its last epoch. What a step takes is
-measured afterwards, one row after the other in several rounds, without the loading of data: leave the machine alone.
+Finished rows are not trained again; interrupted rows resume from their last epoch. Training steps are timed afterwards
+in several rounds without data loading: run nothing else meanwhile.
 """
 
 import json
@@ -21,13 +21,13 @@ from torch import Tensor
 
 from benchmarks import machine
 from fer_vit.model.attention import use_fused_attention
-from fer_vit.model.cost import multiply_adds
-from fer_vit.model.precision import has_bf16
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
+from fer_vit.train.cost import has_bf16, multiply_adds
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "ablation.yaml"
+FER_VIT = [sys.executable, str(ROOT / "cli.py")]
 ROWS = {
     "base, seed 0": [],
     "base, seed 1": ["--seed_everything=1"],
@@ -49,55 +49,66 @@ ROWS = {
 
 
 def train(name: str, words: list[str], manifest: Path, output: Path, jobs: int) -> bool:
-    """Trains a row and judges its last epoch; the figures come to OUTPUT/ROW/version_N/val.json. False: it failed."""
+    """Trains a row and evaluates its last epoch. Returns False if the row failed."""
     folder = output / slug(name)
-    if any(folder.rglob("val.json")):
+    if results_file(folder).exists():
         return True
     env = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
     common = [f"--data.manifest={manifest}", "--data.num_workers=0", "--trainer.enable_progress_bar=false"]
     common += [f"--trainer.logger.init_args.save_dir={output}", f"--trainer.logger.init_args.name={slug(name)}"]
     row = [f"--config={CONFIG}", *common, *words]
-    fer_vit = [sys.executable, str(ROOT / "cli.py")]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("a") as log:
         run = partial(subprocess.run, env=env, stdout=log, stderr=subprocess.STDOUT, check=True)
         last = newest(folder)
         more = [f"--ckpt_path={last}"] if last else []
         try:
-            run([*fer_vit, "fit", *row, *more])
-            run([*fer_vit, "validate", *row, f"--ckpt_path={newest(folder)}"])
+            run([*FER_VIT, "fit", *row, *more])
+            run(evaluation(manifest, folder))
         except subprocess.CalledProcessError:
-            print(f"{name}: failed, {log.name} says why", flush=True)
+            print(f"{name}: failed, see {log.name}", flush=True)
             return False
     print(f"{name}: {figures(folder)['accuracy']:.1%}", flush=True)
     return True
 
 
 def train_all(rows: dict[str, list[str]], manifest: Path, output: Path, jobs: int) -> bool:
-    """Trains rows, some at once. False: one failed."""
+    """Trains rows, `jobs` at a time. Returns False if one failed."""
     with ThreadPoolExecutor(jobs) as pool:
         done = pool.map(partial(train, manifest=manifest, output=output, jobs=jobs), rows, rows.values())
         return all(list(done))
 
 
 def newest(folder: Path) -> Path | None:
-    """The last epoch's checkpoint of a row's newest run."""
+    """Returns the newest checkpoint of a last epoch in a folder."""
     return max(folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime, default=None)
 
 
+def evaluation(manifest: Path, folder: Path) -> list[str]:
+    """Returns the command that evaluates the last epoch in a folder on the validation images."""
+    where = ["--checkpoint", str(newest(folder)), "--output", str(results_file(folder).parent)]
+    return [*FER_VIT, "evaluate", str(manifest), *where]
+
+
+def results_file(folder: Path) -> Path:
+    """Returns where `evaluation` writes its results."""
+    return folder / "evaluation" / "results.json"
+
+
 def figures(folder: Path) -> dict[str, float]:
-    """The figures of the val split."""
-    return json.loads(max(folder.rglob("val.json"), key=lambda path: path.stat().st_mtime).read_text())
+    """Returns accuracy and UAR of the last epoch in a folder."""
+    found = json.loads(results_file(folder).read_text())["all"]
+    return {name: found[name]["mean"] for name in ("accuracy", "UAR")}
 
 
 def slug(name: str) -> str:
-    """A row's folder."""
+    """Returns the name of a row's folder."""
     return name.replace(": ", "-").replace(", ", "-").replace(" ", "_")
 
 
 def table(output: Path, rounds: int) -> str:
-    """The rows that are finished, as Markdown."""
-    rows = [name for name in ROWS if any((output / slug(name)).rglob("val.json"))]
+    """Returns the finished rows as Markdown."""
+    rows = [name for name in ROWS if results_file(output / slug(name)).exists()]
     nets = {name: load_network(newest(output / slug(name))) for name in rows}
     seconds = step_seconds(nets, rounds)
     lines = ["| row | parameters | multiply-adds | step | accuracy | UAR |", "| --- | --- | --- | --- | --- | --- |"]
@@ -107,20 +118,20 @@ def table(output: Path, rounds: int) -> str:
         low, middle, high = min(seconds[name]), median(seconds[name]), max(seconds[name])
         lines.append(
             f"| {name} | {parameters / 1e6:.2f} M | {sum(multiply_adds(net).values()) / 1e6:.1f} M "
-            f"| {middle:.3f} s ({low:.3f}-{high:.3f}) | {100 * found['accuracy']:.1f} % | {100 * found['uar']:.1f} % |"
+            f"| {middle:.3f} s ({low:.3f}-{high:.3f}) | {100 * found['accuracy']:.1f} % | {100 * found['UAR']:.1f} % |"
         )
     return "\n".join(lines) + "\n"
 
 
 def step_seconds(nets: dict[str, RegionViT], rounds: int) -> dict[str, list[float]]:
-    """Seconds of a training step of each model with 128 faces, once a round."""
+    """Returns the seconds per training step of 128 faces by model and round."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     steps = {name: training_step(net.to(device).train(), 128, device) for name, net in nets.items()}
     return machine.in_turns(steps, rounds)
 
 
 def training_step(net: RegionViT, batch: int, device: torch.device) -> "partial[None]":
-    """A step as `fit` makes it: bfloat16 where the machine has it, AdamW, clipped gradients."""
+    """Returns a training step as in `fit`: bfloat16 if supported, AdamW, clipped gradients."""
     use_fused_attention(net, fused=device.type != "cpu")
     size = net.config.img_size
     image = torch.rand(batch, 3, size, size, device=device)
@@ -139,17 +150,17 @@ def _step(net: RegionViT, optimiser: torch.optim.Optimizer, image: Tensor, boxes
 
 
 def arguments(description: str) -> ArgumentParser:
-    """The command line of this and of benchmarks/regions.py and ways.py."""
+    """Returns the options that benchmarks/ablation.py and regions.py share."""
     parser = machine.arguments(description)
     parser.add_argument("manifest", type=Path, help="FERPlus with soft labels, as `fer-vit prepare` wrote it")
     parser.add_argument("output", type=Path, help="folder of the runs")
-    parser.add_argument("--jobs", type=int, default=1, help="rows that are trained at once, sharing the cores")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of a step for each row")
+    parser.add_argument("--jobs", type=int, default=1, help="rows trained at a time; they share the cores")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds per row")
     return parser
 
 
 def main() -> None:
-    """The command line."""
+    """Trains the missing rows and prints the table; exits with 1 if a row failed."""
     args = arguments(__doc__).parse_args()
     done = train_all(ROWS, args.manifest, args.output, args.jobs)
     (args.output / "table.md").write_text(table(args.output, args.rounds))

@@ -1,4 +1,4 @@
-"""Exported models against torch's eager float32: milliseconds a face, and accuracy on the validation images.
+"""Compares exported models with eager float32 torch: milliseconds per face and validation accuracy.
 
 python -m benchmarks.exporting data/ferplus.parquet
 
@@ -27,7 +27,7 @@ BATCHES = (1, 32)
 
 
 def exported(path: Path, quantize: Path | None) -> Probabilities:
-    """The model in ONNX Runtime, in 8 bits given faces to calibrate with."""
+    """Exports the model to ONNX Runtime, in 8 bits if `quantize` names faces for calibration."""
     export(path, quantize=quantize)
     runtime = InferenceSession(path)
     names = [entry.name for entry in runtime.get_inputs()]
@@ -41,7 +41,7 @@ def exported(path: Path, quantize: Path | None) -> Probabilities:
 
 @torch.inference_mode()
 def main() -> None:
-    """The command line."""
+    """Runs the comparison."""
     parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path)
     parser.add_argument("--rounds", type=int, default=7)

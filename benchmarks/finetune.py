@@ -1,13 +1,12 @@
-"""Learning curves: a trained model that learns from a few photos a class, against its network from scratch.
+"""Learning curves: fine-tuning a trained model on a few photos per class, against the same network from scratch.
 
 python -m benchmarks.finetune runs/finetune/drawn
 python -m benchmarks.finetune runs/finetune/ferplus --ferplus data/ferplus.parquet --start fold0.ckpt --fold 0/3
 
-The photos are drawn faces in five new classes; or faces of FERPlus that the start has not learned, because it left this
-fold out, with new names for their classes, so that no row of the head is kept. A tenth of the photos chooses the epoch.
-Judged are 500 other drawn faces, or FERPlus' val split without twins. A run that is finished is not repeated;
-OUTPUT/table.md has mean and range over the runs, each with other photos and another seed: never 0, with which a start
-was trained that began with the very head that it would get.
+The photos are drawn faces in five new classes, or FERPlus faces of the fold that the start was not trained on. Classes
+get new names, so that no row of the head is kept. A tenth of the photos chooses the epoch. Test faces are 500 other
+drawn faces, or the FERPlus validation split without near-duplicates. Finished runs are not repeated. OUTPUT/table.md
+has mean and range over runs with different photos and seeds. Seed 0 is not used: the start was trained with it.
 """
 
 import json
@@ -25,8 +24,7 @@ import yaml
 
 from benchmarks.ablation import ROOT, slug
 from benchmarks.machine import arguments, machine
-from fer_vit.data.folds import in_fold
-from fer_vit.data.manifest import Manifest
+from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.data.writing import write_manifest
 from fer_vit.evaluate.labelled import evaluate_logits
@@ -44,9 +42,9 @@ DRAWN = {
     "wide": ("surprise", "fear"),
     "tight": ("anger",),
 }
-"""New classes of drawn faces, and the expressions that each merges."""
+"""New classes of drawn faces, and the expressions in each."""
 HELD_OUT = 100
-"""Drawn faces of each class that judge."""
+"""Drawn test faces of each class."""
 SCRATCH = ["freeze=none", "lr=6e-4", "layer_decay=1"]
 ROWS = {
     "start": [],
@@ -56,26 +54,26 @@ ROWS = {
     "start, nothing frozen": ["--model.freeze=none"],
     "start, encoder frozen": ["--model.freeze=encoder", "--model.lr=2e-3"],
 }
-"""What each row changes in configs/finetune.yaml; `scratch` has a file for the network besides."""
+"""Options of each row over configs/finetune.yaml; `scratch` also has a config for the network."""
 
 
 def drawn(count: int, seed: int) -> Reading:
-    """Draws a data set: `count` faces of each class to learn from, and those that judge, the same for every seed."""
+    """Draws `count` training faces of each class, and test faces that are the same for every seed."""
     rows = []
     for label, expressions in DRAWN.items():
         for number in range(count + HELD_OUT):
-            judged = number >= count
-            face = 10_000_000 + number - count if judged else 10_000 * seed + number
+            is_test = number >= count
+            face = 10_000_000 + number - count if is_test else 10_000 * seed + number
             image, landmarks = draw_face(expressions[number % len(expressions)], face)
-            split: Split = "test" if judged else kept_back(number)
+            split: Split = "test" if is_test else kept_back(number)
             rows.append(Row(encode_png(image[..., 0]), f"{label}-{face}", split, label, landmarks=landmarks))
     return Reading(tuple(DRAWN), rows)
 
 
-def ferplus(faces: Manifest, judges: Manifest, count: int, seed: int) -> Reading:
-    """Draws at most `count` faces of each class from a fold, to learn from; all of `judges` are for the test."""
+def ferplus(faces: Manifest, tests: Manifest, count: int, seed: int) -> Reading:
+    """Draws at most `count` training faces of each class from a fold; all `tests` are test faces."""
     labels = np.array(faces.column("label"))
-    rows = list(as_rows(judges, range(len(judges)), ["test"] * len(judges)))
+    rows = list(as_rows(tests, range(len(tests)), ["test"] * len(tests)))
     for label in faces.names:
         mine = np.random.default_rng(seed).permutation(np.flatnonzero(labels == label))[:count].tolist()
         rows += as_rows(faces, mine, [kept_back(number) for number in range(len(mine))])
@@ -83,7 +81,7 @@ def ferplus(faces: Manifest, judges: Manifest, count: int, seed: int) -> Reading
 
 
 def as_rows(faces: Manifest, which: list[int] | range, splits: list[Split]) -> Iterator[Row]:
-    """Yields rows of a manifest, in new splits and with new names of their classes."""
+    """Yields rows of a manifest in new splits and with new class names."""
     labels, landmarks = faces.column("label"), faces.landmarks()
     for row, split in zip(which, splits, strict=True):
         points = None if np.isnan(landmarks[row]).any() else landmarks[row]
@@ -91,12 +89,12 @@ def as_rows(faces: Manifest, which: list[int] | range, splits: list[Split]) -> I
 
 
 def kept_back(number: int) -> Split:
-    """Every tenth photo chooses the epoch."""
+    """Returns the split of a photo: every tenth is for validation."""
     return "val" if number % 10 == 9 else "train"
 
 
 def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
-    """Trains one row in a folder; what is left there by an attempt that was interrupted is removed."""
+    """Trains one row in a folder, after removing the remains of an interrupted attempt."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     manifest = folder / "faces.parquet"
@@ -117,7 +115,7 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
 
 
 def table(output: Path, photos: list[int], runs: int) -> str:
-    """The rows that are finished, as Markdown."""
+    """Returns the finished rows as Markdown."""
     lines = ["| row | photos a class | accuracy, % | UAR, % | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
     for name in ROWS:
         for count in photos:
@@ -130,17 +128,17 @@ def table(output: Path, photos: list[int], runs: int) -> str:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Mean, least and most."""
+    """Formats mean, minimum and maximum."""
     return f"{mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def main() -> None:
-    """The command line."""
+    """Trains the missing runs and prints the table."""
     parser = arguments(__doc__)
     parser.add_argument("output", type=Path, help="folder of the runs")
-    parser.add_argument("--ferplus", type=Path, help="FERPlus as `fer-vit prepare` wrote it; left out: drawn faces")
+    parser.add_argument("--ferplus", type=Path, help="a manifest of FERPlus (default: drawn faces)")
     parser.add_argument("--start", default=DEFAULT, help="the model to start from")
-    parser.add_argument("--fold", default="0/3", help="the fold of FERPlus that it has left out")
+    parser.add_argument("--fold", default="0/3", help="the held-out fold of the start")
     parser.add_argument("--photos", type=int, nargs="+", default=[20, 100, 500], help="photos a class")
     parser.add_argument("--rows", nargs="+", default=list(ROWS)[:2], choices=list(ROWS))
     parser.add_argument("--runs", type=int, default=3)
@@ -154,17 +152,17 @@ def main() -> None:
     scratch.write_text(yaml.safe_dump({"model": model, "trainer": {"callbacks": average}}))  # stops at the end only
     if args.ferplus:
         rows = Manifest.read(args.ferplus, ["train", "val"])
-        fold, judges = rows.select(in_fold(rows, args.fold)), rows.split("val").select(~rows.twins("val"))
+        fold, tests = rows.select(in_fold(rows, args.fold)), rows.split("val").select(~rows.near_duplicates("val"))
     config = f"--config={ROOT / 'configs' / 'finetune.yaml'}"
     for count in args.photos:
         for seed in range(1, args.runs + 1):
-            reading = ferplus(fold, judges, count, seed) if args.ferplus else drawn(count, seed)
+            reading = ferplus(fold, tests, count, seed) if args.ferplus else drawn(count, seed)
             for name in args.rows:
                 folder = args.output / f"{slug(name)}-{count}-{seed}"
                 if (folder / "result.json").is_file():
                     continue
                 first = [f"--model.init={args.start}"]
-                if name == "scratch":  # needs more steps than a start; judged as often
+                if name == "scratch":  # needs more steps, with as many validations
                     epochs = max(40, 6000 // count)
                     words = (f"max_epochs={epochs}", f"check_val_every_n_epoch={epochs // 40}")
                     first = [f"--config={scratch}", *(f"--trainer.{word}" for word in words)]

@@ -1,9 +1,9 @@
-"""Trains the network that finds the landmarks of a face in its crop, and writes it as ONNX for OpenCV.
+"""Trains the landmark network and writes it as ONNX for OpenCV.
 
 python -m benchmarks.landmarks landmarks.onnx data/ferplus.parquet data/fairface.parquet
 
-It learns where YuNet sees the landmarks of a face as it is, from the same face turned, moved, covered, blurred and
-small. Each epoch is judged on the first manifest's validation faces, changed in the same ways.
+The targets are YuNet's landmarks of unaltered faces; the inputs are the same faces turned, moved, covered, blurred and
+shrunk. Each epoch is evaluated on the first manifest's validation faces with the same augmentation.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detect import CROP_SCORE, YuNet, best
+from fer_vit.face.detect import CROP_SCORE, FaceDetector, best, yunet_path
 from fer_vit.face.image import decode_image
 from fer_vit.face.landmarks import SIDE, network_input
 from fer_vit.geometry import TEMPLATE, Array, Image
@@ -34,14 +34,14 @@ CHANGES = AugmentConfig(
     erase=0.2, cover=0.4,
 )  # fmt: skip
 CUT = 0.2
-"""How many images lose a part of a side."""
+"""Fraction of images that lose a part of a side."""
 
 
 class Seen(Dataset[Array]):
-    """Where YuNet sees the landmarks (5, 2) of a manifest's faces; NaN where it sees none."""
+    """YuNet's landmarks (5, 2) of a manifest's faces; NaN without a detection."""
 
     def __init__(self, rows: Manifest) -> None:
-        self.rows, self.detector = rows, YuNet(min_score=CROP_SCORE)
+        self.rows, self.detector = rows, FaceDetector(yunet_path(), CROP_SCORE)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,13 +54,13 @@ class Seen(Dataset[Array]):
 
 
 def seen(rows: Manifest) -> Array:
-    """Returns where YuNet sees the landmarks (N, 5, 2)."""
+    """Returns YuNet's landmarks (N, 5, 2)."""
     found = DataLoader(Seen(rows), None, num_workers=cores())
     return np.array([*tqdm(found, "YuNet looks", len(rows), disable=None)])
 
 
 class Faces(Dataset[tuple[Tensor, Tensor]]):
-    """The changed faces of a manifest as inputs of the network, and their landmarks (5, 2) as parts of the side."""
+    """Augmented faces of a manifest as network inputs, and their landmarks (5, 2) as fractions of the side."""
 
     def __init__(self, path: Path, split: Split) -> None:
         self.rows, self.train = Manifest.read(path, [split]).split(split), split == "train"
@@ -80,7 +80,7 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
 
 
 def cut(image: Image, points: Array, seed: int) -> tuple[Image, Array]:
-    """Takes up to 40% off one side of some images, as where a face reaches over a photo's border."""
+    """Crops up to 40% off one side of some images, like a face at the border of a photo."""
     rng = np.random.default_rng([seed, 1])  # `Augment` draws from the seed itself
     (height, width), part = image.shape[:2], rng.uniform(0, 0.4) * (rng.random() < CUT)
     left, top, right, bottom = (part * np.array([width, height] * 2) * np.eye(4)[rng.integers(4)]).astype(int)
@@ -88,7 +88,7 @@ def cut(image: Image, points: Array, seed: int) -> tuple[Image, Array]:
 
 
 class Step(nn.Sequential):
-    """A convolution of 3 x 3, batch norm and ReLU; where it changes nothing else, what comes in is added."""
+    """A 3 x 3 convolution, batch norm and ReLU, with a residual connection if the shape stays the same."""
 
     def __init__(self, chans: int, out: int, stride: int = 1) -> None:
         super().__init__(nn.Conv2d(chans, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
@@ -101,7 +101,7 @@ class Step(nn.Sequential):
 
 
 class Landmarks(nn.Module):
-    """Landmarks (B, 10) as parts of the side, x and y in turn, of cuts (B, 1, SIDE, SIDE) from `network_input`."""
+    """Predicts landmarks (B, 10) as fractions of the side, x and y in turn, from crops (B, 1, SIDE, SIDE)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Landmarks(nn.Module):
 
 
 def loader(manifests: Sequence[Path], split: Split, batch: int) -> DataLoader[tuple[Tensor, Tensor]]:
-    """Returns the changed faces of a split, in any order and changed anew each time if it is train."""
+    """Returns the augmented faces of a split; training faces are shuffled and augmented anew in each epoch."""
     train = split == "train"
     return DataLoader(
         ConcatDataset([Faces(path, split) for path in manifests]), batch, shuffle=train, num_workers=1, drop_last=train
@@ -125,7 +125,7 @@ def loader(manifests: Sequence[Path], split: Split, batch: int) -> DataLoader[tu
 
 
 def main() -> None:
-    """The command line."""
+    """Trains and exports the network."""
     parser = arguments(__doc__)
     parser.add_argument("output", type=Path, help="the ONNX file")
     parser.add_argument("manifests", type=Path, nargs="+", help="of `fer-vit prepare`; the first has a val split")
@@ -151,7 +151,7 @@ def main() -> None:
 
 
 def write(net: Landmarks, path: Path) -> None:
-    """Writes the network as ONNX, without the exporter's notes, which name this machine's files."""
+    """Writes the network as ONNX without the exporter's notes, which contain file paths of this machine."""
     program = torch.onnx.export(net, (torch.zeros(1, 1, SIDE, SIDE),), dynamo=True, verbose=False)
     assert program is not None
     model = program.model_proto
@@ -162,7 +162,7 @@ def write(net: Landmarks, path: Path) -> None:
 
 @torch.inference_mode()
 def error(net: Landmarks, faces: DataLoader[tuple[Tensor, Tensor]]) -> float:
-    """Returns the mean distance of the landmarks found from the true ones, as a part of the side."""
+    """Returns the mean distance between predicted and true landmarks as a fraction of the side."""
     return torch.cat([(net(image).view_as(points) - points).norm(dim=-1) for image, points in faces]).mean().item()
 
 

@@ -1,4 +1,4 @@
-"""How a benchmark is called, what it says of its machine, and how it times."""
+"""Shared by the benchmarks: command line, description of the machine, timing."""
 
 import datetime
 import platform
@@ -18,12 +18,12 @@ PROGRAM = Path(sys.executable).with_name("fer-vit")
 
 
 def arguments(description: str) -> ArgumentParser:
-    """The command line of a benchmark, without its options."""
+    """Returns the parser of a benchmark without its options."""
     return ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
 
 
 def machine() -> str:
-    """One line: date, processor, cores, GPU, versions."""
+    """Returns date, processor, cores, GPU and versions in one line."""
     info = Path("/proc/cpuinfo")
     names = [line.partition(": ")[2] for line in info.read_text().splitlines() if line.startswith("model name")]
     processor = names[0] if names else platform.processor() or platform.machine()
@@ -33,25 +33,25 @@ def machine() -> str:
 
 
 def peak(who: int = resource.RUSAGE_SELF) -> float:
-    """The most memory until now of this process, or of the largest of its children that have ended (MiB)."""
+    """Returns the peak memory of this process, or of the largest finished child process, in MiB."""
     return resource.getrusage(who).ru_maxrss / 1024
 
 
 def spread(values: list[float], digits: int = 2) -> str:
-    """Median, least and most."""
+    """Formats median, minimum and maximum."""
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def in_turns(works: dict[Name, Callable[[], object]], rounds: int = 7, least: float = 0.3) -> dict[Name, list[float]]:
-    """Times pieces of work in rounds, one after the other, so that a machine that slows down slows all of them.
+    """Times pieces of work in turns, so that a slower machine affects all of them.
 
     Args:
-        works: What to do, by name.
-        rounds: How many times each has its turn.
-        least: Seconds of a turn, at least.
+        works: Functions by name.
+        rounds: Turns of each function.
+        least: Minimum seconds per turn.
 
     Returns:
-        Seconds of each piece, a mean for every round.
+        Mean seconds of each function by round.
     """
     found: dict[Name, list[float]] = {name: [] for name in works}
     for work in works.values():
@@ -69,7 +69,7 @@ def in_turns(works: dict[Name, Callable[[], object]], rounds: int = 7, least: fl
 
 
 def ratios(times: dict[Name, list[float]], reference: Name) -> dict[Name, list[float]]:
-    """Each piece's times as parts of the reference's, round by round."""
+    """Returns the times relative to a reference by round."""
     return {
         name: [mine / other for mine, other in zip(values, times[reference], strict=True)]
         for name, values in times.items()

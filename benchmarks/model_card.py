@@ -1,10 +1,9 @@
-"""Measures a model on a split of FERPlus: what its card says.
+"""Measures a model on FERPlus' validation split for its model card.
 
-make card FERPLUS=ferplus.zip
-python -m benchmarks.model_card ferplus.parquet ferplus-fairface-small --fairface fairface.parquet --write
+python -m benchmarks.model_card ferplus.parquet ferplus-fairface-small --write
 
-Without `--write` the figures are only printed; with it they take their place in the card, README.md in the model's
-folder. The time per face is measured as well: leave the machine alone.
+Prints the results. `--write` also puts them into the card, README.md in the model's folder. The time per face is
+measured, too: run nothing else meanwhile.
 """
 
 import time
@@ -17,27 +16,28 @@ from huggingface_hub import EvalResult, ModelCard
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from benchmarks.agreement import agreement, some_faces
-from benchmarks.agreement import markdown as agreement_table
 from benchmarks.machine import arguments
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import predict_manifest
-from fer_vit.evaluate.hard import hard_faces, hard_results
+from fer_vit.evaluate.groups import accuracy_by_votes
 from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature
-from fer_vit.evaluate.scores import confusion_matrix, scored
-from fer_vit.evaluate.writer import class_table, confusion_table, score_table
+from fer_vit.evaluate.robustness import measure_robustness, summarize_robustness
+from fer_vit.evaluate.scores import confusion_matrix, score_faces
+from fer_vit.evaluate.writer import class_table, score_table
 from fer_vit.predict.graphs import example
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown
 from fer_vit.store.hub import CARD_FILE, find_folder
 
 SCORES = ("accuracy", "macro F1", "UAR")
+TEST_MIX = {10: 0.256, 6: 0.26}
+MEASURED = "FERPlus validation"
 
 
 def calibration(logits: Tensor, target: Tensor, temperature: float) -> tuple[float, float, float]:
-    """Expected calibration error (15 bins) without a temperature, with the given one, and with one from the other half.
+    """Returns the expected calibration error (15 bins): unscaled, with the given temperature, and cross-fitted.
 
-    The last is the honest one: every image uses a temperature that was fitted without it.
+    Cross-fitted means that each half of the images uses the temperature of the other half.
     """
 
     def error(scaled: Tensor) -> float:
@@ -51,7 +51,7 @@ def calibration(logits: Tensor, target: Tensor, temperature: float) -> tuple[flo
 
 
 def seconds_per_face(model: Recognizer, rounds: int = 300) -> list[float]:
-    """Seconds for one face on one core, once a round."""
+    """Returns the seconds for one face on one core by round."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     inputs, seconds = example(model, 1), []
@@ -65,86 +65,83 @@ def seconds_per_face(model: Recognizer, rounds: int = 300) -> list[float]:
 
 
 def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
-    """Returns the measured part of a card as Markdown, and the figures for its metadata."""
+    """Returns the results section of a card as Markdown, and the scores for its metadata."""
     rows = Manifest.read(manifest, ["val"]).split("val")
     faces = predict_manifest(model, rows, "val")
-    assert faces.shares is not None
+    assert faces.targets is not None
     logits, shares = evaluate_logits(model, manifest)
     mirrored, _ = evaluate_logits(model, manifest, mirrored=True)
     both = model.net.probabilities(torch.stack([logits, mirrored])).mean(0).double().numpy()
-    found = scored(faces.probabilities, faces.shares, model.labels)
-    subsets = {"the model": found, "averaged with the mirrored face": scored(both, faces.shares, model.labels)}
-    if (twins := rows.twins("val")).any():
-        name = f"the model, without {twins.sum():,} images that had a twin in train"
-        subsets[name] = scored(faces.probabilities[~twins], faces.shares[~twins], model.labels)
+    found = score_faces(faces.probabilities, faces.targets, model.labels)
+    subsets = {"the model": found, "averaged with the mirrored face": score_faces(both, faces.targets, model.labels)}
+    if (marks := rows.near_duplicates("val")).any():
+        name = f"the model, without {marks.sum():,} images with a near-duplicate in the training split"
+        subsets[name] = score_faces(faces.probabilities[~marks], faces.targets[~marks], model.labels)
     table = score_table("", {name: {score: one[score] for score in SCORES} for name, one in subsets.items()})
     raw, fitted, crossed = calibration(logits, shares.argmax(-1), model.net.temperature)
-    confusion = confusion_matrix(faces.probabilities, faces.shares)
-    hard = hard_results(hard_faces(model, rows, faces.shares.argmax(1)))
+    confusion = confusion_matrix(faces.probabilities, faces.targets)
+    hard = summarize_robustness(measure_robustness(model, rows, faces.targets.argmax(1)))
     times = [1000 * value for value in seconds_per_face(model)]
     low, high = np.quantile(times, (0.05, 0.95))
-    text = f"""{len(faces.paths):,} images. In brackets: 95 % intervals by bootstrap over the images.
+    votes = score_table("votes for the label", accuracy_by_votes(faces, TEST_MIX))
+    altered = {name: {"accuracy": one["accuracy"]} for name, one in hard.items()}
+    text = f"""{len(faces.paths):,} images; 95 % bootstrap intervals over images in brackets.
 
 {markdown(table)}
-Calibration: expected calibration error {raw:.3f} without a temperature, {fitted:.3f} with the stored one of \
-{model.net.temperature:.3f}; {crossed:.3f} when each half of the images uses the temperature fitted on the other half. \
+Expected calibration error {raw:.3f} without temperature, {fitted:.3f} with the stored temperature of \
+{model.net.temperature:.3f}, {crossed:.3f} with temperatures fitted on the other half of the images. \
 Cross-entropy {found["cross-entropy"]["mean"]:.3f}.
 
 {markdown(class_table(found, confusion, model.labels))}
-Rows: what people voted for. Columns: what the model predicts.
+By votes for the label; the last row is reweighted to the official test split, of which 25.6 % have ten votes and 26 % \
+six or fewer:
 
-{markdown(confusion_table(confusion, model.labels))}
-The images altered, with faces and landmarks found again (`fer-vit evaluate --hard`), and the difference from \
-the same faces as they are; turns are the mean of both directions:
+{markdown(votes)}
+Altered images, with faces and landmarks detected again (`fer-vit evaluate --robustness`):
 
-{markdown(score_table("images", hard))}
+{markdown(score_table("images", altered))}
 One face on one CPU core: {median(times):.1f} ms ({low:.1f} to {high:.1f}), network only, float32.
 """
     return text, {score: float(found[score]["mean"] or 0) for score in SCORES}
 
 
 def write_card(path: Path, text: str, figures: dict[str, float]) -> None:
-    """Puts the measured part and the figures into a card."""
+    """Writes results and scores into a card; results on other data stay."""
     card = ModelCard.load(path)
     card.data.model_name = path.parent.name
+    others = [one for one in card.data.eval_results or [] if one.dataset_name != MEASURED]
     card.data.eval_results = [
         EvalResult(
             task_type="image-classification",
             dataset_type="ferplus",
-            dataset_name="FERPlus validation",
+            dataset_name=MEASURED,
             metric_type=name.lower().replace(" ", "_"),
             metric_name=name,
             metric_value=round(float(value), 4),
         )
         for name, value in figures.items()
-    ]
+    ] + others
     card.text = replaced(card.text, "measured", text)
     card.save(path)
 
 
 def replaced(card: str, part: str, text: str) -> str:
-    """Returns a card with one of its measured parts replaced, or added."""
+    """Returns a card with a marked section replaced, or added."""
     begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
     before, _, rest = card.partition(begin)
     return f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
 
 
 def main() -> None:
-    """The command line."""
+    """Measures a model and prints or writes its results."""
     parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path, help="FERPlus, as `fer-vit prepare` wrote it")
     parser.add_argument("model", help="a folder, a checkpoint or a name out of `fer-vit models`")
-    parser.add_argument(
-        "--fairface", type=Path, help="FairFace, as `fer-vit prepare` wrote it: does a face keep its label?"
-    )
     parser.add_argument("--write", action="store_true", help="put the figures into the model's card")
     args = parser.parse_args()
     card = find_folder(args.model) / CARD_FILE if args.write else None
     model = load(args.model, "cpu")
     text, figures = measure(model, args.manifest)
-    if args.fairface:
-        kept = agreement(model, some_faces(args.fairface))
-        text += f"\n300 faces of FairFace, changed and found again:\n\n{agreement_table(kept)}"
     print(text)
     if card is not None:
         write_card(card, text, figures)

@@ -1,4 +1,4 @@
-"""Pictures to measure with: faces of a manifest, and photos of mixed sizes with some of them pasted in."""
+"""Test images: faces of a manifest, and photos of mixed sizes with pasted faces."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from fer_vit.face.image import decode_image
 from fer_vit.geometry import Image
 
 SIZES = {(640, 480): 4, (1024, 768): 3, (1920, 1080): 2, (4032, 3024): 1}
-"""Width and height of a photo, and how many of ten have it."""
+"""Width and height of photos, and how many of ten photos have them."""
 MOST_FACES = 5
 
 
 def mixed_photos(manifest: Path, folder: Path, count: int) -> None:
-    """Writes JPEGs, textures of scikit-image with no face to five; those that are there already are left as they are.
+    """Writes JPEGs: textures of scikit-image with zero to five faces. Existing files stay.
 
     Args:
         manifest: Where the faces come from, from its train split.
@@ -42,7 +42,7 @@ def mixed_photos(manifest: Path, folder: Path, count: int) -> None:
 
 
 def face_images(manifest: Path, folder: Path, count: int) -> Path:
-    """Makes a folder of the first training faces of a manifest, over and over; returns it."""
+    """Writes the first training faces of a manifest, repeatedly, and returns the folder."""
     rows = Manifest.read(manifest).split("train")
     folder.mkdir()
     for number in range(count):
@@ -51,7 +51,7 @@ def face_images(manifest: Path, folder: Path, count: int) -> Path:
 
 
 def paste(photo: Image, face: Image, rng: np.random.Generator) -> None:
-    """Puts a face somewhere into a photo, as large as a tenth to a third of its height."""
+    """Pastes a face at a random place, with a tenth to a third of the photo's height."""
     side = int(photo.shape[0] * rng.uniform(0.1, 0.33))
     left, top = (int(rng.integers(length - side)) for length in (photo.shape[1], photo.shape[0]))
     photo[top : top + side, left : left + side] = cv2.resize(face, (side, side), interpolation=cv2.INTER_CUBIC)

@@ -1,4 +1,4 @@
-"""Predicting against the loop that one writes at first; start, memory, and a simulation of very many images.
+"""Compares `predict` with a simple loop; measures start-up, memory and a plan for very many images.
 
 python -m benchmarks.predicting data/ferplus.parquet photos --count 500
 
@@ -22,20 +22,20 @@ from tqdm import tqdm
 from benchmarks.machine import PROGRAM, arguments, machine, peak, spread
 from benchmarks.photos import face_images, mixed_photos
 from fer_vit.face.crop import crop_face, place_regions
-from fer_vit.face.detect import YuNet, look_closer, yunet_path
+from fer_vit.face.detect import FaceDetector, look_closer, yunet_path
 from fer_vit.geometry import Array, Image
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer, load
 
 
 class PlainYuNet:
-    """OpenCV's detector as its documentation uses it: at the image's own size."""
+    """OpenCV's detector as in its documentation, at full image size."""
 
     def __init__(self) -> None:
         self.net = cv2.FaceDetectorYN.create(str(yunet_path()), "", (320, 320), 0.6)
 
     def __call__(self, image: Image) -> list[Array]:
-        """Landmarks (5, 2) of every face in an image (H, W, 3)."""
+        """Returns the landmarks (5, 2) of every face in an image (H, W, 3)."""
         self.net.setInputSize(image.shape[1::-1])
         found = self.net.detect(np.ascontiguousarray(image[..., ::-1]))[1]
         return [] if found is None else [face[4:14].reshape(5, 2).astype(float) for face in found]
@@ -43,7 +43,7 @@ class PlainYuNet:
 
 @torch.inference_mode()
 def loop(model: Recognizer, find: Callable[[Image], list[Array]], photos: list[Path]) -> int:
-    """The loop that one writes at first; returns how many faces it found."""
+    """Detects and classifies faces one by one; returns the number of faces."""
     faces = 0
     for path in tqdm(photos, desc="loop", disable=None):
         image = cv2.imread(str(path))[..., ::-1]
@@ -57,7 +57,7 @@ def loop(model: Recognizer, find: Callable[[Image], list[Array]], photos: list[P
 
 
 def predict(images: Path, output: Path, *options: object) -> float:
-    """Seconds of `fer-vit predict`."""
+    """Returns the seconds of `fer-vit predict`."""
     start = time.perf_counter()
     words = [PROGRAM, "predict", images, "--output", output, *map(str, options)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
@@ -65,9 +65,9 @@ def predict(images: Path, output: Path, *options: object) -> float:
 
 
 def against_the_loop(photos: Path, rounds: int) -> None:
-    """Prints photos per second of predict and of the two loops, in turns."""
+    """Prints photos per second of `predict` and two loops, measured in turns."""
     files = sorted(photos.glob("*.jpg"))
-    model, own = load(), YuNet()
+    model, own = load(), FaceDetector()
     finders = {
         "loop, photos at their own size": PlainYuNet(),
         "loop, fer-vit's detector": lambda image: [face.landmarks for face in look_closer(image, own(image))],
@@ -82,12 +82,12 @@ def against_the_loop(photos: Path, rounds: int) -> None:
             found[name].append(len(files) / (time.perf_counter() - start))
     print(f"\n{len(files):,} mixed photos\n\n| | photos/s | predict is faster by |\n| --- | ---: | ---: |")
     for name, rates in found.items():
-        ratios = [mine / theirs for mine, theirs in zip(found["fer-vit predict"], rates, strict=True)]
+        ratios = [own_rate / rate for own_rate, rate in zip(found["fer-vit predict"], rates, strict=True)]
         print(f"| {name} | {spread(rates, 1)} | {spread(ratios)} |", flush=True)
 
 
 def start_up(photos: Path, rounds: int) -> None:
-    """Prints seconds from the command to the table of one photo, and to the end of the process."""
+    """Prints the seconds until the table of one photo exists and until the process ends."""
     one = sorted(photos.glob("*.jpg"))[0]
     there, ended = [], []
     with TemporaryDirectory() as folder:
@@ -106,7 +106,7 @@ def start_up(photos: Path, rounds: int) -> None:
 
 
 def memory(manifest: Path, counts: tuple[int, ...]) -> None:
-    """Prints the most memory of one process, for growing numbers of images of faces."""
+    """Prints the peak memory of one process for growing numbers of face images."""
     with TemporaryDirectory() as folder:
         for count in counts:
             images = face_images(manifest, Path(folder, str(count)), count)
@@ -116,7 +116,7 @@ def memory(manifest: Path, counts: tuple[int, ...]) -> None:
 
 
 def simulation(images: int, part_size: int) -> None:
-    """Prints what a plan for very many images costs: time and size, memory of a process, time to look up a part."""
+    """Prints time, size and memory of a plan for very many images, and the time to read a chunk."""
     with TemporaryDirectory() as folder:
         names = (Path(f"/data/photos/{number // 10_000:06d}/{number:010d}.jpg") for number in range(images))
         start = time.perf_counter()
@@ -137,7 +137,7 @@ def simulation(images: int, part_size: int) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the measurements."""
     parser = arguments(__doc__)
     parser.add_argument("manifest", type=Path)
     parser.add_argument("photos", type=Path)

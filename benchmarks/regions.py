@@ -1,16 +1,14 @@
-"""Patches, facial regions, or both: the same budget, three seeds each; writes OUTPUT/table.md and OUTPUT/regions.png.
+"""Compares patches, facial regions and both at equal cost, three seeds each: OUTPUT/table.md, OUTPUT/regions.png.
 
 python -m benchmarks.regions data/ferplus.parquet runs/regions
 
-Every row trains the model of configs/ablation.yaml with one choice of tokens and is judged after its last epoch on the
-validation images: as they are, with eyes or mouth covered, and where heads are turned most. A row that is finished is
-not trained again, one that was interrupted resumes from its last epoch.
+Each row trains the model of configs/ablation.yaml with one choice of tokens. The last epoch is scored on the validation
+images: unaltered, with eyes or mouth covered, and on the most turned heads. Finished rows are not trained again;
+interrupted rows resume from their last epoch.
 """
 
 import json
 import sys
-from argparse import Namespace
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -18,13 +16,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.ablation import arguments, figures, newest, slug, step_seconds, train_all
+from benchmarks.ablation import arguments, figures, newest, results_file, slug, step_seconds, train_all
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluate.faces import manifest_truth
-from fer_vit.evaluate.hard import AS_THEY_ARE, MOST_TURNED, hard_faces
-from fer_vit.model.cost import multiply_adds
+from fer_vit.evaluate.faces import manifest_targets
+from fer_vit.evaluate.robustness import MOST_TURNED, UNALTERED, measure_robustness
 from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import load_network
+from fer_vit.train.cost import multiply_adds
 
 BUDGET = ["--trainer.max_epochs=6", "--data.batch_size=64", "--model.lr=6e-4", "--model.network.head=avg"]
 STEM = ["model.network.tokens=region", "model.network.region_source=stem"]
@@ -43,14 +41,14 @@ TOKENS = {
     "patches and regions of the image": [],
     "patches, the later ones halved, and regions of the stem": [STEM[1], "model.network.keep_rate=[1,0.5,0.5,0.5]"],
 }
-"""What each row changes. The first seven have about the same multiply-adds, and so have the two that are narrow."""
+"""Options of each row. The first seven have about equal multiply-adds, and so do the two narrow ones."""
 SEEDS = (0, 1, 2)
-ALL = AS_THEY_ARE
+ALL = UNALTERED
 HARD = ("eyes covered", "mouth covered", MOST_TURNED)
 
 
 def rows(changes: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The options of every run by its name, given what each row changes."""
+    """Returns the options of every run by name."""
     return {
         run(name, seed): [*BUDGET, f"--seed_everything={seed}", *(f"--{word}" for word in words)]
         for name, words in changes.items()
@@ -59,49 +57,47 @@ def rows(changes: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def run(name: str, seed: int) -> str:
-    """The name of a run."""
+    """Returns the name of a run."""
     return f"{name}, seed {seed}"
 
 
-def judge(folder: Path, manifest: Path, hard: Sequence[str]) -> dict[str, float]:
-    """Accuracy of a run on all images and on hard ones; kept in its folder."""
+def score_run(folder: Path, manifest: Path) -> dict[str, float]:
+    """Returns the accuracy of a run on all images and on altered ones; caches it in the folder of the run."""
     kept = folder / "hard.json"
     if not kept.is_file():
         rows, model = Manifest.read(manifest, ["val"]).split("val"), load(newest(folder))
-        _, shares, _ = manifest_truth(rows, model.labels, "val")
+        _, shares, _ = manifest_targets(rows, model.labels, "val")
         assert shares is not None
-        hits = hard_faces(model, rows, shares.argmax(1), only=(ALL, *hard))
+        hits = measure_robustness(model, rows, shares.argmax(1), only=(ALL, *HARD))
         kept.write_text(json.dumps({name: float(np.nanmean(each)) for name, each in hits.items()}))
     found: dict[str, float] = json.loads(kept.read_text())
     return found
 
 
 def spread(values: list[float]) -> str:
-    """Mean and standard deviation in per cent."""
+    """Formats mean and standard deviation in per cent."""
     return f"{100 * mean(values):.1f} ± {100 * stdev(values):.1f}"
 
 
-def table(names: Iterable[str], hard: Sequence[str], manifest: Path, output: Path, rounds: int) -> str:
-    """The rows whose seeds are all finished, as Markdown; draws the picture as well."""
-    finished = [
-        name for name in names if all(any((output / slug(run(name, seed))).rglob("val.json")) for seed in SEEDS)
-    ]
+def table(manifest: Path, output: Path, rounds: int) -> str:
+    """Returns the rows with all seeds finished as Markdown, and draws the figure."""
+    finished = [name for name in TOKENS if all(results_file(output / slug(run(name, seed))).exists() for seed in SEEDS)]
     nets = {name: load_network(newest(output / slug(run(name, SEEDS[0])))) for name in finished}
     seconds = step_seconds(nets, rounds)
-    lines = ["| tokens | number | parameters | multiply-adds | step | accuracy | UAR | " + " | ".join(hard) + " |"]
-    lines.append("| --- |" + " ---: |" * (6 + len(hard)))
+    lines = ["| tokens | number | parameters | multiply-adds | step | accuracy | UAR | " + " | ".join(HARD) + " |"]
+    lines.append("| --- |" + " ---: |" * (6 + len(HARD)))
     points: dict[str, tuple[float, list[float]]] = {}
-    for name, net in tqdm(nets.items(), desc="judging", disable=None):
+    for name, net in tqdm(nets.items(), desc="scoring", disable=None):
         folders = [output / slug(run(name, seed)) for seed in SEEDS]
-        judged = [judge(folder, manifest, hard) | {"UAR": figures(folder)["uar"]} for folder in folders]
+        scores = [score_run(folder, manifest) | {"UAR": figures(folder)["UAR"]} for folder in folders]
         cost = sum(multiply_adds(net).values()) / 1e6
-        cells = [spread([one[what] for one in judged]) for what in (ALL, "UAR", *hard)]
+        cells = [spread([one[what] for one in scores]) for what in (ALL, "UAR", *HARD)]
         parameters = sum(parameter.numel() for parameter in net.parameters()) / 1e6
         lines.append(
             f"| {name} | {net.layout.num_patches + net.layout.num_regions * net.layout.tokens_per_region} "
             f"| {parameters:.2f} M | {cost:.1f} M | {median(seconds[name]):.3f} s | {' | '.join(cells)} |"
         )
-        points[name] = (cost, [one[ALL] for one in judged])
+        points[name] = (cost, [one[ALL] for one in scores])
     draw(points, output / "regions.png")
     return "\n".join(lines) + "\n"
 
@@ -121,13 +117,14 @@ def draw(points: dict[str, tuple[float, list[float]]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def finish(args: Namespace, names: dict[str, list[str]], hard: Sequence[str]) -> None:
-    """Trains the rows that are not there yet and prints their table; ends the program with 1 if one has failed."""
-    done = train_all(rows(names), args.manifest, args.output, args.jobs)
-    (args.output / "table.md").write_text(table(names, hard, args.manifest, args.output, args.rounds))
+def main() -> None:
+    """Trains the missing rows and prints the table; exits with 1 if a row failed."""
+    args = arguments(__doc__).parse_args()
+    done = train_all(rows(TOKENS), args.manifest, args.output, args.jobs)
+    (args.output / "table.md").write_text(table(args.manifest, args.output, args.rounds))
     print((args.output / "table.md").read_text())
     sys.exit(not done)
 
 
 if __name__ == "__main__":
-    finish(arguments(__doc__).parse_args(), TOKENS, HARD)
+    main()

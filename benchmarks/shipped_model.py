@@ -1,12 +1,12 @@
-"""Makes the next model that fer-vit ships, from the data sets to its card: hours on a CPU.
+"""Trains the next shipped model, from the data sets to its card: hours on a CPU.
 
 make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip
 python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds 3
 
-The models that ship today judge the faces of both data sets. A new network learns from their votes and from people's,
-with faces changed as photos from the street are; several shorter trainings from there are averaged, and rare
-expressions gain. What is there already is not made again, and a training that was interrupted resumes: run it as often
-as it takes. OUTPUT/stages.json has the seconds (of all attempts) and the result of each stage.
+The shipped models predict the faces of both data sets. A new network is trained on these predictions and the
+annotators' votes with strong augmentation; several shorter trainings start from it and are averaged. Finished stages
+are skipped and interrupted trainings resume, so run the command again after an interruption. OUTPUT/stages.json has
+the seconds (of all attempts) and the result of each stage.
 """
 
 import json
@@ -18,22 +18,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.ablation import ROOT, figures, newest
+from benchmarks.ablation import FER_VIT, ROOT, evaluation, figures, newest, results_file
 from benchmarks.machine import arguments
 from fer_vit.files import atomic_write
 
 NAME = "ferplus-fairface-small"
 STUDENT, FINISH = (ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish"))
-JUDGES = ("ferplus-small", NAME)
+TEACHERS = ("ferplus-small", NAME)
 BOTH_CORES = ("--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=48")
 RARE = "0.15"
-"""How much of the logarithm of its share in training an expression's logit loses (docs/ablation.md)."""
+"""Strength of the logit adjustment."""
 PER_CLASS = 8000
-"""Unlabelled faces of one predicted expression at most: most of FairFace's are neutral or happy."""
+"""Limit of unlabelled faces per predicted expression: most FairFace faces are neutral or happy."""
 
 
 class Stage(NamedTuple):
-    """A command; the product of a training is the folder of its runs, that of a script the file of what it prints."""
+    """A command and its product: the folder of a training's runs, the output of a script, or a written file."""
 
     name: str
     product: Path
@@ -41,17 +41,17 @@ class Stage(NamedTuple):
 
     @property
     def done(self) -> bool:
-        """Whether the product is there; of a training, its last epoch's figures."""
-        return any(self.product.rglob("val.json")) if self.words[0] == "fit" else self.product.exists()
+        """Whether the product exists; for a training, the evaluation of its last epoch."""
+        return (results_file(self.product) if self.words[0] == "fit" else self.product).exists()
 
 
 def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[Stage]:
-    """Yields the stages in order; the paths are of the data sets and of the folder for everything that is made."""
+    """Yields the stages in order, given the two data sets and the output folder."""
     faces, more, votes = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "votes"))
     yield Stage("prepare FERPlus", faces, ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"])
     yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
     also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
-    yield Stage("votes", votes, ["distill", *JUDGES, str(faces), str(votes), *also])
+    yield Stage("votes", votes, ["distill", *TEACHERS, str(faces), str(votes), *also])
     student, model = output / "student", output / NAME
     yield fit(student, votes, 0, f"--config={STUDENT}", *BOTH_CORES)
     finished = [output / f"finish-{seed}" for seed in range(seeds)]
@@ -60,22 +60,20 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
     learned = [f"--checkpoint={newest(finish)}" for finish in finished]
     found = ["--calibrate", str(faces), "--logit_adjust", RARE]
     yield Stage("export", model, ["export", str(model), *learned, *found, "--half"])
-    measured = [str(faces), str(model), "--fairface", str(more), "--write"]
+    measured = [str(faces), str(model), "--write"]
     yield Stage("card", output / "card.md", ["-m", "benchmarks.model_card", *measured])
-    doubts = [str(faces), str(ferplus), str(model), "--write"]
-    yield Stage("doubts", output / "doubts.md", ["-m", "benchmarks.unsure", *doubts])
 
 
 def fit(folder: Path, manifest: Path, seed: int, *words: str) -> Stage:
-    """A training, and the validation of its last epoch."""
+    """Returns the stage of a training."""
     where = [f"--trainer.logger.init_args.save_dir={folder}", f"--data.manifest={manifest}"]
     return Stage(f"train {folder.name}", folder, ["fit", *words, *where, f"--seed_everything={seed}"])
 
 
 def run(stage: Stage) -> str:
-    """Runs a stage, or resumes it; returns its result: figures, or the last line that it printed."""
+    """Runs or resumes a stage. Returns its result: accuracy and UAR, or the last printed line."""
     words, script = stage.words, stage.words[0] == "-m"
-    program = [sys.executable] if script else [sys.executable, str(ROOT / "cli.py")]
+    program = [sys.executable] if script else FER_VIT
     print(f"\n== {stage.name}\n{shlex.join(['python' if script else 'fer-vit', *words])}", flush=True)
     if words[0] != "fit":
         printed = subprocess.run([*program, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -85,16 +83,17 @@ def run(stage: Stage) -> str:
         return printed.strip().rpartition("\n")[2]
     last = newest(stage.product)
     subprocess.run([*program, *words, *([f"--ckpt_path={last}"] if last else [])], check=True)
-    subprocess.run([*program, "validate", *words[1:], f"--ckpt_path={newest(stage.product)}"], check=True)
+    manifest = next(word.partition("=")[2] for word in words if word.startswith("--data.manifest="))
+    subprocess.run(evaluation(Path(manifest), stage.product), check=True)
     return json.dumps(figures(stage.product))
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the stages that are not done."""
     parser = arguments(__doc__)
     parser.add_argument("ferplus", type=Path, help="FERPlus, a folder or zip")
     parser.add_argument("fairface", type=Path, help="FairFace, a folder or zip")
-    parser.add_argument("output", type=Path, help="folder of everything that is made")
+    parser.add_argument("output", type=Path, help="folder for all products")
     parser.add_argument("--seeds", type=int, default=3, help="of the second training")
     args = parser.parse_args()
     book = args.output / "stages.json"
@@ -102,14 +101,14 @@ def main() -> None:
     for stage in stages(args.ferplus, args.fairface, args.output, args.seeds):
         note = notes.setdefault(stage.name, {"seconds": 0.0, "result": None})
         if stage.done:
-            print(f"{stage.name}: {note['result'] or 'is there'}")
+            print(f"{stage.name}: {note['result'] or 'done'}")
             continue
         stage.product.parent.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
         try:
             note["result"] = run(stage)
         except subprocess.CalledProcessError as error:
-            sys.exit(f"{stage.name} failed ({error.returncode}); the same command goes on from here.")
+            sys.exit(f"{stage.name} failed ({error.returncode}); the same command resumes here.")
         finally:
             note["seconds"] = round(note["seconds"] + time.monotonic() - start)  # type: ignore[operator]
             with atomic_write(book) as new:

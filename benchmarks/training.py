@@ -1,9 +1,9 @@
-"""A training step of RegionViT in Lightning against a bare timm ViT in a plain loop; and what its tokens cost.
+"""Compares a training step of RegionViT in Lightning with a timm ViT in a plain loop; measures the cost of tokens.
 
 python -m benchmarks.training
 
-The bare ViT has the same width, depth and number of tokens (register tokens stand for the regions). On the GPU if there
-is one, in bfloat16; `--compile` compiles both. Utilisation is of the machine's own largest matrix products.
+The timm ViT has the same width, depth and number of tokens (register tokens replace the regions). Both run in bfloat16,
+on the GPU if there is one; `--compile` compiles both. Utilisation is relative to large matrix products.
 """
 
 import logging
@@ -30,8 +30,8 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.cost import multiply_adds
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.train.cost import multiply_adds
 from fer_vit.train.task import FERTask
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -52,7 +52,7 @@ if DEVICE.type == "cuda":
 
 
 def faces(config: RegionViTConfig, number: int) -> Batch:
-    """A batch of noise, its regions where the template has them."""
+    """Returns a batch of noise with the regions of the template."""
     boxes = torch.from_numpy(region_boxes(torch.tensor(TEMPLATE).numpy() * config.img_size, config.regions)).float()
     return Batch(
         image=torch.rand(number, 3, config.img_size, config.img_size, device=DEVICE),
@@ -66,13 +66,13 @@ def faces(config: RegionViTConfig, number: int) -> Batch:
 
 
 class Clock(Callback):
-    """When each training step begins."""
+    """Records the start of each training step."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """Notes the time."""
+        """Records the time."""
         synchronize()
         self.times.append(time.perf_counter())
 
@@ -84,7 +84,7 @@ def synchronize() -> None:
 
 
 def lightning_step(config: RegionViTConfig, batch: Batch, compiled: bool) -> float:
-    """Seconds of a step of FERTask in Lightning's Trainer, as `fer-vit fit` trains."""
+    """Returns the seconds of a step of FERTask in Lightning's Trainer, as in `fer-vit fit`."""
     clock = Clock()
     with TemporaryDirectory() as folder:
         trainer = L.Trainer(
@@ -105,16 +105,16 @@ def lightning_step(config: RegionViTConfig, batch: Batch, compiled: bool) -> flo
 
 
 def bare_vit(config: RegionViTConfig) -> torch.nn.Module:
-    """A ViT of timm with as many tokens."""
-    asked = {name: getattr(config, name) for name in ("patch_size", "depth") if getattr(config, name)}
+    """Returns a timm ViT with as many tokens."""
+    options = {name: getattr(config, name) for name in ("patch_size", "depth") if getattr(config, name)}
     extra = len(config.regions) * config.region_grid**2
     return timm.create_model(
-        config.backbone, img_size=config.img_size, num_classes=len(EXPRESSIONS), reg_tokens=extra, **asked
+        config.backbone, img_size=config.img_size, num_classes=len(EXPRESSIONS), reg_tokens=extra, **options
     ).to(DEVICE)
 
 
 def plain_step(net: torch.nn.Module, image: Tensor, target: Tensor) -> float:
-    """Seconds of a step in a loop that does what it must."""
+    """Returns the seconds of a step in a minimal training loop."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05)
     for step in range(WARM_UP + STEPS):
         if step == WARM_UP:
@@ -131,7 +131,7 @@ def plain_step(net: torch.nn.Module, image: Tensor, target: Tensor) -> float:
 
 
 def against_a_bare_vit(config: RegionViTConfig, number: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
-    """Seconds of a step, by name, round by round."""
+    """Returns the seconds of a step by name and round."""
     batch = faces(config, number)
     names = {"bare ViT, fused attention": True, "bare ViT, explicit attention": False}
     found: dict[str, list[float]] = {"RegionViT": [], **{name: [] for name in names}}
@@ -145,14 +145,14 @@ def against_a_bare_vit(config: RegionViTConfig, number: int, rounds: int, compil
 
 
 def peak(side: int = 8192 if DEVICE.type == "cuda" else 2048) -> float:
-    """Measured multiply-adds a second of large bfloat16 matrix products."""
+    """Returns the measured multiply-adds per second of large bfloat16 matrix products."""
     a = torch.randn(side, side, device=DEVICE, dtype=torch.bfloat16)
     (times,) = in_turns({"product": lambda: a @ a}, 5, 1.0).values()
     return side**3 / min(times)
 
 
 def tokens(config: RegionViTConfig, number: int, rounds: int) -> None:
-    """Prints what each choice of tokens costs, forward and in a step, beside its multiply-adds."""
+    """Prints the cost of each choice of tokens: multiply-adds, forward pass and step."""
     depth = config.depth or 12
     half = (1.0,) * (depth // 3) + (0.5,) + (1.0,) * (depth - depth // 3 - 1)
     kinds = {
@@ -179,7 +179,7 @@ def tokens(config: RegionViTConfig, number: int, rounds: int) -> None:
 
 
 def forward_pass(net: RegionViT, batch: Batch) -> Callable[[], object]:
-    """Classifies a batch in float32 on a CPU, in bfloat16 on a GPU."""
+    """Returns a forward pass in float32 on a CPU, in bfloat16 on a GPU."""
     use_fused_attention(net, fused_is_faster(DEVICE, net.layout.num_tokens))
 
     @torch.inference_mode()
@@ -191,7 +191,7 @@ def forward_pass(net: RegionViT, batch: Batch) -> Callable[[], object]:
 
 
 def whole_step(net: RegionViT, batch: Batch) -> Callable[[], object]:
-    """Forward and backward in bfloat16."""
+    """Returns a forward and backward pass in bfloat16."""
     use_fused_attention(net, fused_is_faster(DEVICE, net.layout.num_tokens, trains_in_bf16=True))
 
     def work() -> None:
@@ -203,7 +203,7 @@ def whole_step(net: RegionViT, batch: Batch) -> Callable[[], object]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the measurements."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true")

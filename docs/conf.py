@@ -14,9 +14,11 @@ include_patterns = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "benchmarks/README.md",
     "data/README.md",
     "docs/*.md",
     "docs/*.ipynb",
+    "fer_vit/face/detector.md",
     "fer_vit/weights/*/README.md",
 ]
 exclude_patterns = [".*", "build", "demo", "dist", "runs", "data/*/*"]
@@ -57,18 +59,20 @@ docs/scaling
 ```
 
 ```{toctree}
-:caption: Judge
+:caption: Evaluate
 :glob:
 :hidden:
 
+fer_vit/face/detector
 fer_vit/weights/*/README
 docs/evaluate
 docs/reliability
 docs/benchmarks
+benchmarks/README
 ```
 
 ```{toctree}
-:caption: Know
+:caption: Reference
 :hidden:
 
 docs/attention

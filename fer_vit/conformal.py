@@ -1,9 +1,9 @@
-"""Expressions that cannot be left out: sets of labels that hold the true one as often as promised.
+"""Prediction sets: sets of labels that contain the true one at a guaranteed rate.
 
 Split conformal prediction (Papadopoulos et al. 2002; Vovk, Gammerman and Shafer 2005) with one minus the probability of
 the true label as score: "Least ambiguous set-valued classifiers with bounded error levels" (Sadinle, Lei and Wasserman
-2019, arXiv:1609.00451), by class as in their section 3. Of the usual scores it gives the smallest sets. The promise
-holds for faces drawn like those of the calibration.
+2019, arXiv:1609.00451), by class as in their section 3. Of the usual scores it gives the smallest sets. The guarantee
+holds for faces from the distribution of the calibration faces.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,30 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 COVERAGES = (90, 95)
 """In percent."""
-Thresholds = Mapping[str, Sequence[float]]
-"""By coverage in percent: the least probability of a label in a set, for all faces and then for each label (1 + C)."""
+LEAST = 19
+"""Calibration faces that a label needs for a threshold: fewer cannot cover 95 %."""
+Thresholds = Mapping[str, Sequence[float | None]]
+"""By coverage in percent: the least probability of a label in a set, for all faces and then for each label (1 + C).
+
+None: the label has fewer than `LEAST` calibration faces.
+"""
 
 
-def fit_thresholds(probabilities: Array, target: NDArray[np.int64]) -> dict[str, list[float]]:
+def fit_thresholds(probabilities: Array, target: NDArray[np.int64]) -> dict[str, list[float | None]]:
     """Returns the thresholds of N faces with their true labels: probabilities (N, C), class indices (N,)."""
     own = probabilities[np.arange(len(target)), target]
-    groups = [own, *(own[target == label] for label in range(probabilities.shape[1]))]
-    return {str(coverage): [_threshold(group, coverage) for group in groups] for coverage in COVERAGES}
+    groups = [own[target == label] for label in range(probabilities.shape[1])]
+    return {
+        str(coverage): [
+            _threshold(own, coverage),
+            *(_threshold(group, coverage) if len(group) >= LEAST else None for group in groups),
+        ]
+        for coverage in COVERAGES
+    }
 
 
 def _threshold(own: Array, coverage: int) -> float:
-    """Returns what the next true label's probability reaches in `coverage` percent; 0 when there are too few (N,)."""
+    """Returns the probability that `coverage` percent of true labels (N,) reach; 0 when there are too few."""
     rank = (len(own) + 1) * (100 - coverage) // 100
     return float(np.sort(own)[rank - 1]) if rank else 0.0
 
@@ -34,14 +45,14 @@ def _threshold(own: Array, coverage: int) -> float:
 def in_set(
     probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_class: bool = False
 ) -> NDArray[np.bool_]:
-    """Tells which labels (..., C) are in a face's set.
+    """Returns a mask (..., C) of the labels in the prediction set of each face.
 
     Args:
         probabilities: Of every label (..., C).
         thresholds: As fitted.
         coverage: 90 or 95, in percent.
-        by_class: Whether every label, however rare, is covered as often; sets are larger then.
+        by_class: Whether every label has this coverage; sets are larger then. A label without a threshold is in none.
     """
-    least = np.array(thresholds[str(coverage)])
-    found: NDArray[np.bool_] = np.asarray(probabilities) >= (least[1:] if by_class else least[0])
-    return found
+    least = np.array(thresholds[str(coverage)], float)
+    member: NDArray[np.bool_] = np.asarray(probabilities) >= (least[1:] if by_class else least[0])
+    return member

@@ -1,16 +1,19 @@
-"""The one exception that users are meant to see, and helpers for its messages."""
+"""The exception for errors that users can fix, and helpers for its messages."""
 
 import math
+from argparse import ArgumentParser
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 class FerVitError(Exception):
-    """Something the user can fix: one line that says what was expected, what was found, and what to do.
+    """An error that the user can fix; its message is one line: expected, found, remedy.
 
     The command line prints it without a traceback and exits with code 2 (`--debug` shows the traceback).
     """
 
     def __init__(self, message: str) -> None:
-        # An error raised in a worker arrives with its traceback in front, and file names may hold line breaks.
+        # An error from a worker begins with its traceback, and file names may contain line breaks.
         super().__init__(" ".join(message.rpartition("fer_vit.errors.FerVitError: ")[2].splitlines()))
 
 
@@ -27,3 +30,16 @@ def short(value: object) -> str:
     """Returns a value as text for a message, truncated to 80 characters."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Returns a question with the nearest known name; empty if none is near."""
+    close = get_close_matches(name, known, 1)
+    return f" Did you mean `{close[0]}`?" if close else ""
+
+
+def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:
+    """Returns a question about the first misspelled option of a command line; empty if there is none."""
+    known = [option for action in parser._actions for option in action.option_strings]
+    names = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return next((hint for name in names if name not in known and (hint := suggest(name, known))), "")

@@ -1,6 +1,6 @@
-"""Atomic writes: files and folders are complete or absent, however the process that writes them ends.
+"""Atomic writes: files and folders are complete or absent, however the writing process ends.
 
-They are written to a hidden scratch folder beside them, `.NAME.XXXXXXXX.part`, flushed to disk and renamed.
+They are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to disk and renamed.
 """
 
 import os
@@ -19,19 +19,16 @@ ADVICE = "Choose a folder that you may write and that has room."
 
 
 @contextmanager
-def atomic_write(path: Path, names: Sequence[str] | None = None, advice: str = ADVICE) -> Iterator[Path]:
+def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> Iterator[Path]:
     """Yields where to write a file or folder, which replaces `path` when the block ends without an error.
 
     Args:
-        path: What to write; an existing one is replaced. Readers see the old file or the new one at any time; a folder
-            is missing for a moment between two renames.
-        names: The only entries to replace in an existing folder. The last one tells readers that the others are
-            complete: it is removed first and added last.
-        advice: Ends the message of the FerVitError that is raised when writing fails.
+        path: The target; an existing one is replaced. Readers see the old file or the new one at any time; a folder is
+            missing for a moment between two renames.
+        advice: The end of the message of the FerVitError that is raised when writing fails.
+        overwrite: Whether a file may replace one that another process has written in the meantime.
     """
-    names = names if path.is_dir() else None
-    folder = path.parent if names is None else path  # an existing folder may be a disk of its own
-    with scratch_folder(path, folder, advice) as scratch:
+    with scratch_folder(path, advice) as scratch:
         (scratch / "new").mkdir()
         new = scratch / "new" / _name(path)
         try:
@@ -42,26 +39,46 @@ def atomic_write(path: Path, names: Sequence[str] | None = None, advice: str = A
         for entry in (*new.rglob("*"), new):
             _flush(entry)
         if new.is_file():
-            new.replace(path)
+            _place(new, path, overwrite)
         else:
-            _swap(folder, [path.name] if names is None else names, new.parent if names is None else new, scratch)
+            if path.is_dir():
+                path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
+            new.rename(path)
         with suppress(PermissionError):  # a folder that can be written, but not read
-            _flush(folder)
+            _flush(path.parent)
+
+
+def _place(new: Path, path: Path, overwrite: bool) -> None:
+    """Moves a file to its path."""
+    if not overwrite:
+        try:
+            path.hardlink_to(new)
+            return
+        except FileExistsError:
+            raise _exists(path) from None
+        except OSError:  # the file system has no links
+            if path.exists():
+                raise _exists(path) from None
+    new.replace(path)
+
+
+def _exists(path: Path) -> FerVitError:
+    return FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")
 
 
 @contextmanager
-def scratch_folder(path: Path, folder: Path | None = None, advice: str = ADVICE) -> Iterator[Path]:
-    """Yields a new hidden folder in `folder` (None: beside `path`) to make `path` in; it is removed afterwards.
+def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
+    """Yields a new hidden folder beside `path` and removes it afterwards.
 
-    An error of writing in it becomes a FerVitError that ends with the `advice`.
+    An error while writing in it becomes a FerVitError that ends with the `advice`.
     """
     with ExitStack() as after:
         try:
             scratch = None
-            while not (scratch and scratch.exists()):  # without a lock yet, it may be taken for a dead process's
-                scratch = (folder or path.parent) / f".{_stem(path)}.{token_hex(4)}.part"
+            while not (scratch and scratch.exists()):  # before it is locked, another process may remove it
+                scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
                 after.callback(shutil.rmtree, scratch, ignore_errors=True)
-                after.callback(_finish_swap, scratch)  # in case a second signal interrupted the undoing of a swap
+                after.callback(_restore, path, scratch)
                 scratch.mkdir(parents=True)
                 with suppress(FileNotFoundError):
                     after.enter_context(_locked(scratch, wait=True))
@@ -70,7 +87,7 @@ def scratch_folder(path: Path, folder: Path | None = None, advice: str = ADVICE)
         try:
             yield scratch
         except OSError as error:
-            if error.filename and not str(error.filename).startswith(str(scratch)):  # about a file that is only read
+            if error.filename and not str(error.filename).startswith(str(scratch)):  # of another file
                 raise
             raise _cannot_write(path, error, advice) from error
 
@@ -83,32 +100,33 @@ def _cannot_write(path: Path, error: OSError, advice: str) -> FerVitError:
 def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None:
     """Raises FerVitError, before any work, when an output exists already or cannot be written.
 
-    With `names` only these entries of an existing folder count, as for `atomic_write`.
+    Empty folders are accepted. A folder is only replaced if it contains nothing but `names`, the files that the command
+    writes; without `names` any folder is replaced.
     """
     remove_stale(path)
-    if names and path.exists():
-        for name in names:
-            check_output(path / name, overwrite)
-        return
-    taken = any(path.iterdir()) if path.is_dir() else path.exists()  # an empty folder does not count
-    if taken and not overwrite:
-        raise FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")
+    if names and path.is_file():
+        raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
+    entries = sorted(os.listdir(path)) if path.is_dir() else []
+    if (entries or (path.exists() and not path.is_dir())) and not overwrite:
+        raise _exists(path)
+    if foreign := [entry for entry in entries if names and entry not in names]:
+        raise FerVitError(f"{path} holds {foreign[0]}, which would be lost. Choose another folder.")
     with scratch_folder(path):
         pass
 
 
 def remove_stale(path: Path) -> None:
-    """Removes what killed processes left behind while writing `path`, and nothing of a running one."""
+    """Removes the scratch folders that killed processes left behind while writing `path`."""
     pattern = f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"
-    for stale in [*path.parent.glob(pattern), *path.glob(pattern)]:
+    for stale in path.parent.glob(pattern):
         with suppress(OSError), _locked(stale) as free:  # just removed, or another user's
             if free:
-                _finish_swap(stale)
+                _restore(path, stale)
                 shutil.rmtree(stale, ignore_errors=True)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yields the files in a folder and below it that are not hidden, in order. All folders must be readable.
+    """Yields the files in and below a folder that are not hidden, in order; raises FerVitError for unreadable folders.
 
     Links to folders are followed, but no folder is read twice.
     """
@@ -124,7 +142,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def _leads_back(folder: Path, real: Path, top: Path) -> bool:
-    """Tells a link to a folder that holds it, or to one below the top, whose files keep the names they have there."""
+    """Returns whether a folder links to a parent, or to a folder below the top, which is read under its own name."""
     if not folder.is_symlink():
         return False
     hidden = any(part.startswith(".") for part in os.path.relpath(real, top).split(os.sep))  # outside it begins with ..
@@ -162,40 +180,17 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _swap(folder: Path, names: Sequence[str], new: Path, scratch: Path) -> None:
-    """Moves the entries of `new` into a folder, and its old ones aside; after an error none has moved."""
-    old, ready = scratch / "old", scratch / "ready"
-    old.mkdir()
-    with ExitStack() as undo:
-
-        def move(entry: Path, to: Path) -> None:
-            undo.callback(lambda: os.path.lexists(entry) or to.rename(entry))  # before it: a signal may come in between
-            entry.rename(to)
-
-        for name in reversed(names):
-            if os.path.lexists(folder / name):
-                move(folder / name, old / name)
-        move(new, ready)
-        for name in names:
-            if (ready / name).exists():
-                move(ready / name, folder / name)
-        undo.pop_all()
-    shutil.rmtree(old, ignore_errors=True)  # before `ready`, without which `_finish_swap` would put it back
-
-
-def _finish_swap(scratch: Path) -> None:
-    """Completes a swap that was interrupted if all old entries had been moved aside, else undoes it."""
-    source = scratch / "ready" if (scratch / "ready").is_dir() else scratch / "old"
-    for entry in [*source.iterdir()] if source.is_dir() else ():
-        if not os.path.lexists(goal := scratch.parent / entry.name):
-            entry.rename(goal)
+def _restore(path: Path, scratch: Path) -> None:
+    """Restores a folder that was moved aside when its replacement was interrupted."""
+    if (scratch / "old").is_dir() and not os.path.lexists(path):
+        (scratch / "old").rename(path)
 
 
 @contextmanager
 def _locked(scratch: Path, wait: bool = False) -> Iterator[bool]:
-    """Locks a folder, until the process ends at the latest; yields False where another process has the lock.
+    """Locks a folder, at most until the process ends; yields False if another process has the lock.
 
-    With `wait` it waits for that process; False then means that there are no locks here.
+    With `wait` it waits for that process; False then means that the file system has no locks.
     """
     if sys.platform == "win32":
         yield False

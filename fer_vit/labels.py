@@ -1,6 +1,9 @@
 """The names of expressions."""
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 from unicodedata import normalize
 
@@ -26,46 +29,62 @@ SYNONYMS = {
 
 
 def canonical(name: str) -> str:
-    """Returns fer-vit's name for an expression: FERPlus' noun for a synonym in any case ("Happy" -> "happiness").
+    """Returns FERPlus' noun for a synonym in any case ("Happy" -> "happiness"), other names in lower case.
 
-    Any other name is kept, in lower case, so that data sets with classes of their own work too. File systems and
-    keyboards write an accent as one character or as two; here it is one.
+    File systems and keyboards write an accent as one character or as two; here it is one.
     """
     name = normalize("NFC", name.strip().lower())
     return SYNONYMS.get(name, name)
 
 
 Merge: TypeAlias = dict[str, str | None]
-"""New labels by old ones; None leaves the faces of an old one out."""
+"""New labels by old ones; None drops the faces of a label."""
 
 
 def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Array]:
-    """Returns the labels after a merge, in its order, and which of them each of C names becomes.
+    """Returns the N labels after a merge, and the matrix (C, N) from old to new labels; dropped labels have no 1.
 
     Args:
-        names: The old labels. Those that are new ones already stay.
-        merge: The new ones; old labels that are not among the names do not matter.
-
-    Returns:
-        The N new labels, and (C, N): a row has one 1, or none if its label is left out.
+        names: The old labels; labels that are already new ones stay.
+        merge: The new labels by old ones; labels that are not among the names are ignored.
 
     Raises:
-        FerVitError: The merge says nothing of some names, or its labels, old or new, are not valid.
+        FerVitError: A name is missing in the merge, or its labels, old or new, are not valid.
     """
     if odd := [old for old in merge if not isinstance(old, str)]:
         raise FerVitError(
-            f"The merge has {odd[0]} for a label: YAML reads yes, no, null and numbers as other than text. Put such "
-            'names in quotes, for example --merge \'{"yes": good, "0": bad}\'.'
+            f"The merge has {odd[0]} for a label: YAML reads yes, no, null and numbers as other types. Put such names "
+            'in quotes, for example --merge \'{"yes": good, "0": bad}\'.'
         )
     goals = [merge.get(name, name) for name in names]
     new = tuple(dict.fromkeys(goal for goal in merge.values() if goal is not None and goal in goals))
     if missing := [goal for goal in goals if goal is not None and goal not in new]:
         raise FerVitError(
-            f"The merge says nothing of {short(', '.join(missing))}. Give each a new label, or null to leave its faces "
-            "out."
+            f"Expected {short(', '.join(missing))} in the merge. Give each a new label, or null to drop its faces."
         )
     check_labels(new, "merge")
     return new, np.array([[goal == label for label in new] for goal in goals], float)
+
+
+def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
+    """Returns the prior of each class, with sum 1: "even", numbers by class, or a JSON file of numbers by class.
+
+    Raises:
+        FerVitError: The file cannot be read, or does not hold a positive number for each of the classes.
+    """
+    if prior == "even":
+        return dict.fromkeys(classes, 1 / len(classes))
+    try:
+        shares = prior if isinstance(prior, Mapping) else json.loads(Path(prior).read_text("utf-8"))
+        fits = set(shares) == set(classes) and all(0 < shares[name] < math.inf for name in classes)
+    except (OSError, ValueError, TypeError) as error:
+        raise FerVitError(f"Expected a prior that is `even` or a JSON file, but got {prior} ({error}).") from error
+    if not fits:
+        raise FerVitError(
+            f"Expected a prior with a positive number for each of {', '.join(classes)} in {short(prior)}."
+        )
+    total = sum(shares[name] for name in classes)
+    return {name: shares[name] / total for name in classes}
 
 
 def check_labels(names: Sequence[object], path: object) -> None:
@@ -79,5 +98,5 @@ def check_labels(names: Sequence[object], path: object) -> None:
 
 
 def _printable(name: str) -> bool:
-    seen = name.translate({0x200C: None, 0x200D: None})  # letters are joined or not by these in Persian, say
-    return bool(seen) and seen.isprintable()
+    letters = name.translate({0x200C: None, 0x200D: None})  # joiners, as in Persian
+    return bool(letters) and letters.isprintable()

@@ -1,4 +1,4 @@
-"""Processes: the rank of this one, how workers start and end, and seeds that all processes share."""
+"""Processes: rank, start and end of workers, seeds that all processes share."""
 
 import gc
 import multiprocessing
@@ -25,7 +25,7 @@ WORKER_DIED = (
 
 
 class ProcessRank(NamedTuple):
-    """The rank of this process among those of one command, and (`local`) among those on its machine."""
+    """The rank of this process in one command, and (`local`) on its machine."""
 
     rank: int = 0
     world_size: int = 1
@@ -40,7 +40,7 @@ VARIABLES = (
 
 
 def process_rank() -> ProcessRank:
-    """Returns the rank of this process as torchrun or SLURM's srun set it; a single process without them.
+    """Returns the rank that torchrun or SLURM's srun has set; a single process without them.
 
     Raises:
         FerVitError: The rank is not below the number of processes.
@@ -74,36 +74,36 @@ def cores() -> int:
 
 
 def one_thread() -> None:
-    """Turns off OpenCV's own threads: a worker forked while they run would wait for them forever."""
+    """Turns off OpenCV's threads: a worker that is forked while they run would wait for them forever."""
     cv2.setNumThreads(1)
 
 
 def start_worker(_worker: int = 0) -> None:
     """Prepares a worker process: a DataLoader's `worker_init_fn`, and the initializer of `worker_pool`.
 
-    A signal sent to all processes of a job is for the main process, which then stops its workers. Workers ignore such
-    signals, so that `fit` can save its step, but never outlive the main process.
+    The main process handles signals sent to all processes of a job and stops its workers. Workers ignore these signals,
+    so that `fit` can save its step, but never outlive the main process.
     """
-    # What the main process left for the collector is not for a fork: freeing a decoder waits for its threads for ever.
+    # A fork must not free the garbage of the main process: freeing a decoder waits forever for its threads.
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        Thread(target=_exit_when_told, daemon=True).start()
+        Thread(target=_exit_on_parent_signal, daemon=True).start()
     else:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_exit_with_parent, daemon=True).start()
     one_thread()
 
 
-def _exit_when_told() -> None:
+def _exit_on_parent_signal() -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)
 
 
 def _exit_with_parent() -> None:
-    """Ends a worker whose main process was killed; it would wait for work forever."""
+    """Ends a worker whose main process was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -120,7 +120,7 @@ def worker_pool(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
     if processes <= 1:
         yield map
         return
-    # A forked process may inherit locks that other threads hold, so the workers start clean.
+    # Forked processes may inherit locks that other threads hold.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start_worker)
     try:
         yield pool.map
@@ -131,5 +131,5 @@ def worker_pool(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
 
 
 def is_dead_worker(error: RuntimeError) -> bool:
-    """Tells whether an error is torch's report of a DataLoader worker's death, which may be raised anywhere."""
+    """Returns whether an error is torch's report of a DataLoader worker's death."""
     return "DataLoader worker" in str(error)

@@ -15,12 +15,18 @@ def drawn(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]
 
 
 def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> list[float]:
-    """The textbook: the (1 - alpha) (n + 1) smallest of the scores 1 - p, rounded up; infinite when there are fewer."""
+    """The textbook: the (1 - alpha) (n + 1) smallest of the scores 1 - p, rounded up; infinite when there are fewer.
+
+    A class needs 19 faces for sets by class.
+    """
     found = []
     for label in (None, *range(probabilities.shape[1])):
         scores = [1 - row[t] for row, t in zip(probabilities, target, strict=True) if label in (None, t)]
         rank = math.ceil((len(scores) + 1) * coverage / 100)
-        found.append(sorted(scores)[rank - 1] if rank <= len(scores) else math.inf)
+        if label is not None and len(scores) < 19:
+            found.append(-math.inf)
+        else:
+            found.append(sorted(scores)[rank - 1] if rank <= len(scores) else math.inf)
     return found
 
 
@@ -38,11 +44,14 @@ def test_thresholds_are_those_of_the_textbook(count: int) -> None:
     assert in_set(others[0], thresholds).shape == (3,)
 
 
-def test_a_class_that_was_never_seen_cannot_be_left_out() -> None:
-    probabilities, target = drawn(200, np.random.default_rng(0))
-    seen = target < 2
-    thresholds = fit_thresholds(probabilities[seen], target[seen])
-    assert in_set(np.array([1.0, 0.0, 0.0]), thresholds, by_class=True).tolist() == [True, False, True]
+@pytest.mark.parametrize(("count", "known"), [(18, False), (19, True)])
+def test_a_class_needs_19_faces_for_sets_by_class(count: int, known: bool) -> None:
+    probabilities, target = drawn(1000, np.random.default_rng(0))
+    kept = np.concatenate([np.flatnonzero(target < 2), np.flatnonzero(target == 2)[:count]])
+    thresholds = fit_thresholds(probabilities[kept], target[kept])
+    assert all((row[3] is not None) == known and None not in row[:3] for row in thresholds.values())
+    assert in_set(np.array([0.0, 0.0, 1.0]), thresholds, by_class=True)[2] == known
+    assert in_set(np.array([0.0, 0.0, 1.0]), thresholds)[2]
 
 
 @pytest.mark.parametrize("coverage", COVERAGES)

@@ -67,7 +67,7 @@ def read_all(path: Path) -> None:
         manifest = Manifest.read(path)
         for split in SPLITS:
             dataset = FaceDataset(manifest.split(split), CropSpec(32))
-            assert len(manifest.twins(split)) == len(dataset)
+            assert len(manifest.near_duplicates(split)) == len(dataset)
             for row in range(len(dataset)):
                 try:
                     assert dataset[row].image.shape == (32, 32, 3)
@@ -104,7 +104,7 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
     "score": NUMBERS | st.none(),
     "face": st.integers(-(2**31), 2**31 - 1) | st.none(),
     "source": WORDS | st.none(),
-    "twin": st.booleans() | st.none(),
+    "near_duplicate": st.booleans() | st.none(),
 }
 USUAL = {
     "image": {"bytes": PNG, "path": "a.png"},
@@ -115,7 +115,7 @@ USUAL = {
     "score": None,
     "face": 0,
     "source": "drawn",
-    "twin": None,
+    "near_duplicate": None,
 }
 JSON = st.recursive(st.none() | st.integers() | WORDS, lambda more: st.lists(more) | st.dictionaries(WORDS, more))
 OTHER_TYPES = (pa.int64(), pa.string(), pa.binary(), pa.list_(pa.string()), pa.large_string(), pa.float16())
@@ -215,8 +215,8 @@ def test_a_model_of_odd_settings(changes: dict[str, Any], model: Path, tmp_path:
 
 
 PLACES = [f"model.network.{name}" for name in CONFIG["config"] if name not in ("depth", "pretrained")] + [
-    *("model", "model.network", "model.align", "model.template", "model.lr", "model.warmup", "model.class_weight"),
-    *("model.mixup", "model.compile", "model.labels", "model.nothing"),
+    *("model", "model.network", "model.align", "model.template", "model.lr", "model.warmup", "model.logit_adjust"),
+    *("model.compile", "model.labels", "model.nothing"),
     *("data", "data.manifest", "data.batch_size", "data.num_workers", "data.augment", "data.balanced", "data.size"),
     *("trainer", "trainer.max_epochs", "trainer.precision", "trainer.callbacks", "trainer.logger", "trainer.strategy"),
     *("trainer.devices", "trainer.accelerator", "trainer.limit_val_batches", "trainer.gradient_clip_val"),

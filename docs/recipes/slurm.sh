@@ -14,7 +14,7 @@
 #SBATCH --signal=B:USR1@120
 
 trap 'scontrol requeue "$SLURM_JOB_ID"' USR1  # 120 seconds before the time limit
-last=$(ls -t runs/ferplus_gpu/version_*/checkpoints/last.ckpt 2>/dev/null | head -n 1)
-srun fer-vit fit --config configs/ferplus_gpu.yaml --config configs/ddp.yaml \
+last=$(ls -t runs/pretrained_vit/version_*/checkpoints/last.ckpt 2>/dev/null | head -n 1)
+srun fer-vit fit --config configs/pretrained_vit.yaml --config configs/ddp.yaml \
     --trainer.num_nodes 2 --trainer.devices 4 --data.num_workers 8 ${last:+--ckpt_path "$last"} &
 wait $!

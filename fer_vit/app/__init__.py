@@ -1,1 +1,1 @@
-"""The page of `fer-vit app`: what it does, and how it is served."""
+"""The web server: the upload page and its API, the camera page. No request parameter is ever a path."""

@@ -1,90 +1,182 @@
-"""What the page asks for: tables and reports of uploads, made by the functions of `predict` and `visualize`.
+"""Jobs: tasks of clients run one after another, in a process that can be killed at any time."""
 
-One job runs at a time, since each can use all cores, and in a working directory of its own, where uploads have their
-own names: tables and pages show no other path.
-"""
-
+import asyncio
+import multiprocessing
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import chdir, contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
-from itertools import chain, count
-from pathlib import Path
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path, PurePosixPath
 from secrets import token_urlsafe
-from tempfile import TemporaryDirectory
-from threading import Lock
 
+from fer_vit.app.tasks import FAILED, Event, Task, work
 from fer_vit.errors import FerVitError
-from fer_vit.predict.inputs import find_images
-from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import predict_table
-from fer_vit.visualize.writer import write_report
+from fer_vit.predict.inputs import MEDIA_SUFFIXES
 
-MAX_PHOTOS, MAX_FACES = 20, 50
-"""Photos or clips in one job, and faces of each kind that are explained in one: a face takes up to a second."""
-KEPT = 3600
-"""Seconds after which the next job removes uploads and results."""
-OPTIONS = PhotoOptions(workers=0, fps=2, end=20)
-"""Of a clip a few frames a second are read, and only its start."""
-
-model_named = cache(load)
-_busy = Lock()
+MAX_WAITING = 64
+"""Jobs that wait for their turn."""
+MAX_SECONDS = 300.0
+"""Time that a job may take, once it is its turn."""
+KEPT = 3600.0
+"""Seconds after which results are removed."""
+STEP = 0.25
+"""Seconds between two looks at whether the client is still there."""
+Gone = Callable[[], Awaitable[bool]]
+"""Returns whether the client has disconnected."""
 
 
-@dataclass(frozen=True)
+class Worker:
+    """A process that does one task at a time. To cancel a task, the process is killed and another one started."""
+
+    def __init__(self, models: Sequence[str], target: Callable[[Connection, Sequence[str]], None] = work) -> None:
+        self._call = (target, models)
+        self._start()
+
+    def _start(self) -> None:
+        target, models = self._call
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, worker_end = spawn.Pipe()
+        self._process = spawn.Process(target=target, args=(worker_end, models), daemon=True)
+        self._process.start()
+        worker_end.close()
+        self._ready = False
+
+    def wait(self) -> None:
+        """Waits until a new process is ready. Raises FerVitError when it cannot load the model."""
+        event = self._pipe.recv()
+        if event["state"] == "failed":
+            raise FerVitError(event["message"])
+        self._ready = True
+        os.environ["HF_HUB_OFFLINE"] = "1"  # the next process finds the model in the cache
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.join()
+
+    async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
+        """Yields the events of a task, `done` or `failed` last; `cancelled` if the client is gone."""
+        sent, over = False, False
+        end = time.monotonic() + MAX_SECONDS
+        try:
+            while not over:
+                if self._ready and not sent:
+                    self._pipe.send(task)
+                    sent = True
+                elif await gone():
+                    yield {"state": "cancelled"}
+                    return
+                elif time.monotonic() > end:
+                    yield {"state": "failed", "message": f"This took longer than {MAX_SECONDS:g} seconds."}
+                    return
+                elif await asyncio.to_thread(self._pipe.poll, STEP):
+                    if self._ready:
+                        event = self._pipe.recv()
+                        yield event
+                        over = event["state"] in ("done", "failed")
+                    else:
+                        self.wait()
+        except (EOFError, OSError, FerVitError) as error:  # the process has ended, or a new one cannot start
+            sent = True
+            yield {"state": "failed", "message": str(error) if isinstance(error, FerVitError) else FAILED}
+        finally:
+            if sent and not over:
+                self.close()
+                self._start()
+
+
 class Jobs:
-    """Works on uploads; `uploads` and `results` are absolute folders whose entries are removed when they are old."""
+    """The queue of jobs and their results, which lie in a private folder under names that nobody can guess.
 
-    uploads: Path
-    results: Path
+    Args:
+        folder: The private folder.
+        models: Names of the models that may be chosen, the default first.
+        worker: Does the work.
+    """
 
-    def predict(self, photos: Sequence[str], model: str) -> tuple[str, Path]:
-        """Writes the table of `predict`; returns a summary and its path."""
-        with self._job(photos) as (paths, result):
-            said = predict_table(model_named(model), paths, result / "faces.csv", OPTIONS, people_table=None)
-        return said.rpartition("\n")[0], result / "faces.csv"
+    def __init__(self, folder: Path, models: Sequence[str], worker: Worker) -> None:
+        self.folder = folder
+        self.models = models
+        self.results: dict[str, dict[str, Path]] = {}
+        self._worker = worker
+        self._queue: list[asyncio.Event] = []
 
-    def visualize(self, photos: Sequence[str], model: str) -> Path | None:
-        """Writes the report of `visualize` about some of the faces; returns its folder, or None if there are none."""
-        with self._job(photos) as (paths, folder):
-            report, recognizer = folder / "report", model_named(model)
-            shown = write_report(report, recognizer, find_images(paths), OPTIONS, "pixels", False, model, MAX_FACES)
-            return report if shown else None
+    @property
+    def full(self) -> bool:
+        """Whether no more jobs are taken."""
+        return len(self._queue) > MAX_WAITING
 
-    def room(self) -> int:
-        """Removes what is old, and returns how many bytes are free."""
-        for parent in (self.uploads, self.results):
-            remove_old(parent)
-        return shutil.disk_usage(self.uploads).free
+    async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
+        """Yields the events of a task; while it waits, how many are before it. Removes it unless it is done."""
+        turn, state = asyncio.Event(), ""
+        self._queue.append(turn)
+        self._queue[0].set()
+        try:
+            while not turn.is_set() and state != "cancelled":
+                yield {"state": "waiting", "position": self._queue.index(turn)}
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(turn.wait(), 2 * STEP)
+                state = "cancelled" if await gone() else state
+            if state != "cancelled":
+                yield {"state": "running"}
+                async with aclosing(self._worker.run(task, gone)) as events:
+                    async for event in events:
+                        done = event["state"] == "done"
+                        if done and await gone():
+                            return
+                        yield event | (self._keep(task.folder) if done else {})
+                        state = event["state"]
+        finally:
+            self._queue.remove(turn)
+            if self._queue:
+                self._queue[0].set()
+            if state != "done":
+                self.remove(task.folder.name)
 
-    @contextmanager
-    def _job(self, photos: Sequence[str]) -> Iterator[tuple[list[Path], Path]]:
-        """Yields uploads as files in the working directory, and a new folder for what is made of them."""
-        if not 0 < len(photos) <= MAX_PHOTOS:
-            raise FerVitError(f"Expected 1 to {MAX_PHOTOS} photos or clips at a time, but got {len(photos)}.")
-        with _busy, TemporaryDirectory() as folder, chdir(folder):
-            self.room()
-            paths = []
-            for photo in photos:
-                name = Path(photo).name
-                names = chain([name], (f"{number} {name}" for number in count(1)))
-                paths.append(next(path for path in map(Path, names) if not path.exists()))
-                try:
-                    os.link(photo, paths[-1])  # Windows wants a privilege for symbolic links
-                except OSError:  # another disk
-                    shutil.copyfile(photo, paths[-1])
-            result = self.results / token_urlsafe()  # its address is known only to who asked
-            result.mkdir(parents=True)
-            yield paths, result
+    def _keep(self, folder: Path) -> Event:
+        """Keeps the results of a job for an hour; returns its ID, files and addresses (None: there is no report)."""
+        shutil.rmtree(folder / "uploads", ignore_errors=True)
+        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        self.results[folder.name] = files
+        asyncio.get_running_loop().call_later(KEPT, self.remove, folder.name)
+        base, explained = f"/results/{folder.name}", "report.zip" in files
+        return {
+            "id": folder.name,
+            "files": [name for name in files if "/" not in name],
+            "html": f"{base}/report/index.html" if explained else None,
+            "zip": f"{base}/report.zip" if explained else None,
+        }
+
+    def new_folder(self) -> Path:
+        """Makes the folder of a job."""
+        folder = self.folder / token_urlsafe(16)
+        (folder / "uploads").mkdir(parents=True)
+        return folder
+
+    def remove(self, name: str) -> None:
+        """Removes the files of a job; `name` is the name of a folder from `new_folder`."""
+        self.results.pop(name, None)
+        shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
-def remove_old(parent: Path) -> None:
-    """Removes what nothing was added to for a long time."""
-    for entry in parent.iterdir():
-        with suppress(FileNotFoundError):  # an upload that is just arriving gets another name
-            if time.time() - entry.stat().st_mtime > KEPT:
-                shutil.rmtree(entry, ignore_errors=True)
+def safe_names(names: Sequence[str]) -> list[str]:
+    """Returns names under which uploads are stored: different ones, without folders or unusual characters.
+
+    Raises:
+        FerVitError: A name does not belong to a photo or clip.
+    """
+    safe: list[str] = []
+    for name in names:
+        base = PurePosixPath(name.replace("\\", "/")).name
+        stem, dot, suffix = base.rpartition(".")
+        if (dot + suffix).lower() not in MEDIA_SUFFIXES:
+            shown = re.sub(r"[^\w .()-]", "_", base)[:60] or "A file without a name"
+            raise FerVitError(f"{shown} is not a photo or clip that can be read.")
+        stem = re.sub(r"[^\w .()-]", "_", stem)[:50].lstrip(" .-") or "photo"
+        taken = {other.lower() for other in safe}
+        numbered = (f"{stem}{f' ({number})' * (number > 0)}{dot}{suffix}" for number in range(len(names) + 1))
+        safe.append(next(one for one in numbered if one.lower() not in taken))
+    return safe

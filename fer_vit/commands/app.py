@@ -1,59 +1,54 @@
-"""The verb `app`: a page in the browser that predicts and explains."""
+"""The verb `app`: a page in the browser that predicts and explains, and its API."""
 
-import os
-import socket
 import sys
-from contextlib import suppress
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import numpy as np
-
-from fer_vit.app.jobs import Jobs, model_named
-from fer_vit.errors import FerVitError, check_number
-from fer_vit.report.live import HERE
+from fer_vit.errors import check_number
+from fer_vit.files import remove_stale, scratch_folder
 from fer_vit.store.hub import DEFAULT, shipped_models
 
 
-def app(*, checkpoint: str | None = None, host: str = "localhost", port: int = 7860) -> None:
-    """Serves a page in the browser: drop photos and clips or use the camera, see the faces, what they express, and why.
+def app(*, checkpoint: str | None = None, host: Sequence[str] = (), port: int = 7860) -> None:
+    """Serves a page for the browser that predicts and explains the faces of photos, clips and the camera.
 
-    It shows the report of `fer-vit visualize`, and offers it and the table of `fer-vit predict` to download. Photos
-    stay on this machine; the first request after an hour removes them, or the end of the program. Ctrl-C ends it.
+    The page shows the report of `fer-vit visualize` and offers it and the table of `fer-vit predict` as downloads.
+    Other programs can use the server's API. Photos stay on this machine; they are removed when the page closes, at
+    the latest after an hour. Ctrl-C ends the server.
 
     Examples:
         fer-vit app
 
         fer-vit app --checkpoint best.ckpt --port 8000
 
-        fer-vit app --host 0.0.0.0
+        fer-vit app --host 0.0.0.0 lab.example.org
 
     Args:
-        checkpoint: A model to choose on the page besides those that are shipped: a checkpoint of `fer-vit fit`, a
+        checkpoint: A model to offer on the page in addition to the shipped ones: a checkpoint of `fer-vit fit`, a
             folder of `fer-vit export`, or "user/name" on the Hugging Face hub.
-        host: The address to listen at. With "0.0.0.0" every machine that reaches this one can use the page.
-        port: The port to listen at; 0 takes a free one.
+        host: The address of the page (default: localhost), then other names of this machine that clients may use.
+            With "0.0.0.0", every machine that reaches this one can use the page.
+        port: The port of the page; 0 selects a free one.
     """
     check_number("port", port, 0, 65535)
-    models = list(dict.fromkeys([checkpoint or DEFAULT, *shipped_models()]))
-    with TemporaryDirectory(prefix="fer-vit-") as folder, suppress(KeyboardInterrupt):
-        jobs = Jobs(Path(folder, "uploads"), Path(folder, "results"))
-        jobs.uploads.mkdir()
-        jobs.results.mkdir()
-        # Read when Gradio is imported
-        os.environ |= {"GRADIO_TEMP_DIR": str(jobs.uploads), "GRADIO_ANALYTICS_ENABLED": "False"}
-        from fer_vit.app.page import build_page, serve
+    from fer_vit.app.guard import HERE, refuse_network  # only here: the extra may not be installed
+    from fer_vit.app.jobs import Jobs, Worker
+    from fer_vit.app.server import create_app, listen, make_server
 
-        # Before the first visitor: the model and the detector are loaded, or there is an error
-        model_named(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
-        try:
-            server = socket.create_server((host, port))
-        except OSError as error:
-            raise FerVitError(
-                f"Cannot listen at {host}:{port} ({error}). Choose another `--host` or `--port`."
-            ) from error
-        address = f"{host}:{server.getsockname()[1]}"
-        if host not in HERE:
-            print(f"fer-vit: warning: anyone who reaches {address} can use this page, unencrypted", file=sys.stderr)
-        print(f"Open http://{address} (Ctrl-C ends it)", flush=True)
-        serve(build_page(jobs, models), jobs, server)
+    models = list(dict.fromkeys([checkpoint or DEFAULT, *shipped_models()]))
+    private = Path(tempfile.gettempdir()) / "fer-vit-app"
+    remove_stale(private)  # of servers that were killed
+    with scratch_folder(private) as folder:
+        folder.chmod(0o700)
+        server, address = listen(host[0] if host else HERE[0], port)
+        with server, closing(Worker(models)) as worker:
+            worker.wait()
+            if host and host[0] not in HERE:
+                print(f"fer-vit: warning: anyone who reaches {address} can use this page, unencrypted", file=sys.stderr)
+            print(f"Open {address} (Ctrl-C ends it)", flush=True)
+            tempfile.tempdir = str(folder)  # for uploads that are still arriving
+            sys.addaudithook(refuse_network)
+            with suppress(KeyboardInterrupt):
+                make_server(create_app(Jobs(folder, models, worker), hosts=[*HERE, *host])).run([server])

@@ -4,27 +4,29 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from fer_vit.conformal import fit_thresholds
+from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches, labelled_rows
+from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.evaluate.scores import face_sums, scores
 from fer_vit.files import atomic_write, check_output
-from fer_vit.labels import Merge
 from fer_vit.predict.graphs import quantize_onnx, write_onnx, write_program
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.folder import average_networks, save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
-from fer_vit.train.losses import log_prior
+from fer_vit.train.metrics import log_prior
 
 OTHER = (".safetensors", ".pt", ".pth", ".ckpt", ".zip")
-"""Suffixes of files that `export` cannot write, and that a folder's name is unlikely to have."""
+"""Suffixes that `export` cannot write."""
 
 CALIBRATION = 512
 """Faces that calibrate the 8-bit scales."""
 CALIBRATES = 100
-"""Faces of which a temperature and thresholds can be fitted; of a handful they are extreme."""
+"""Faces that temperature and thresholds need; a handful gives extreme values."""
 
 
 def export(
@@ -35,7 +37,6 @@ def export(
     logit_adjust: float = 0.0,
     half: bool = False,
     quantize: Path | None = None,
-    merge: Merge | None = None,
     overwrite: bool = False,
 ) -> None:
     """Writes a trained model for other programs; OUTPUT's name decides the format.
@@ -62,65 +63,74 @@ def export(
             Hugging Face hub. Left out: the model that comes with fer-vit. Repeated: the average of the weights of
             models of one configuration, started from the same weights; crops are standardised if the first's are.
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches accuracy, and the
-            thresholds of `predict`'s column `set`.
+            thresholds of `predict`'s column `prediction_set`.
         logit_adjust: What rare expressions gain: the logarithm of each one's share of `calibrate`'s training faces,
-            times this, is taken off its logit (Menon et al. 2021); again, if the model has been adjusted before. With
-            0.2 more of them are found and few others missed: accuracy and UAR are printed.
+            times this, is subtracted from its logit (Menon et al. 2021). It is a setting beside the weights, replaces
+            an earlier one, and is off when the model is a teacher. Accuracy and UAR with and without it are printed.
         half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
-            size, and faster on CPUs (docs/benchmarks.md says how much, and what it costs).
-        merge: For the manifests of a model that was trained with `fit --data.merge`: new labels by old ones.
+            size, and faster on CPUs (see docs/benchmarks.md).
         overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card is kept.
     """
     check_number("logit_adjust", logit_adjust, 0, 1)
     if logit_adjust and calibrate is None:
-        raise FerVitError("`--logit_adjust` needs `--calibrate`: a manifest that says how rare each expression is.")
+        raise FerVitError("`--logit_adjust` needs `--calibrate`: a manifest with the frequency of each expression.")
     kind = check_kind(output, half, quantize is not None, overwrite)
     names = checkpoint or [DEFAULT]
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
-        print(calibrated(model, calibrate, merge, logit_adjust))
-    with atomic_write(output, (CARD_FILE, WEIGHTS, CONFIG)) as new:
-        write(model, new, kind, half, quantize, merge)
+        print(calibrate_model(model, calibrate, logit_adjust))
+    with atomic_write(output) as new:
+        write(model, new, kind, half, quantize)
         for card in cards(output, names) if kind == "folder" else []:
             shutil.copy(card, new)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
 
 
-def calibrated(model: Recognizer, manifest: Path, merge: Merge | None, strength: float) -> str:
-    """Adjusts a model's logits to how rare expressions are, fits temperature and thresholds, and says what it did."""
-    logits, target = evaluate_logits(model, manifest, merge=merge)
-    truth, said = target.argmax(-1), ""
-    if strength:
+def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
+    """Stores the training prior and the strength of the logit adjustment, and fits temperature and thresholds.
+
+    Returns a report.
+    """
+    model.net.adjust((), 0)
+    logits, target = evaluate_logits(model, manifest)
+    model.net.adjust(training_prior(manifest, strength), strength)
+    truth, change = target.argmax(-1), ""
+    if model.net.offset is not None:
         before = summary(model, logits, target)
-        logits = logits - adjust(model, manifest, merge, strength)
-        said = f"On {len(truth)} val faces: {summary(model, logits, target)}; before {before}.\n"
+        logits = logits + model.net.offset
+        change = f"On {len(truth)} val faces: {summary(model, logits, target)}; before {before}.\n"
     model.net.temperature = fit_temperature(logits, truth)
     model.net.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
     found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.thresholds.items())
-    few = f" From {len(truth)} faces: do not trust them before there are {CALIBRATES}." * (len(truth) < CALIBRATES)
-    return f"{said}Temperature: {model.net.temperature:.3f}. Thresholds of sets: {found}.{few}"
+    few = f" From only {len(truth)} faces: use at least {CALIBRATES}." * (len(truth) < CALIBRATES)
+    return f"{change}Temperature: {model.net.temperature:.3f}. Thresholds of prediction sets: {found}.{few}"
 
 
-def adjust(model: Recognizer, manifest: Path, merge: Merge | None, strength: float) -> Tensor:
-    """Takes a part of the log shares of the expressions among training faces off a model's logits; returns it (C,)."""
-    rows, shares = labelled_rows(model, manifest, "train", merge)
-    if none := [label for label, count in zip(rows.names, shares.sum(0), strict=True) if not count]:
-        raise FerVitError(f"{manifest} has no training face of {', '.join(none)}: `--logit_adjust` needs some of each.")
-    part = strength * log_prior(shares.sum(0))
-    model.net.vit.head.bias.data -= part
-    return part
+def training_prior(manifest: Path, strength: float) -> list[float]:
+    """Returns the share of each label among the training faces (C,), empty when there is no labelled one.
+
+    Raises:
+        FerVitError: The logit adjustment needs them, and a label has no face.
+    """
+    rows = Manifest.read(manifest, ["train"]).split("train")
+    targets = rows.targets() if len(rows) else None
+    counts = np.zeros(len(rows.names)) if targets is None else targets.sum(0)
+    if strength and not counts.all():
+        none = ", ".join(label for label, count in zip(rows.names, counts, strict=True) if not count)
+        raise FerVitError(f"{manifest} has no training face of {none}: `--logit_adjust` needs some of each.")
+    return log_prior(torch.from_numpy(counts)).exp().tolist() if counts.any() else []
 
 
 def summary(model: Recognizer, logits: Tensor, target: Tensor) -> str:
-    """Says how good logits (N, C) are for shares (N, C)."""
+    """Returns accuracy and UAR of logits (N, C) for target shares (N, C) as text."""
     found = scores(face_sums(logits.softmax(-1).double().numpy(), target.numpy()).sum(0), model.labels)
     return f"accuracy {found['accuracy']:.1%}, UAR {found['UAR']:.1%}"
 
 
-def write(model: Recognizer, new: Path, kind: str, half: bool, quantize: Path | None, merge: Merge | None) -> None:
-    """Writes a model in the form that `kind` says, without a card."""
+def write(model: Recognizer, new: Path, kind: str, half: bool, quantize: Path | None) -> None:
+    """Writes a model in a format, without a card."""
     if kind == "folder":
         save_network(model.net.half() if half else model.net, new)
     elif kind == ".pt2":
@@ -128,7 +138,7 @@ def write(model: Recognizer, new: Path, kind: str, half: bool, quantize: Path | 
     else:
         write_onnx(model, new)
         if quantize is not None:
-            faces, _ = labelled_batches(model, quantize, "train", max_faces=CALIBRATION, merge=merge)
+            faces, _ = labelled_batches(model, quantize, "train", max_faces=CALIBRATION)
             quantize_onnx(new, faces)
 
 
@@ -144,9 +154,7 @@ def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str
         raise FerVitError("`--quantize` is for ONNX: name a file that ends in .onnx, or leave it out.")
     if kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise FerVitError('Writing ONNX needs more packages: pip install "fer-vit[onnx]".')
-    check_output(output, overwrite)
-    if kind == "folder" and output.is_dir() and any(output.iterdir()) and not (output / CONFIG).is_file():
-        raise FerVitError(f"{output} holds something other than a model. Choose another folder.")
+    check_output(output, overwrite, (CARD_FILE, WEIGHTS, CONFIG) if kind == "folder" else ())
     return kind
 
 

@@ -1,32 +1,33 @@
-"""The verb `faithfulness`: how far the explanations of `visualize` can be trusted, method by method."""
+"""The verb `faithfulness`: scores the explanation methods of `visualize`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
+from fer_vit.evaluate.intervals import mean_intervals
 from fer_vit.evaluate.labelled import labelled_batches
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
-from fer_vit.explain.methods import Control, Method
+from fer_vit.explain.methods import CONTROLS, METHODS
 from fer_vit.face.detect import DetectorName
 from fer_vit.files import atomic_write, check_output
-from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.predict.inputs import find_images
 from fer_vit.predict.photos import FaceMode, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.charts import faithfulness_figure, faithfulness_table
+from fer_vit.report.table import Interval
 from fer_vit.store.hub import DEFAULT
 
 Table: TypeAlias = dict[str, dict[str, Interval]]
 Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FILES = ("faithfulness.json", "faithfulness.md", "faithfulness.png")
 SHUFFLED = 200
-"""No more than about this many faces are explained with shuffled weights, which takes a model for every block."""
+"""About the largest number of faces explained with shuffled weights, which takes a model for every block."""
 
 
 def faithfulness(
@@ -36,23 +37,23 @@ def faithfulness(
     output: Path = Path("faithfulness"),
     max_faces: int = 1000,
     face: FaceMode = "detect",
-    detector: DetectorName = "yunet",
+    detector: DetectorName = "auto",
     batch_size: int = 32,
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Scores every method of `visualize`, beside two controls that know nothing of the model.
+    """Scores every method of `visualize`, and two controls that do not use the model.
 
-    Writes OUTPUT/faithfulness.md, .json and .png. Does the probability fall when what a method ranks first is removed,
-    and rise when it is added first (tokens, and pixels)? Do the regions' shares agree with the effect of masking each
-    region? Do groups of tokens matter in proportion to their scores? Does the explanation change when the model's
-    weights are shuffled (the first 200 faces or so)? Table and picture show differences to random scores, face by face,
-    as means with 95 % bootstrap intervals. The predicted expression is explained, right or wrong.
+    Writes OUTPUT/faithfulness.md, .json and .png. Does the probability fall when the tokens or pixels that a method
+    ranks first are removed, and rise when they are added? Do the attributions of regions agree with the effect of
+    masking each region? Do groups of tokens matter in proportion to their scores? Does the explanation change when the
+    model's weights are shuffled (about the first 200 faces)? Table and picture show differences to random scores, face
+    by face, as means with 95 % bootstrap intervals. The predicted expression is explained, right or wrong.
 
     Examples:
         fer-vit faithfulness photos
 
-        fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --max-faces 500
+        fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --max_faces 500
 
     Args:
         images: One manifest with the model's labels, whose val split is used, or image files, folders and glob
@@ -74,8 +75,8 @@ def faithfulness(
         batches, _ = labelled_batches(model, images[0], max_faces=max_faces)
     else:
         photos = model.batches(find_images(images), PhotoOptions(face, detector, batch_size, workers))
-        batches = first((chunk for _, chunks in photos for chunk in chunks), max_faces)
-    table, differences, shuffled = scored(model, batches)
+        batches = limit_faces((chunk for _, chunks in photos for chunk in chunks), max_faces)
+    table, differences, shuffled = score_methods(model, batches)
     if not table:
         raise FerVitError("No face was found. Name photos with faces, or add `--face crop` for face crops.")
     write(output, table, differences, shuffled, checkpoint or DEFAULT)
@@ -83,7 +84,7 @@ def faithfulness(
     print(f"Written to {output}: {', '.join(FILES)}")
 
 
-def first(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
+def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
     """Yields batches up to `max_faces` faces in all."""
     for batch in batches:
         yield next(batch.split(max_faces))
@@ -92,12 +93,12 @@ def first(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
             return
 
 
-def scored(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table, Table]:
+def score_methods(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table, Table]:
     """Measures all methods on all faces, and how shuffled weights change the explanations of the first ones.
 
     Returns:
         Interval by method and measure; of the difference to `random` of each face, by method and measure; and of the
-        rank correlation with the intact model's explanation, by method and what was shuffled last. All are empty
+        rank correlation with the intact model's explanation, by method and the last shuffled part. All are empty
         without a face.
     """
     measured: list[Values] = []
@@ -105,21 +106,21 @@ def scored(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table, T
     faces = 0
     for batch in batches:
         inputs = (model.net, batch.image, batch.boxes, batch.valid)
-        measured.append(measure(*inputs, get_args(Method) + get_args(Control)))
+        measured.append(measure(*inputs, [*METHODS, *CONTROLS]))
         if faces < SHUFFLED:
-            shuffled.append({method: dict(randomised(*inputs, method)) for method in get_args(Method)})
+            shuffled.append({method: dict(randomised(*inputs, method)) for method in METHODS})
         faces += len(batch.path)
-    return summary(measured), summary([differences(batch) for batch in measured]), summary(shuffled)
+    return summarize(measured), summarize([subtract_random(batch) for batch in measured]), summarize(shuffled)
 
 
-def differences(measured: Values) -> Values:
-    """Returns how much each measure of each face differs from that of the control `random`."""
+def subtract_random(measured: Values) -> Values:
+    """Subtracts the control `random` from each measure of each face."""
     control = measured["random"]
-    others = ((method, found) for method, found in measured.items() if method != "random")
-    return {method: {name: values - control[name] for name, values in found.items()} for method, found in others}
+    others = ((method, measures) for method, measures in measured.items() if method != "random")
+    return {method: {name: values - control[name] for name, values in measures.items()} for method, measures in others}
 
 
-def summary(batches: list[Values]) -> Table:
+def summarize(batches: list[Values]) -> Table:
     """Returns the mean over the faces of all batches with its interval, by method and measure."""
 
     def over_faces(method: str, name: str) -> Interval:
@@ -132,10 +133,10 @@ def summary(batches: list[Values]) -> Table:
 
 def write(output: Path, table: Table, differences: Table, shuffled: Table, model: str) -> None:
     """Writes the results to a folder, all three files or none."""
-    found = {"model": model, "methods": table, "differences": differences, "shuffled": shuffled}
-    with atomic_write(output, FILES) as folder:
+    results = {"model": model, "methods": table, "differences": differences, "shuffled": shuffled}
+    with atomic_write(output) as folder:
         folder.mkdir()
         facts, text, picture = (folder / name for name in FILES)
-        facts.write_text(json.dumps(found, indent=2) + "\n")
+        facts.write_text(json.dumps(results, indent=2) + "\n")
         text.write_text(faithfulness_table(table, differences, BETTER), encoding="utf-8")
-        faithfulness_figure(differences, BETTER, shuffled, get_args(Control)).savefig(picture, dpi=120)
+        faithfulness_figure(differences, BETTER, shuffled, [*CONTROLS]).savefig(picture, dpi=120)

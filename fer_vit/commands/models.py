@@ -1,4 +1,4 @@
-"""The verb `models`: lists the models that are available."""
+"""The verb `models`: lists the available models."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +7,12 @@ from huggingface_hub import ModelCard, ModelCardData, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 from yaml import YAMLError
 
-from fer_vit.report.columns import align_columns
+from fer_vit.report.table import align_columns
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_models
 
 
 def models() -> None:
-    """Lists the models that fer-vit ships and those that were downloaded from the Hugging Face hub.
+    """Lists the included models and the models downloaded from the Hugging Face hub.
 
     Any of them can be the `--checkpoint` of predict, visualize and export, and the argument of `fer_vit.load`.
 
@@ -24,7 +24,7 @@ def models() -> None:
         size = f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
         rows.append((name + " *" * (name == DEFAULT), where, size, *card_results(folder)))
     print(align_columns(rows))
-    print(f"\n* is taken when `--checkpoint` is left out. Model cards: {shipped_models()[DEFAULT].parent}")
+    print(f"\n* is the default of `--checkpoint`. Model cards: {shipped_models()[DEFAULT].parent}")
 
 
 def found_models() -> Iterator[tuple[str, str, Path]]:
@@ -43,7 +43,7 @@ def found_models() -> Iterator[tuple[str, str, Path]]:
 
 
 def card_data(folder: Path) -> ModelCardData:
-    """Returns the metadata of a folder's model card; empty without a card, or with one that cannot be read."""
+    """Returns the metadata of a folder's model card; empty without a readable card."""
     try:
         data: ModelCardData = ModelCard.load(folder / CARD_FILE, ignore_metadata_errors=True).data
     except (OSError, TypeError, ValueError, YAMLError):
@@ -52,8 +52,12 @@ def card_data(folder: Path) -> ModelCardData:
 
 
 def card_results(folder: Path) -> tuple[str, str]:
-    """Returns the data that a model was trained on and its results, from its card's metadata."""
+    """Returns the training data and the results of a model from its card's metadata."""
     data = card_data(folder)
     trained = [data.datasets] if isinstance(data.datasets, str) else data.datasets or []
-    results = [f"{one.dataset_name} {one.metric_name} {one.metric_value}" for one in data.eval_results or []]
+    results = [f"{one.dataset_name} {one.metric_name} {_percent(one.metric_value)}" for one in data.eval_results or []]
     return ", ".join(map(str, trained)) or "-", "; ".join(results) or "-"
+
+
+def _percent(value: object) -> str:
+    return f"{value:.1%}" if isinstance(value, float) else str(value)  # a card from the hub may contain anything

@@ -1,7 +1,7 @@
 """The verb `predict`: photos and videos in, a table out."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ import torch
 
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.files import check_output
+from fer_vit.predict.inputs import MEDIA_SUFFIXES, iter_images
+from fer_vit.predict.people import is_textgrid
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.plan import MAX_PART_SIZE
 from fer_vit.predict.recognizer import load
@@ -24,19 +26,23 @@ def predict(
     output: Path = Path("faces.csv"),
     part_size: int = 1000,
     min_confidence: float = 0.0,
+    prior: str | None = None,
+    classes: Sequence[str] = (),
     overwrite: bool = False,
     summary: Path | None = None,
+    intervals: Path | None = None,
     annotate: Path | None = None,
     **reading: Any,
 ) -> None:
     """Finds and classifies every face in photos and videos: one row for each face, and one for each image without one.
 
     Columns: path, status ("ok", "no face", or why the image cannot be read), face (its index in the photo), box and
-    landmarks in the photo's pixels, detection score, label, confidence, and every expression's probability; of videos
-    also frame (its index), seconds (in the file), track (the number of the person), and probabilities smoothed over
-    time. How far to trust a row: entropy, set (the expressions that cannot be left out: for faces like those of the
-    calibration 90 % of the sets hold the true one), unsure (the set has not exactly one), size, blur, outside (regions
-    outside the photo). With `--face crop` a score of 0 says that no face was found, so that the image was taken whole.
+    landmarks in the photo's pixels, detection score, label, confidence, entropy, prediction_set (90 % of the sets
+    contain the true expression, for faces like the calibration faces), ambiguous (the set does not have exactly one
+    expression), size and blur of the face, outside (regions outside the photo), and p_NAME, the probability of each
+    expression. Videos also have frame (its index), seconds (in the file), track (the number of the person),
+    label_smoothed and smoothed_NAME (averages over time). A score of 0 (`--face crop`) means that no face was found and
+    the full image was used.
 
     A folder as `--output` gets one table per chunk of images. Several processes can share the work (torchrun, SLURM),
     the same command resumes an interrupted run, and the last process checks that every image has its rows exactly once.
@@ -58,9 +64,15 @@ def predict(
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The table to write: .csv, .parquet or .jsonl; or a folder of Parquet tables.
         part_size: Images per table in a folder; a video has a table of its own.
-        min_confidence: Faces below this confidence get no label, and are unsure.
+        min_confidence: Faces below this confidence get no label and count as ambiguous.
+        prior: How frequent each expression is in the photos: `even`, or a JSON file. Left out: as in the training data.
+            With a prior, prediction sets are empty, since calibration does not cover it.
+        classes: The only possible expressions; the others get a probability of 0.
         overwrite: Whether an existing table may be replaced.
-        summary: A second table, with a row for each person in the videos: when seen, with which expressions.
+        summary: A second table with a row for each person in the videos: first and last time, share of time of each
+            expression.
+        intervals: A table with a row for each uninterrupted expression of a person, from the smoothed labels: .csv,
+            .parquet, .jsonl, or .TextGrid (one video).
         annotate: A copy (.mp4) of the only video, with a box, track, label and probability for each face.
         reading: How photos and videos are read; see `PhotoOptions`.
     """
@@ -68,29 +80,45 @@ def predict(
     check_number("part_size", part_size, 1, MAX_PART_SIZE)
     check_number("min_confidence", min_confidence, 0, 1)
     in_chunks = output.is_dir() or not output.suffix
-    check_outputs(None if in_chunks else output, summary, annotate, overwrite, rank)
+    if not in_chunks:
+        next(iter_images(images, MEDIA_SUFFIXES))  # a wrong input is reported before an existing output
+    check_outputs(None if in_chunks else output, summary, intervals, annotate, overwrite, rank)
     options = PhotoOptions(**reading)
     if options.workers is None:
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
     gpus = torch.cuda.device_count()  # SLURM may show each process only its own
-    model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else "cpu")
-    parts = partial(predict_folder, part_size=part_size, rank=rank)
-    write = parts if in_chunks else partial(predict_table, annotate=annotate)
-    print(write(model, images, output, options, people_table=summary, min_confidence=min_confidence))
+    model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else "cpu", prior=prior, classes=classes)
+    if in_chunks:
+        found = predict_folder(
+            model, images, output, options, summary, part_size, rank, min_confidence, intervals, overwrite
+        )
+    else:
+        found = predict_table(model, images, output, options, summary, min_confidence, annotate, intervals, overwrite)
+    print(found)
 
 
 def check_outputs(
-    table: Path | None, summary: Path | None, annotate: Path | None, overwrite: bool, rank: ProcessRank
+    table: Path | None,
+    summary: Path | None,
+    intervals: Path | None,
+    annotate: Path | None,
+    overwrite: bool,
+    rank: ProcessRank,
 ) -> None:
     """Raises FerVitError, before any work, when an output cannot be written; without a table they go to a folder."""
     if table:
         check_table(table, overwrite, rank)
-    elif overwrite and not summary:
+    elif overwrite and not summary and not intervals:
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
     if summary:
         check_table(summary, overwrite, ProcessRank())
-        if table and summary.resolve() == table.resolve():
-            raise FerVitError(f"`--summary` is a table of its own, but both are {summary}. Choose another name.")
+    if intervals and is_textgrid(intervals):
+        check_output(intervals, overwrite)
+    elif intervals:
+        check_table(intervals, overwrite, ProcessRank())
+    paths = [path.resolve() for path in (table, summary, intervals) if path]
+    if len(set(paths)) < len(paths):
+        raise FerVitError(f"`--output`, `--summary` and `--intervals` are separate tables, but two are {paths[-1]}.")
     if annotate:
         if annotate.suffix.lower() != ".mp4" or not table:
             raise FerVitError(

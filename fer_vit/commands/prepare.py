@@ -1,53 +1,41 @@
 """The verb `prepare`: turns a data set as its owners distribute it into a manifest."""
 
 import re
-from collections.abc import Callable
-from functools import partial
+from collections import Counter
+from collections.abc import Sequence
 from inspect import signature
+from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from fer_vit.data.schema import Reading
+from jsonargparse import ArgumentParser
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import SPLITS, Reading
 from fer_vit.data.shards import NAME
 from fer_vit.data.writing import Embed, check_images, check_shards, write_manifest, write_shards
-from fer_vit.errors import FerVitError, check_number
-from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, DetectorName, make_detector
+from fer_vit.errors import FerVitError, check_number, suggest
+from fer_vit.face.detect import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
 from fer_vit.files import check_output
 from fer_vit.labels import check_labels
-from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder, rafdb
-from fer_vit.sources.archive import is_zip, unpacked
-from fer_vit.sources.landmarks import add_landmarks
-from fer_vit.sources.summary import summary
-from fer_vit.sources.twins import drop_twins
-
-SOURCES = {
-    "ferplus": ferplus,
-    "fer2013": fer2013,
-    "rafdb": rafdb,
-    "affectnet": affectnet,
-    "fairface": fairface,
-    "folder": folder,
-    "drawn": drawn,
-}
+from fer_vit.sources import SOURCES
+from fer_vit.sources.common import is_zip, unpacked
+from fer_vit.sources.images import add_landmarks, drop_near_duplicates
 
 
 def prepare(
-    source: Literal["ferplus", "fer2013", "rafdb", "affectnet", "fairface", "folder", "drawn"],
+    source: str,
     root: Path,
     out: Path,
     *,
-    detector: DetectorName = "yunet",
-    labels: Literal["majority", "soft"] | None = None,
-    classes: Literal[7, 8] | None = None,
-    count: int | None = None,
-    size: int | None = None,
-    colour: bool | None = None,
-    seed: int | None = None,
+    detector: DetectorName = "auto",
     embed: Embed = "auto",
     cut: bool = False,
+    add: Sequence[Path] = (),
     shards: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
+    **options: Any,
 ) -> None:
     """Makes a manifest (one Parquet table) from a data set as its owners distribute it, with landmarks for every face.
 
@@ -60,62 +48,80 @@ def prepare(
 
         fer-vit prepare drawn data/drawn data/drawn.parquet --count 2000
 
+        fer-vit prepare fairface data/fairface.zip data/faces.parquet --add data/ferplus.parquet
+
         fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
 
     Args:
-        source: The data set.
+        source: The data set: ferplus, fer2013, rafdb, affectnet, fairface, drawn, or folder for any with class folders.
         root: Its folder, or a zip of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
-        detector: For landmarks: `yunet` finds the face first, `landmarks` takes images whole, `none` leaves them out.
-        labels: For ferplus: one label per training image (`majority`) or shares of votes (`soft`).
-        classes: For affectnet: 8, or 7 without contempt.
-        count: For drawn: how many faces.
-        size: For drawn: the side of the images in pixels.
-        colour: For drawn: in colour rather than grey.
-        seed: For drawn: the same seed draws the same faces.
+        detector: For landmarks: `builtin` and `yunet` detect the face first (`auto`: YuNet if its file is present),
+            `landmarks` treats each image as one face, `none` leaves landmarks out.
         embed: Which images are stored inside the manifest: small ones, or all. Others must lie below its folder.
         cut: Store only the face of a photo of more than 384 pixels, in at most so many and inside the manifest, and
             leave out photos without one: less to store and faster to train on. For models that align by landmarks.
+        add: Manifests with the same labels whose rows are added. Near-duplicates between data sets are kept.
         shards: Write a folder with this many shards of training images, for `fit` to stream; images are stored inside.
         workers: Processes that read images. Left out: one per core.
         overwrite: Whether an existing manifest may be replaced.
+        options: The options of the data set.
     """
-    read = _reader(source, labels=labels, classes=classes, count=count, size=size, colour=colour, seed=seed)
-    _check_arguments(source, root, out, workers, shards, overwrite)
+    options = _source_options(source, options)
+    _check_arguments(root, out, workers, shards, add, overwrite)
     with unpacked(root, out) as base:
         embed = embed if base == root and not cut else "always"  # unpacked files are removed afterwards
-        reading = read(base)
+        reading = SOURCES[source](base, **options)
         check_labels(reading.names, root)  # before every image is read
+        more = _other_tables(add, reading.names, out)
         check_shards(reading, shards) if shards else check_images(reading, out.parent, embed)
-        reading = drop_twins(_with_landmarks(reading, root, detector, workers, cut))
-        write = partial(write_shards, shards=shards) if shards else partial(write_manifest, embed=embed)
-        write(out, reading, source)
-    print(summary(reading, out).replace(str(base), str(root)))
+        reading = drop_near_duplicates(_with_landmarks(reading, root, detector, workers, cut))
+        if shards:
+            write_shards(out, reading, source, shards)
+        else:
+            write_manifest(out, reading, source, embed, more=more)
+    print(summarize(reading, out).replace(str(base), str(root)))
+    if more:
+        print(f"added: {sum(map(len, more)):,} rows of {', '.join(map(str, add))}")
 
 
-def _reader(source: str, **options: object) -> Callable[[Path], Reading]:
-    """Returns a source's `read` with its options bound; raises FerVitError for another source's option."""
-    given = {name: value for name, value in options.items() if value is not None}
-    takes = {name: signature(module.read).parameters for name, module in SOURCES.items()}
-    for option in given.keys() - takes[source].keys():
-        owner = next(name for name in takes if option in takes[name])
-        raise FerVitError(f"`--{option}` belongs to the source {owner}, not to {source}. Leave it out.")
-    return partial(SOURCES[source].read, **given)
+def add_options(parser: ArgumentParser) -> None:
+    """Adds the options of every data set to the parser of `prepare`."""
+    for read in SOURCES.values():
+        parser.add_function_arguments(read, as_group=False, skip={"root"})
+
+
+def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of a data set.
+
+    Raises:
+        FerVitError: The data set is unknown, or an option of another one was changed.
+    """
+    if source not in SOURCES:
+        raise FerVitError(
+            f"Expected a data set, one of {', '.join(SOURCES)}, but got {source}.{suggest(source, SOURCES)}"
+        )
+    own = signature(SOURCES[source]).parameters
+    for name, read in SOURCES.items():
+        for option, parameter in signature(read).parameters.items():
+            if option not in own and given.get(option, parameter.default) != parameter.default:
+                raise FerVitError(f"`--{option}` belongs to the source {name}, not to {source}. Leave it out.")
+    return {name: value for name, value in given.items() if name in own}
 
 
 def _check_arguments(
-    source: str, root: Path, out: Path, workers: int | None, shards: int | None, overwrite: bool
+    root: Path, out: Path, workers: int | None, shards: int | None, add: Sequence[Path], overwrite: bool
 ) -> None:
-    """Raises FerVitError for whatever can be found wrong before the data set is read."""
+    """Raises FerVitError, before the data set is read, for a wrong argument."""
     for name, number in (("workers", workers), ("shards", shards)):
         if number is not None:
             check_number(name, number, 1)
-    one_file = is_zip(root) or (source == "fer2013" and root.suffix.lower() == ".csv")
-    if source != "drawn" and not (root.is_file() if one_file else root.is_dir()):
-        what = "a folder of photos for each class" if source == "folder" else f"the data set {source}"
-        raise FerVitError(f"Expected {what} in a folder or zip, but there is none at {root}.")
+    if is_zip(root) and not root.is_file():
+        raise FerVitError(f"Expected a zip of the data set, but there is none at {root}.")
     if re.match(r"\w+:/", str(out)):
         raise FerVitError(f"Expected a path on this machine, but got {out}. Copy the folder there afterwards.")
+    if shards is not None and add:
+        raise FerVitError("`--add` is for one manifest, but `--shards` writes several. Leave one of them out.")
     if shards is not None:
         _check_folder(out)
     elif out.suffix != ".parquet":
@@ -125,10 +131,19 @@ def _check_arguments(
     check_output(out, overwrite)
 
 
+def _other_tables(paths: Sequence[Path], names: tuple[str, ...], out: Path) -> list[Any]:
+    """Returns the tables of other manifests; raises FerVitError unless they have these labels and fit into `out`."""
+    others = [Manifest.read(path) for path in paths]
+    for other in others:
+        other.check_copy(out)
+        if other.names != names:
+            raise FerVitError(f"Expected labels {', '.join(names)} in {other.path}, but got {', '.join(other.names)}.")
+    return [other.table for other in others]
+
+
 def _check_folder(out: Path) -> None:
     """Raises FerVitError when `out` cannot be a folder of shards, or holds anything but shards."""
-    # Earlier versions wrote an index.json beside the shards.
-    shards = out.is_dir() and all(path.name == "index.json" or NAME.fullmatch(path.name) for path in out.iterdir())
+    shards = out.is_dir() and all(NAME.fullmatch(path.name) for path in out.iterdir())
     taken = out.is_symlink() or (out.exists() and not shards)
     if out.suffix == ".parquet" or not out.name or taken:
         raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
@@ -137,7 +152,7 @@ def _check_folder(out: Path) -> None:
 def _with_landmarks(reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool) -> Reading:
     """Returns the rows whose images can be read, with landmarks; raises FerVitError when none can."""
     missing = any(row.landmarks is None for row in reading.rows)
-    if cut and missing and detector != "yunet":
+    if cut and missing and detector not in FINDERS:
         raise FerVitError(f"`--cut` needs to find faces, but `--detector {detector}` does not. Leave one of them out.")
     # A photo that is cut may hold no face, which is found by the detector's usual score.
     finder = make_detector(detector, PHOTO_SCORE if cut else CROP_SCORE) if missing else None
@@ -146,3 +161,32 @@ def _with_landmarks(reading: Reading, root: Path, detector: DetectorName, worker
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in reading.dropped.most_common())
         raise FerVitError(f"Expected images in {root}, but none can be used ({reasons}).")
     return reading
+
+
+def summarize(reading: Reading, out: Path) -> str:
+    """Returns lines of text: images by split and class, faces found, images left out, size of the files."""
+    rows, files = len(reading.rows), list(out.iterdir()) if out.is_dir() else [out]
+    found = sum(row.landmarks is not None and row.score != 0 for row in reading.rows)
+    whole = sum(row.score == 0 for row in reading.rows)
+    lines = [
+        *_count_table(reading),
+        f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})"
+        + (f"; taken whole as a face: {whole:,}" if whole else ""),
+        *(f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()),
+        *(f"note: {note}" for note in reading.notes),
+        f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB",
+    ]
+    return "\n".join(lines)
+
+
+def _count_table(reading: Reading) -> list[str]:
+    """Returns a table of the images by label and split, with totals, as aligned lines."""
+    total = ""  # no label is empty
+    counts = Counter(cell for row in reading.rows for cell in product((row.label, total), (row.split, total)))
+    columns = {split: split for split in SPLITS if counts[total, split]} | {total: "total"}
+    names = {name: name for name in reading.names} | ({None: "(no label)"} if counts[None, total] else {})
+    width = max(map(len, [*names.values(), "total"]))
+    lines = [" " * width + "".join(f"{name:>10}" for name in columns.values())]
+    for label, name in {**names, total: "total"}.items():
+        lines.append(f"{name:<{width}}" + "".join(f"{counts[label, column]:>10,}" for column in columns))
+    return lines

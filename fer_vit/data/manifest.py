@@ -1,22 +1,26 @@
 """Reading a manifest: a table of labelled faces (see `data.schema`) that is checked when it is opened."""
 
 import json
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from tqdm import tqdm
 
-from fer_vit.data.checks import check_table, read_labels, read_votes
-from fer_vit.data.schema import SCHEMA, SPLITS, Split
+from fer_vit.data.schema import SCHEMA, SPLITS, Split, check_table, read_labels, read_votes
 from fer_vit.data.shards import Shard, find_shards
 from fer_vit.data.writing import ROW_GROUP
-from fer_vit.errors import FerVitError
-from fer_vit.face.image import read_bytes
+from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array
 from fer_vit.labels import Merge, merge_names
@@ -37,10 +41,10 @@ class Manifest:
         Raises:
             FerVitError: The message names the file and, where there is one, the row (counted from 0) and the column.
         """
-        found = find_shards(path)
-        head = found[0].read([])
-        names = read_labels(found[0].location, head)
-        tables = [cls.read_shard(shard, names).table for shard in found if shard.split in (None, *splits)]
+        shards = find_shards(path)
+        head = shards[0].read([])
+        names = read_labels(shards[0].location, head)
+        tables = [cls.read_shard(shard, names).table for shard in shards if shard.split in (None, *splits)]
         if len(tables) == 1:
             return cls(path, tables[0], names)
         empty = SCHEMA.with_metadata(head.schema.metadata).empty_table()
@@ -53,12 +57,10 @@ class Manifest:
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
         """Reads and checks one file; it must have these labels."""
         table = shard.read()
-        if "twin" not in table.column_names:  # written by an earlier version
-            table = table.append_column(SCHEMA.field("twin"), pa.nulls(len(table), pa.bool_()))
-        if (theirs := check_table(shard, table)) != names:
+        if (labels := check_table(shard.location, table, allow_paths=shard.split is None)) != names:
             raise FerVitError(
                 f"{shard.location}: expected the labels {', '.join(names)}, as in the first shard, "
-                f"but got {', '.join(theirs)}. Run `fer-vit prepare` again."
+                f"but got {', '.join(labels)}. Run `fer-vit prepare` again."
             )
         return cls(shard.location, table, names)
 
@@ -68,6 +70,15 @@ class Manifest:
     def split(self, name: Split) -> "Manifest":
         """Returns the rows of one split."""
         return self.select(pc.equal(self.table["split"], name))
+
+    def hold_out(self, share: float) -> "Manifest":
+        """Returns the manifest with a share of the training rows, chosen by their names, moved to the val split."""
+        splits = self.column("split")
+        train = [row for row, split in enumerate(splits) if split == "train"]
+        train.sort(key=lambda row: (crc32(self.name(row).encode("utf-8", "replace")), row))
+        for row in train[: math.ceil(share * len(train))]:
+            splits[row] = "val"
+        return self._with_column("split", splits)
 
     def select(self, rows: NDArray[np.bool_] | pa.ChunkedArray) -> "Manifest":
         """Returns the rows where a mask (M,) is true."""
@@ -93,10 +104,7 @@ class Manifest:
         return points
 
     def targets(self) -> Array | None:
-        """Returns the share of every label (M, C), rows summing to 1, or None when any row has no label.
-
-        From its votes where a row has them, else from its label.
-        """
+        """Returns the share of every label (M, C) by votes, else by label; None when any row has no label."""
         if self.table["label"].null_count:
             return None
         positions = pc.index_in(self.table["label"], pa.array(self.names)).to_numpy()
@@ -105,19 +113,15 @@ class Manifest:
         targets[self.table["votes"].is_valid().to_numpy()] = votes / votes.sum(1, keepdims=True)
         return targets
 
-    def twins(self, split: Split) -> NDArray[np.bool_]:
-        """Tells which images of a split (M,) had a twin in train; none where `prepare` did not look for twins."""
-        marks = self.table["twin"].filter(pc.equal(self.table["split"], split))
+    def near_duplicates(self, split: Split) -> NDArray[np.bool_]:
+        """Returns a mask (M,) of images of a split that had a near-duplicate in train, as far as `prepare` checked."""
+        marks = self.table["near_duplicate"].filter(pc.equal(self.table["split"], split))
         return np.asarray(pc.fill_null(marks, False))
 
     def column(self, name: str) -> list[Any]:
-        """Returns the values of a column (M), for example of one that only this data set has: None where it is empty.
-
-        Raises:
-            FerVitError: There is no such column.
-        """
+        """Returns the values of a column (M); raises FerVitError when there is no such column."""
         if name not in (names := self.table.column_names):
-            raise FerVitError(f"{self.path} has no column `{name}`. Choose one of {', '.join(names)}.")
+            raise FerVitError(f"{self.path} has no column `{name}`, only {', '.join(names)}.{suggest(name, names)}")
         return list(self.table[name].to_pylist())
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
@@ -135,10 +139,10 @@ class Manifest:
     def merge_labels(self, merge: Merge) -> "Manifest":
         """Returns the manifest with merged labels, whose votes add up; without the faces whose label is left out.
 
-        A face all of whose votes are for labels that are left out keeps its label alone.
+        A face whose votes are all for labels that are left out keeps only its label.
 
         Raises:
-            FerVitError: The merge says nothing of a label.
+            FerVitError: A label is missing in the merge.
         """
         names, matrix = merge_names(self.names, merge)
         new = [None if label is None else merge.get(label, label) for label in self.column("label")]
@@ -158,9 +162,9 @@ class Manifest:
         return Manifest(self.path, table, self.names)
 
     def append(self, other: "Manifest") -> "Manifest":
-        """Returns the manifest with the rows of another one of the same labels; a column of only one is null there.
+        """Returns the manifest with the rows of another one with the same labels; missing columns are null.
 
-        It lies where image files are named from.
+        Its path is the path of the one that names image files.
 
         Raises:
             FerVitError: Both name image files, but lie in different folders.
@@ -175,15 +179,14 @@ class Manifest:
         return Manifest(other.path if more else self.path, table, self.names)
 
     def names_files(self) -> bool:
-        """Tells whether an image is a file beside the manifest rather than inside it."""
+        """Returns whether any image is a file beside the manifest rather than inside it."""
         return bool(pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py())
 
     def check_copy(self, path: Path) -> None:
         """Raises FerVitError when a copy at `path` would replace this manifest, or be separated from its images."""
-        mine = Path(self.path)
-        if path.resolve() == mine.resolve():
+        if path.resolve() == Path(self.path).resolve():
             raise FerVitError(f"{path} would replace the manifest that is read. Choose another name.")
-        if self.names_files() and path.parent.resolve() != mine.parent.resolve():
+        if self.names_files() and path.parent.resolve() != Path(self.path).parent.resolve():
             raise FerVitError(f"{self.path} names image files relative to its folder. Choose a path in that folder.")
 
     def write(self, path: Path) -> None:
@@ -212,3 +215,33 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
 def no_label(path: str | Path, split: Split) -> FerVitError:
     """Returns the error for a split that has rows without a label."""
     return FerVitError(f"{path} has {split} rows without a label. Give every row one, or predict instead.")
+
+
+def in_fold(rows: Manifest, fold: str) -> NDArray[np.bool_]:
+    """Returns a mask (M,) of training faces in a fold such as "0/3", the first of three; a model is trained without it.
+
+    The CRC-32 of the image's bytes decides: equal files are in one fold, which is the same in every manifest. A copy
+    that was encoded again may be in another (about 3% of FERPlus' training images have one).
+
+    Raises:
+        FerVitError: There is no such fold, or an image cannot be read.
+    """
+    match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", fold)
+    if not match or not int(match[1]) < int(match[2]) > 1:
+        raise FerVitError(f"Expected a fold such as 0/3, 1/3 or 2/3, but got {short(fold)}.")
+    index, count = map(int, match.groups())
+    mask: NDArray[np.bool_] = rows.table["split"].to_numpy() == "train"
+    faces = np.flatnonzero(mask).tolist()
+    for row in tqdm(faces, desc="folds", unit=" images", disable=None, leave=False, delay=1):
+        with named_in_errors(rows.path, rows.name(row)):
+            mask[row] = crc32(rows.image_bytes(row)) % count == index
+    return mask
+
+
+@contextmanager
+def named_in_errors(manifest: str | Path, path: str) -> Iterator[None]:
+    """Adds manifest and path to an ImageError."""
+    try:
+        yield
+    except ImageError as error:
+        raise FerVitError(f"{manifest}, image {path}: {error}.") from error

@@ -77,4 +77,4 @@ class Draw(NamedTuple):
     row: int
     seed: int = 0  # of its augmentation
     repeat: bool = False  # the row only pads a rank's share
-    face: EncodedFace | None = None  # the contents of the row, for a data set that does not hold them
+    face: EncodedFace | None = None  # the contents of the row, for a data set of shards

@@ -1,12 +1,12 @@
 """The order of faces: a function of seed and epoch, dealt out to processes."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, DistributedSampler
 
+from fer_vit.data.dataset import ShardDataset
 from fer_vit.data.sample import Draw, Sample
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
@@ -16,9 +16,8 @@ from fer_vit.processes import run_seed
 class TrainSampler(DistributedSampler[Draw]):
     """Deals the rows of an epoch out to processes in a random order, each with the seed of its augmentation.
 
-    The order is that of a single process, dealt out in turn, so the batches of all ranks together are the batch that
-    one process would have. Processes get equally many rows; the remainder is skipped, different rows in every epoch. If
-    there are fewer rows than processes, some are repeated.
+    A single process has the same order: the batches of all ranks together are its batch. Processes get equally many
+    rows; the remainder is skipped, different rows in every epoch. With fewer rows than processes some are repeated.
 
     Args:
         weights: Probability of each of M rows (M,), drawn with replacement; None: every row once.
@@ -40,7 +39,7 @@ class TrainSampler(DistributedSampler[Draw]):
         self.epoch = start[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch, but never to one before `start`: Lightning sets 0 before it has read the checkpoint."""
+        """Sets the epoch, at least to `start`: Lightning sets 0 before it has read the checkpoint."""
         self.epoch = max(epoch, self.start[0])
 
     @property
@@ -58,10 +57,7 @@ class TrainSampler(DistributedSampler[Draw]):
 
 
 class EvalSampler(DistributedSampler[Draw]):
-    """Deals rows out to processes in order; rows that only pad the last round are marked as repeats.
-
-    A plain `DistributedSampler` repeats rows so that all processes get equally many, and those would count twice.
-    """
+    """Deals rows out to processes in order; rows that only pad the last round are marked, to be counted once."""
 
     def __iter__(self) -> Iterator[Draw]:
         rows = len(self.dataset)  # type: ignore[arg-type]
@@ -69,28 +65,39 @@ class EvalSampler(DistributedSampler[Draw]):
         return (Draw(index % rows, repeat=index >= rows) for index in mine)
 
 
-def check_position(position: dict[str, Any], mine: dict[str, Any]) -> None:
+class ShardSampler(TrainSampler):
+    """Deals the rows of a `ShardDataset` out to processes, shard by shard.
+
+    Every epoch shuffles the shards and the rows of each. The processes take stretches of equal length; the remainder is
+    skipped, different rows in every epoch.
+    """
+
+    dataset: ShardDataset
+
+    def __iter__(self) -> Iterator[Draw]:
+        sizes = self.dataset.sizes
+        rng = np.random.default_rng((self.seed, self.epoch))
+        stop = (self.rank + 1) * self.num_samples
+        start = stop - self.num_samples + self.done // self.num_replicas
+        stretch, last = [], 0
+        for shard in rng.permutation(len(sizes)).tolist():
+            first, last = last, last + int(sizes[shard])
+            if first < stop and start < last:
+                stretch.append((shard, max(start - first, 0), stop - first))
+        first_rows = sizes.cumsum() - sizes
+        read = self.dataset.read_ahead(shard for shard, *_ in stretch)
+        for (shard, first, last), faces in zip(stretch, read, strict=True):
+            rng = np.random.default_rng((self.seed, self.epoch, shard + 1))  # 0 would repeat the order of the shards
+            order, seeds = rng.permutation(len(faces)), rng.integers(2**31, size=len(faces))
+            for row in order[first:last].tolist():
+                yield Draw(int(first_rows[shard]) + row, int(seeds[row]), face=faces.read_row(row))
+
+
+def check_position(position: dict[str, Any], options: dict[str, Any]) -> None:
     """Raises FerVitError when the options that determine an epoch's order have changed since it began."""
-    for name, value in mine.items():
+    for name, value in options.items():
         if position.get(name) != value:
             raise FerVitError(
                 f"The checkpoint is of the middle of an epoch with {name} {position.get(name)}, but now it is {value}. "
-                "Use the same, or resume from the end of an epoch."
+                "Use the same value, or resume from the end of an epoch."
             )
-
-
-def from_litdata(position: dict[str, Any]) -> dict[str, Any]:
-    """Translates a position at the end of an epoch that an earlier version streamed with litdata.
-
-    Raises:
-        FerVitError: It is in the middle of one, whose order only litdata knows.
-    """
-    if "dataset" not in position:
-        return position
-    with suppress(KeyError, TypeError):  # of a damaged checkpoint
-        if position["num_samples_yielded"] >= position["batches"] * position["dataset"]["batch_size"]:
-            return {"epoch": position.get("current_epoch")}
-    raise FerVitError(
-        "The checkpoint is of the middle of an epoch of shards, as an earlier version dealt them out. Resume from the "
-        "end of an epoch."
-    )

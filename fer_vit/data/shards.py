@@ -1,6 +1,6 @@
 """The shards of a data set: Parquet files in a folder or under an object store's URL.
 
-Each is a manifest in itself, named as Hugging Face `datasets` recognises a split: `train-00002-of-00008.parquet`.
+Each is a manifest, named as Hugging Face `datasets` expects a split: `train-00002-of-00008.parquet`.
 """
 
 import re
@@ -47,18 +47,18 @@ class Shard(NamedTuple):
             if "://" in self.location and isinstance(error, OSError):
                 raise FerVitError(f"Cannot read {self.location} ({reason}). Check its name and your access.") from error
             advice = "Run `fer-vit prepare` again."
-            if not self.location.lower().endswith(".parquet"):  # what was meant may be a table of predictions
+            if not self.location.lower().endswith(".parquet"):  # perhaps a table of predictions
                 advice = "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
             raise FerVitError(f"{self.location} is not a complete Parquet table ({reason}). {advice}") from error
 
 
 def location_text(location: str | Path) -> str:
-    """Returns a path or URL as text; a `Path` has collapsed a URL's two slashes into one."""
+    """Returns a path or URL as text, with the two slashes of a URL that `Path` made one."""
     return re.sub(r"^(\w+):/+", r"\1://", str(location)).rstrip("/")
 
 
 def is_sharded(location: str | Path) -> bool:
-    """Tells a folder or URL of shards from a manifest in one file."""
+    """Returns whether this is a folder or URL of shards rather than a manifest in one file."""
     return "://" in location_text(location) or Path(location).is_dir()
 
 
@@ -88,21 +88,21 @@ def find_shards(location: str | Path) -> list[Shard]:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise FerVitError(f"Cannot list {location} ({reason}). Check its name and your access.") from error
-    found = {name: match for name in sorted(paths) if (match := NAME.fullmatch(name))}
-    _check_names(location, found)
-    return [Shard(match[1], f"{location}/{name}", paths[name], files) for name, match in found.items()]
+    names = {name: match for name in sorted(paths) if (match := NAME.fullmatch(name))}
+    _check_names(location, names)
+    return [Shard(match[1], f"{location}/{name}", paths[name], files) for name, match in names.items()]
 
 
-def _check_names(location: str, found: dict[str, re.Match[str]]) -> None:
+def _check_names(location: str, names: dict[str, re.Match[str]]) -> None:
     """Raises FerVitError unless these are the names of all shards of one data set."""
-    if not found:
+    if not names:
         raise FerVitError(
             f"Expected shards such as {shard_name('train', 0, 8)} in {location}, but found none. "
             "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
         )
-    counts = {(match[1], int(match[3])) for match in found.values()}
+    counts = {(match[1], int(match[3])) for match in names.values()}
     if len(counts) > len({split for split, _ in counts}):
         raise FerVitError(f"{location} holds shards of more than one data set. Give each its own folder.")
     expected = (shard_name(split, number, count) for split, count in counts for number in range(count))
-    if missing := next((name for name in expected if name not in found), None):
+    if missing := next((name for name in expected if name not in names), None):
         raise FerVitError(f"{missing} is missing in {location}. Copy it there, or run `fer-vit prepare` again.")

@@ -1,4 +1,4 @@
-"""Augmentation: how a training face is cropped and changed. The only file that knows albumentations."""
+"""Augmentation: how a training face is cropped and changed. The only file that imports albumentations."""
 
 import os
 import random
@@ -9,10 +9,10 @@ import numpy as np
 
 from fer_vit.errors import check_number
 from fer_vit.face.crop import INTERPOLATION, REDUCTION, CropSpec, crop_face, face_matrix, mirror
-from fer_vit.face.regions import region_boxes
+from fer_vit.face.regions import cover_regions
 from fer_vit.geometry import Array, Image
 
-os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else it looks for updates on the network when imported
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else its import looks for updates on the network
 import albumentations as A
 
 COVERS = (("right_eye", "left_eye"), ("mouth",), ("nose", "mouth", "chin"), ("right_eye", "nose"), ("left_eye", "nose"))
@@ -60,9 +60,9 @@ class AugmentConfig:
 
 
 HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}
-"""The largest values that make sense, where that is not 1."""
+"""The largest allowed values other than 1."""
 OFTEN, RARELY = 0.8, 0.3
-"""How probable a change is: of light and of quality; the others have their own option or always happen."""
+"""Probability of a change of light and of quality; other changes have their own option or always happen."""
 
 
 class Augment:
@@ -86,7 +86,7 @@ class Augment:
             The crop (S, S, 3), the landmarks in it (5, 2), and the matrix (2, 3) from image to crop before the mirror.
         """
         config, rng = self.config, np.random.default_rng(seed)
-        # All are drawn even if they are off, so that one option does not change what the others draw.
+        # All are drawn, also for changes that are off, so that one option does not change the numbers of another.
         change = move(rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift), spec.size)
         noise = rng.normal(0, config.jitter * spec.size, (5, 2))  # in crop pixels
         mirrored, covered, blind = rng.random(3) < (config.mirror, config.cover, config.blind)
@@ -99,9 +99,10 @@ class Augment:
         if mirrored:
             crop, points = mirror(crop, points)
         if covered:
-            crop = cover(crop, points, rng)
+            regions = COVERS[rng.integers(len(COVERS))]
+            crop = cover_regions(crop, points, regions, int(rng.integers(256)) if rng.random() < 0.5 else None)
         steps = pipeline(config, spec.size)
-        steps.set_random_state(rng, random.Random(seed))
+        steps.set_random_state(rng, random.Random(seed))  # noqa: S311 - augmentation, no secret
         return steps(image=crop)["image"], points, to_crop
 
 
@@ -116,19 +117,9 @@ def move(amounts: Array, size: int) -> Array:
     return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])
 
 
-def cover(image: Image, landmarks: Array, rng: np.random.Generator) -> Image:
-    """Fills a rectangle around some regions of a crop (S, S, 3), one of `COVERS`, with an even colour."""
-    boxes = region_boxes(landmarks, COVERS[rng.integers(len(COVERS))])
-    start, stop = (edges.round().astype(int) for edges in (boxes[:, :2].min(0), boxes[:, 2:].max(0)))
-    (left, top), (right, bottom) = start.clip(0), stop.clip(0)
-    image = image.copy()
-    image[top:bottom, left:right] = rng.integers(256) if rng.random() < 0.5 else image.mean((0, 1)).round()
-    return image
-
-
 @lru_cache
 def pipeline(config: AugmentConfig, size: int) -> A.Compose:
-    """Returns what changes the pixels of a crop of `size` pixels, not their places."""
+    """Returns the changes of colours and quality for crops of `size` pixels."""
     steps: list[A.BasicTransform] = []
     if config.gamma:
         steps.append(A.RandomGamma((round(100 / (1 + config.gamma)), round(100 * (1 + config.gamma))), p=RARELY))

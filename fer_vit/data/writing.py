@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.checks import OUTSIDE
-from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
+from fer_vit.data.schema import OUTSIDE, SCHEMA, SPLITS, Reading, Row
 from fer_vit.data.shards import shard_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, read_bytes
@@ -23,18 +23,29 @@ from fer_vit.geometry import LANDMARKS
 from fer_vit.version import __version__
 
 EMBED_BELOW = 32 * 1024
-"""Images smaller than this many bytes are stored inside the manifest unless the user says otherwise."""
+"""Images smaller than this many bytes are stored inside the manifest by default."""
 ROW_GROUP = 2000
 """Rows that are written at once."""
 Embed = Literal["auto", "always"]
 
 
 def write_manifest(
-    path: Path, reading: Reading, source: str, embed: Embed = "auto", together: str | None = None
+    path: Path,
+    reading: Reading,
+    source: str,
+    embed: Embed = "auto",
+    together: str | None = None,
+    more: Sequence[pa.Table] = (),
 ) -> None:
     """Writes a manifest atomically; an existing one is replaced.
 
-    `embed` says whether all images are stored inside, or only small ones; the shards of a data set share `together`.
+    Args:
+        path: The Parquet file.
+        reading: The rows.
+        source: The name of the data set.
+        embed: Whether all images are stored inside, or only small ones.
+        together: A key that all shards of one data set have.
+        more: Tables of other manifests with the same labels, whose rows are added.
 
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read or does not lie below the folder.
@@ -43,25 +54,26 @@ def write_manifest(
     if together:
         meta["together"] = together
     fields = [*SCHEMA, *(pa.field(name, pa.string()) for name in reading.extra)]
-    schema = pa.schema(fields, {"fer_vit": json.dumps(meta)})
+    schemas = [pa.schema(fields), *(table.schema.remove_metadata() for table in more)]
+    schema = pa.unify_schemas(schemas).with_metadata({"fer_vit": json.dumps(meta)})
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), ROW_GROUP):
             rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + ROW_GROUP]]
             writer.write_table(pa.Table.from_pylist(rows, schema))
+        for table in more:
+            writer.write_table(pa.concat_tables([schema.empty_table(), table], promote_options="default"), ROW_GROUP)
 
 
 def check_shards(reading: Reading, shards: int) -> None:
     """Raises FerVitError when there are more shards than training images."""
-    trained = sum(row.split == "train" for row in reading.rows)
-    if shards > trained:
-        raise FerVitError(f"Expected at most as many shards as training images, {trained:,}, but got {shards:,}.")
+    if shards > (images := sum(row.split == "train" for row in reading.rows)):
+        raise FerVitError(f"Expected at most as many shards as training images, {images:,}, but got {shards:,}.")
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes a folder of shards, with their images inside, atomically; an existing one is replaced.
+    """Writes a folder of shards with their images atomically; an existing one is replaced.
 
-    Training rows are dealt out to the shards in a random but reproducible order, so that every shard is a fair sample
-    of them; the other splits have one file each.
+    Every shard is a random, reproducible sample of the training rows; the other splits have one file each.
 
     Raises:
         FerVitError: The folder cannot be written, or an image cannot be read.
@@ -74,8 +86,8 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
     together = hashlib.sha256("\n".join(row.name for row in reading.rows).encode("utf-8", "backslashreplace"))
     with atomic_write(folder) as new:
         for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
-            dealt = rows[split][number :: counts[split]]
-            write_manifest(new / name, replace(reading, rows=dealt), source, "always", together.hexdigest())
+            some = replace(reading, rows=rows[split][number :: counts[split]])
+            write_manifest(new / name, some, source, "always", together.hexdigest())
 
 
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
@@ -89,22 +101,35 @@ def _embedded(image: Path, embed: Embed) -> bool:
     return embed == "always" or image.stat().st_size < EMBED_BELOW
 
 
-def _image(row: Row, folder: Path, embed: Embed) -> dict[str, bytes | str | None]:
-    """Returns the image as a manifest stores it: bytes and name, or the path of its file."""
+def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]:
+    """Returns a row of the table, with the image's bytes and name, or the path of its file."""
     try:
         if isinstance(row.image, Path) and not _embedded(row.image, embed):
-            return {"bytes": None, "path": _path_below(row.image, folder)}
-        data = row.image if isinstance(row.image, bytes) else read_bytes(row.image)
-        return {"bytes": data, "path": as_text(row.name)}
+            image: dict[str, Any] = {"bytes": None, "path": _path_below(row.image, folder)}
+        else:
+            data = row.image if isinstance(row.image, bytes) else read_bytes(row.image)
+            image = {"bytes": data, "path": as_text(row.name)}
     except (ImageError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FerVitError(
             f"{row.name} changed while it was read ({reason}). Run again when nothing writes to the images."
         ) from error
+    return {
+        "image": image,
+        "split": row.split,
+        "label": row.label,
+        "votes": row.votes,
+        "landmarks": None if row.landmarks is None else np.asarray(row.landmarks, float).tolist(),
+        "score": row.score,
+        "face": 0,
+        "source": source,
+        "near_duplicate": row.near_duplicate,
+        **row.extra,
+    }
 
 
 def _path_below(image: Path, folder: Path) -> str:
-    """Returns the path from a folder to an image below it. Links are not resolved: a data set may be a link itself."""
+    """Returns the path from a folder to an image below it; links stay, since the data set may be one."""
     path = Path(os.path.relpath(image, folder)).as_posix()
     if re.search(OUTSIDE, path):
         raise FerVitError(
@@ -114,18 +139,3 @@ def _path_below(image: Path, folder: Path) -> str:
     if path.encode("utf-8", "replace").decode() != path:
         raise FerVitError(f"The name {path!a} is not Unicode. Rename that image, or store it inside: `--embed always`.")
     return path
-
-
-def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]:
-    return {
-        "image": _image(row, folder, embed),
-        "split": row.split,
-        "label": row.label,
-        "votes": row.votes,
-        "landmarks": None if row.landmarks is None else np.asarray(row.landmarks, float).tolist(),
-        "score": row.score,
-        "face": 0,
-        "source": source,
-        "twin": row.twin,
-        **row.extra,
-    }

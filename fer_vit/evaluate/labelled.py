@@ -25,14 +25,14 @@ from fer_vit.predict.recognizer import CHUNK, Recognizer
 
 @torch.inference_mode()
 def evaluate_logits(
-    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False, merge: Merge | None = None
+    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Computes the logits of the labelled faces of a manifest; arguments and errors as for `labelled_batches`.
 
     Returns:
-        Logits (N, C) before the temperature, and the share of every class (N, C).
+        Logits (N, C) before the temperature, and the fraction of votes for every class (N, C).
     """
-    batches, targets = labelled_batches(model, manifest, split, mirrored, merge=merge)
+    batches, targets = labelled_batches(model, manifest, split, mirrored)
     logits = [model.net(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches]
     return torch.cat(logits), targets
 
@@ -43,36 +43,31 @@ def labelled_batches(
     split: Split = "val",
     mirrored: bool = False,
     max_faces: int | None = None,
-    merge: Merge | None = None,
 ) -> tuple[Iterator[Batch], Tensor]:
     """Reads the labelled faces of a manifest under a progress bar.
 
     Args:
-        model: Says how the faces are cropped.
+        model: Determines how the faces are cropped.
         manifest: A Parquet table of `fer-vit prepare` with the model's labels in their order.
         split: The rows to read.
         mirrored: Whether every face is mirrored.
         max_faces: Take at most this many, evenly spaced. None: all.
-        merge: New labels by old ones, for a model that knows the new ones.
 
     Returns:
-        Batches ready for the model, and the share of every class (N, C).
+        Batches ready for the model, and the fraction of votes for every class (N, C).
 
     Raises:
         FerVitError: The manifest does not exist or has other labels, or a row has none.
     """
-    rows, targets = labelled_rows(model, manifest, split, merge)
+    rows, targets = labelled_rows(model, manifest, split)
     number = min(max_faces or len(rows), len(rows))
     chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
     return face_batches(model, rows, chosen, mirrored), targets[chosen]
 
 
-def labelled_rows(
-    model: Recognizer, manifest: str | Path, split: Split = "val", merge: Merge | None = None
-) -> tuple[Manifest, Tensor]:
-    """Returns the rows of a split and the share of every class (N, C); arguments and errors as `labelled_batches`."""
+def labelled_rows(model: Recognizer, manifest: str | Path, split: Split = "val") -> tuple[Manifest, Tensor]:
+    """Returns the rows of a split and the fractions of votes (N, C); arguments and errors as `labelled_batches`."""
     rows = Manifest.read(manifest, [split]).split(split)
-    rows = rows.merge_labels(merge) if merge else rows
     check_same_labels(model, rows)
     targets = rows.targets()
     if targets is None or not len(rows):
@@ -81,29 +76,29 @@ def labelled_rows(
 
 
 class Merged(Recognizer):
-    """A model with merged labels: their probabilities add up, and what is left out goes to the others in proportion.
+    """A model with merged labels: their probabilities add up; labels left out are renormalised over the others.
 
     Raises:
-        FerVitError: The merge says nothing of one of the model's labels.
+        FerVitError: The merge lacks one of the model's labels.
     """
 
     def __init__(self, model: Recognizer, merge: Merge) -> None:
         super().__init__(model.net)
         names, matrix = merge_names(model.labels, merge)
-        self.labels = list(names)
+        self.labels, self.conditions = list(names), model.conditions
         self.matrix = torch.from_numpy(matrix).float().to(model.device)  # (C, N)
 
     def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Returns probabilities (B, N)."""
-        shares = super().forward(image, boxes, valid) @ self.matrix
-        return shares / shares.sum(-1, keepdim=True)
+        merged = super().forward(image, boxes, valid) @ self.matrix
+        return merged / merged.sum(-1, keepdim=True)
 
 
 def check_same_labels(model: Recognizer, rows: Manifest) -> None:
     """Raises FerVitError when a manifest does not have the model's labels in their order."""
     if list(rows.names) != model.labels:
-        expected, found = ", ".join(model.labels), ", ".join(rows.names)
-        raise FerVitError(f"Expected labels {expected} in {rows.path}, but got {found}.")
+        expected, got = ", ".join(model.labels), ", ".join(rows.names)
+        raise FerVitError(f"Expected labels {expected} in {rows.path}, but got {got}.")
 
 
 def face_batches(model: Recognizer, rows: Manifest, chosen: Sequence[int], mirrored: bool = False) -> Iterator[Batch]:
@@ -115,9 +110,9 @@ def face_batches(model: Recognizer, rows: Manifest, chosen: Sequence[int], mirro
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:
-    """Returns the temperature, the divisor of logits (N, C), that makes confidence match accuracy.
+    """Returns the divisor of logits (N, C), from 0.05 to 20, with the lowest cross-entropy against class indices (N,).
 
-    The one from 0.05 to 20 with the lowest cross-entropy against class indices (N,): Guo et al. 2017.
+    Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017).
     """
     logits = logits.double()
 
@@ -128,6 +123,6 @@ def fit_temperature(logits: Tensor, target: Tensor) -> float:
 
 
 def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
-    """Crops a face and mirrors the crop; the matrix is of the crop before."""
+    """Crops a face and mirrors the crop; the matrix maps to the crop before mirroring."""
     crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
     return *mirror(crop, points), to_crop

@@ -13,46 +13,45 @@ from PIL import Image as Pil
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.groups import FEW, FOUND
-from fer_vit.evaluate.scores import confusion_matrix, face_losses, suspected
+from fer_vit.evaluate.scores import confusion_matrix, face_losses, suspect_labels
 from fer_vit.geometry import Array
-from fer_vit.intervals import NOTHING, Interval, interval_text
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.draw import printable
 from fer_vit.report.evaluation import Card, Section, write_evaluation
-from fer_vit.report.table import markdown
+from fer_vit.report.table import NOTHING, Interval, interval_text, markdown
 
 FILES = ("results.json", "results.md", "index.html")
-"""The page comes last, when all else exists."""
+"""The page is written last."""
 PICTURES = 500
-"""The page shows no more faces, so that it opens quickly; it says how many it leaves out."""
+"""The largest number of faces on the page, so that it opens quickly."""
 SIDE = 96
-"""Longer side of their pictures in pixels."""
+"""Longer side of the pictures in pixels."""
 
 
-def write_results(folder: Path, facts: dict[str, str], results: dict[str, Any], faces: Faces, theirs: Array) -> str:
+def write_results(folder: Path, facts: dict[str, str], results: dict[str, Any], faces: Faces, other: Array) -> str:
     """Writes `FILES` to a new folder and returns the Markdown.
 
     Args:
         folder: The folder.
         facts: What was evaluated.
-        results: What was found; `all` is about all faces.
+        results: The results; `all` is about all faces.
         faces: Faces with predictions.
-        theirs: What a second model says of them (N, C); rows of NaN without one.
+        other: A second model's probabilities (N, C); rows of NaN without one.
     """
     folder.mkdir()
     counts = {"faces": len(faces.paths), "persons" if "person" in faces.columns else "photos": len(set(faces.units))}
     shown = facts | {name: f"{count:,}" for name, count in counts.items()}
     parts = sections(results, faces)
     page = folder / "index.html"
-    if faces.shares is None:
+    if faces.targets is None:
         write_evaluation(page, shown, parts)
     else:
-        confusion = confusion_matrix(faces.probabilities, faces.shares)
-        wrong = suspected(faces.probabilities, faces.shares)
-        write_evaluation(page, shown, parts, faces.labels, confusion.tolist(), *cards(faces, theirs, wrong))
+        confusion = confusion_matrix(faces.probabilities, faces.targets)
+        wrong = suspect_labels(faces.probabilities, faces.targets)
+        write_evaluation(page, shown, parts, faces.labels, confusion.tolist(), *choose_cards(faces, other, wrong))
         text = "Rows: the label. Columns: the prediction."
         parts.append(Section("Confusion", text, confusion_table(confusion, faces.labels)))
-        truth = faces.shares.argmax(1)
+        truth = faces.targets.argmax(1)
         results["labels"], results["confusion"] = faces.labels, confusion.tolist()
         results["likely wrong labels"] = [
             {"path": faces.paths[row], "label": faces.labels[truth[row]], "better": faces.labels[better]}
@@ -70,44 +69,43 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     """Returns the tables of an evaluation."""
     rows = {"all faces": results["all"]}
     text = "In brackets: 95 % intervals by bootstrap over persons, else photos."
-    if "without twins" in results:
-        rows["without twins"] = results["without twins"]
+    if "without near-duplicates" in results:
+        rows["without near-duplicates"] = results["without near-duplicates"]
     if "comparison" in results:
-        found = results["comparison"]
-        rows |= {"the other model": found["other"], "difference": found["difference"]}
+        comparison = results["comparison"]
+        rows |= {"the other model": comparison["other"], "difference": comparison["difference"]}
+        test = comparison["McNemar"]
         text += (
-            f" Difference: the model minus the other, on the same {found['faces']:,} faces. Only the model is right on "
-            f"{found['McNemar']['first']:,}, only the other on {found['McNemar']['second']:,}; McNemar's exact test "
-            f"(where several faces are of one person, by the bootstrap over persons): p = {found['McNemar']['p']:.2g}."
+            f" Difference: the model minus the other, on the same {comparison['faces']:,} faces. Only the model is "
+            f"correct on {test['first']:,}, only the other on {test['second']:,}; McNemar's exact test (where several "
+            f"faces are of one person, by the bootstrap over persons): p = {test['p']:.2g}."
         )
     groups = [group_section(column, one) for column, one in results.get("by", {}).items()]
-    if faces.shares is None:
+    if faces.targets is None:
         return [Section("Scores", text, score_table("", rows)), *groups]
-    if results["all"]["agreement with a tagger"]["mean"] is not None:
-        text += (
-            " A tagger is drawn by the shares of the votes; where rare votes were dropped, as in FERPlus, people agree "
-            "less."
-        )
-    text += " Calibration errors come out too large where faces are few; their intervals may lie above them."
-    calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.right))
-    classes = class_table(results["all"], confusion_matrix(faces.probabilities, faces.shares), faces.labels)
+    if results["all"]["agreement with an annotator"]["mean"] is not None:
+        text += " An annotator is drawn by the votes; where rare votes were dropped, as in FERPlus, people agree less."
+    text += " With few faces, calibration errors are biased upwards, and their intervals may lie above them."
+    calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
+    classes = class_table(results["all"], confusion_matrix(faces.probabilities, faces.targets), faces.labels)
     parts = [
         Section("Scores", text, score_table("", rows), calibration),
         Section("By expression", "", classes),
         *groups,
     ]
-    if "hard" in results:
+    if votes := results.get("by votes"):
+        parts.append(Section("By votes for the label", "", score_table("votes", votes), chart(votes, "accuracy")))
+    if robust := results.get("robustness"):
         text = (
-            "Every image is changed, and its face and landmarks are found again, unless the row says otherwise. "
-            "Difference: from the same faces as they are. Turns are the mean of both directions."
+            "Every image is corrupted, and its face and landmarks are detected again, unless the row differs. "
+            "Difference: from the unaltered faces. Turns are the mean of both directions."
         )
-        hard = results["hard"]
-        parts.append(Section("Hard faces", text, score_table("images", hard), chart(hard, "accuracy")))
+        parts.append(Section("Robustness", text, score_table("images", robust), chart(robust, "accuracy")))
     return parts
 
 
 def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Returns a row for each set of faces, a column for what one of them has; recalls have a table of their own."""
+    """Returns a row for each set of faces, a column for each result; recalls have a separate table."""
     known = dict.fromkeys(name for row in rows.values() for name, one in row.items() if cell(one) != NOTHING)
     names = [name for name in known if not name.startswith("recall of ")]
     cells = [
@@ -142,60 +140,60 @@ def confusion_table(confusion: NDArray[np.int64], labels: Sequence[str]) -> list
     return [["", *labels], *([label, *map(str, row)] for label, row in zip(labels, confusion, strict=True))]
 
 
-def group_section(column: str, found: Mapping[str, Any]) -> Section:
-    """Returns the table of the groups that a column makes."""
-    groups, text = found["groups"], ""
-    if "gap" in found:
+def group_section(column: str, results: Mapping[str, Any]) -> Section:
+    """Returns the table of the groups of a column."""
+    groups, text = results["groups"], ""
+    if "gap" in results:
         text = (
-            f"Worst: {found['worst']}, best: {found['best']}, gap in accuracy: {cell(found['gap'])}. Difference: from "
-            "the accuracy of all others; p by Fisher's exact test (where several faces are of one person, by the "
+            f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: {cell(results['gap'])}. Difference: "
+            "from the accuracy of all others; p by Fisher's exact test (where several faces are of one person, by the "
             "bootstrap over persons), corrected for the number of groups by Holm. "
         )
-    if found["few"]:
-        few = ", ".join(f"{name} ({size})" for name, size in found["few"].items())
-        text += f"Too few to say, under {FEW}: {few}. "
-    if found["unknown"]:
-        text += f"Without a value: {found['unknown']:,} faces."
+    if results["few"]:
+        few = ", ".join(f"{name} ({size})" for name, size in results["few"].items())
+        text += f"Too few to compare, under {FEW}: {few}. "
+    if results["unknown"]:
+        text += f"Without a value: {results['unknown']:,} faces."
     measure = "accuracy" if any("accuracy" in one for one in groups.values()) else FOUND
     return Section(f"By {column}", text, score_table(column, groups), chart(groups, measure))
 
 
 def chart(rows: Mapping[str, Mapping[str, Any]], measure: str) -> Pil.Image | None:
     """Draws one measure of some sets of faces."""
-    found = {printable(name): one[measure] for name, one in rows.items()}
-    return Pil.fromarray(intervals_figure(found, measure)) if found else None
+    values = {printable(name): one[measure] for name, one in rows.items()}
+    return Pil.fromarray(intervals_figure(values, measure)) if values else None
 
 
-def cards(faces: Faces, theirs: Array, wrong: NDArray[np.int64]) -> tuple[list[Card], int]:
-    """Returns the faces to look at, those with the greatest loss first, and how many are left out.
+def choose_cards(faces: Faces, other: Array, wrong: NDArray[np.int64]) -> tuple[list[Card], int]:
+    """Returns the faces to look at, the greatest loss first, and the number left out.
 
-    `theirs` (N, C) is what a second model says, `wrong` (M, 2) what `suspected` returned.
+    `other` (N, C) are a second model's probabilities, `wrong` (M, 2) the result of `suspect_labels`.
     """
-    assert faces.shares is not None
-    guess, truth = faces.probabilities.argmax(1), faces.shares.argmax(1)
-    other = np.where(np.isnan(theirs[:, 0]), guess, np.nan_to_num(theirs).argmax(1))
+    assert faces.targets is not None
+    guess, truth = faces.probabilities.argmax(1), faces.targets.argmax(1)
+    other_guess = np.where(np.isnan(other[:, 0]), guess, np.nan_to_num(other).argmax(1))
     better = dict(wrong.tolist())
-    loss, others = face_losses(faces.probabilities, faces.shares), face_losses(theirs, faces.shares)
-    loss = np.where(guess == truth, np.fmax(loss, others), loss)  # mistakes of the other model are worth a look as well
-    shown = np.flatnonzero((guess != truth) | (guess != other) | np.isin(np.arange(len(guess)), wrong[:, 0]))
+    loss, other_loss = face_losses(faces.probabilities, faces.targets), face_losses(other, faces.targets)
+    loss = np.where(guess == truth, np.fmax(loss, other_loss), loss)  # include mistakes of the other model
+    shown = np.flatnonzero((guess != truth) | (guess != other_guess) | np.isin(np.arange(len(guess)), wrong[:, 0]))
     shown = shown[np.argsort(-loss[shown], kind="stable")]
-    found = []
+    cards = []
     for row in shown[:PICTURES].tolist():
-        kinds = {"mistake": guess[row] != truth[row], "label": row in better, "differ": guess[row] != other[row]}
+        kinds = {"mistake": guess[row] != truth[row], "label": row in better, "differ": guess[row] != other_guess[row]}
         lines = [f"perhaps {faces.labels[better[row]]}"] if row in better else []
-        lines += [f"the other: {faces.labels[other[row]]}"] if kinds["differ"] else []
-        found.append(
+        lines += [f"the other: {faces.labels[other_guess[row]]}"] if kinds["differ"] else []
+        cards.append(
             Card(
                 thumbnail(faces, row),
                 str(faces.paths[row]),
                 int(truth[row]),
                 int(guess[row]),
                 float(faces.probabilities[row].max()),
-                [kind for kind, its in kinds.items() if its],
+                [kind for kind, present in kinds.items() if present],
                 lines,
             )
         )
-    return found, max(0, len(shown) - PICTURES)
+    return cards, max(0, len(shown) - PICTURES)
 
 
 def thumbnail(faces: Faces, row: int) -> Pil.Image | None:

@@ -1,4 +1,4 @@
-"""How far an explanation can be trusted: does the prediction change as its scores say?
+"""How far an explanation can be trusted: does the prediction change in line with its scores?
 
 B images, T tokens, R regions, S crop size, C classes.
 """
@@ -14,7 +14,7 @@ from scipy.stats import ConstantInputWarning, spearmanr
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fer_vit.explain.methods import Control, Explanation, Method, explain, explain_each
+from fer_vit.explain.methods import Explanation, explain, explain_each
 from fer_vit.explain.pixels import blur, covered
 from fer_vit.explain.regions import token_boxes, units
 from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace
@@ -27,7 +27,7 @@ GROUPS = 5
 """Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens."""
 
 DRAWS = 3
-"""Explanations by the control `random` whose measures are averaged, so that it has little noise of its own."""
+"""Explanations by the control `random` whose measures are averaged, to reduce noise."""
 BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "blurred": blur,
     "mean colour": lambda image: image.mean((2, 3), keepdim=True).expand_as(image),
@@ -46,14 +46,14 @@ BETTER = {
 
 @torch.no_grad()
 def measure(
-    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, methods: Sequence[Method | Control]
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, methods: Sequence[str]
 ) -> dict[str, dict[str, Tensor]]:
     """Measures how well methods explain the predicted class of each face.
 
     * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while tokens are masked,
       or restored, in tenths, the highest scores first. Low, or high, is good.
-    * pixel deletion, pixel insertion: the same with the pixels that some token covers, replaced by those of a baseline;
-      0 for the probability with all of them replaced, 1 for that of the whole face. NaN for faces that keep more than
+    * pixel deletion, pixel insertion: the same with the pixels that some token covers, replaced by a baseline;
+      0 for the probability with all of them replaced, 1 for the whole face. NaN for faces that keep more than
       half of their probability when all are replaced: there is little that an explanation could point to.
     * region agreement: Spearman's rank correlation of the regions' shares with the fall of the logit when each is
       masked.
@@ -73,7 +73,7 @@ def measure(
     with evaluating(net):
         falls = drops(net, seen.tokens, units(net.layout, seen.membership))[torch.arange(len(label)), :, label]
 
-        def mean(method: Method | Control) -> dict[str, Tensor]:
+        def mean(method: str) -> dict[str, Tensor]:
             draws = DRAWS if method == "random" else 1
             found = [
                 _measures(faces, one, falls) for one in explain_each(net, seen, method, direction.expand(draws, -1, -1))
@@ -105,7 +105,7 @@ class _Faces(NamedTuple):
 
 
 def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Tensor]:
-    """Returns each measure of an explanation; `falls` (B, R) says how much the logit falls without each region."""
+    """Returns each measure of an explanation; `falls` (B, R) are the falls of the logit without each region."""
     there = located_tokens(faces.seen.tokens, faces.net.layout.num_prefix)
     count = there.sum(1, keepdim=True)
     ranks = _ranks(found.scores.masked_fill(~there, -torch.inf))  # missing tokens come last
@@ -161,7 +161,7 @@ def spearman(a: Tensor, b: Tensor, valid: Tensor) -> Tensor:
 
 @torch.no_grad()
 def randomised(
-    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method | Control, seed: int = 0
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: str, seed: int = 0
 ) -> Iterator[tuple[str, Tensor]]:
     """Sanity check: does the explanation change when the model forgets what it learned?
 
@@ -170,8 +170,8 @@ def randomised(
     stays the same explains the faces, not the model.
 
     Yields:
-        What was shuffled last, and the rank correlation (B,) of the tokens' scores with those of the intact model, for
-        the class that the intact model predicts.
+        What was shuffled last, and the rank correlation (B,) of the tokens' scores with the scores by the intact model,
+        for the class that the intact model predicts.
     """
     intact = explain(net, image, boxes, valid, method)
     label = intact.probabilities.argmax(-1)

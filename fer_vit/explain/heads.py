@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fer_vit.explain.attention import no_autocast
-from fer_vit.explain.regions import region_means
+from fer_vit.explain.regions import no_autocast, region_means
 from fer_vit.explain.trace import Trace
 
 
@@ -22,7 +21,7 @@ def relations(seen: Trace) -> Tensor:
     """Follows attention through all blocks, heads averaged (attention rollout).
 
     Returns:
-        How much each region (row) takes from each region (column), (B, R, R); rows sum to 1, those of missing regions
+        How much each region (row) takes from each region (column), (B, R, R); rows sum to 1, rows of missing regions
         to 0. The diagonal is what a region keeps of itself, by the residual paths too.
     """
     flow = torch.eye(seen.membership.shape[-1], device=seen.membership.device).expand(len(seen.membership), -1, -1)
@@ -37,7 +36,7 @@ def head_relations(seen: Trace) -> Tensor:
     """Takes the attention of every head by itself, without earlier blocks or residual paths.
 
     Returns:
-        (B, L, H, R, R); rows sum to 1, those of missing regions, and of regions that attend to no region, to 0.
+        (B, L, H, R, R); rows sum to 1, rows of missing regions, and of regions that attend to no region, to 0.
     """
     blocks = ([_between(seen.membership, head) for head in block.unbind(1)] for block in seen.attention)
     return torch.stack([torch.stack(heads, 1) for heads in blocks], 1)

@@ -1,35 +1,33 @@
-"""Which pixels, patches and facial regions speak for a prediction, by any of several methods.
+"""Attribution of a prediction to pixels, tokens and facial regions, by any of `METHODS`.
 
-B images, C classes, T tokens, R regions, S crop size.
+E directions, B images, C classes, H heads, T tokens, Q vectors per face (see `model.pooling`), R regions, S crop size.
 """
 
 import zlib
-from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from fer_vit.errors import FerVitError
-from fer_vit.explain.attention import raw, relevance, rollout
+from fer_vit.errors import FerVitError, suggest
 from fer_vit.explain.pixels import box_sums, integrated_gradients, region_sums, spread
-from fer_vit.explain.regions import region_means, token_boxes, units
+from fer_vit.explain.regions import no_autocast, region_means, token_boxes, units
 from fer_vit.explain.trace import Trace, drops, evaluating, trace
 from fer_vit.model.pooling import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
-CLASS_SPECIFIC = ("pixels", "relevance", "ablation")
-"""Methods that depend on the class that they explain."""
-Method = Literal["pixels", "relevance", "ablation", "rollout", "raw"]
-Control = Literal["random", "centre"]
-"""Baselines for the methods: scores that know nothing of the model."""
+Attribution: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Scores (E, B, T), heat (E, B, S, S) and shares (E, B, R), see `Explanation`; not normalised."""
+Method: TypeAlias = Callable[[RegionViT, Trace, Tensor], Attribution]
+"""Explains the scores that `directions` (E, B, C) make of the logits of traced faces."""
 
 
 class Explanation(NamedTuple):
-    """What speaks for a score and, by methods that can tell, against it (negative).
+    """Attribution for a score, negative against it.
 
-    The absolute values of scores, heat and shares sum to 1 each, or to 0 where nothing speaks.
+    The absolute values of scores, heat and shares sum to 1 each, or to 0 where all are 0.
 
     Attributes:
         probabilities: (B, C).
@@ -51,103 +49,140 @@ def explain(
     image: Tensor,
     boxes: Tensor,
     valid: Tensor,
-    method: Method | Control = "pixels",
+    method: str = "pixels",
     direction: Tensor | None = None,
 ) -> Explanation:
-    """Classifies faces and scores which pixels and regions speak for the prediction.
+    """Classifies faces and attributes a score to pixels and regions.
 
     Args:
         net: The model; it is left unchanged.
         image: Face crops (B, 3, S, S), RGB in [0, 1].
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
         valid: Which regions are present (B, R).
-        method: "pixels", integrated gradients of the image; "relevance", gradient times attention through all blocks;
-            "ablation", the fall of the score when a region's tokens, and the patches under it, are masked; "rollout",
-            attention through all blocks; "raw", attention of the last one; and two controls, "random" and "centre".
+        method: One of `METHODS` or `CONTROLS`.
         direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for one
             class rather than another. None: the predicted class.
+
+    Raises:
+        FerVitError: The method is unknown.
     """
     seen = trace(net, image, boxes, valid)
     return explain_each(net, seen, method, None if direction is None else direction[None])[0]
 
 
 @torch.no_grad()
-def explain_each(
-    net: RegionViT, seen: Trace, method: Method | Control, directions: Tensor | None = None
-) -> list[Explanation]:
-    """Explains several scores (E, B, C) of faces that the model has `seen`; other arguments as for `explain`.
-
-    Raises:
-        FerVitError: There is no such method.
-    """
-    known = get_args(Method) + get_args(Control)
-    if method not in known:
-        raise FerVitError(f"Expected method to be one of {', '.join(known)}, but got {method}.")
+def explain_each(net: RegionViT, seen: Trace, method: str, directions: Tensor | None = None) -> list[Explanation]:
+    """Explains several scores (E, B, C) of traced faces; other arguments and errors as for `explain`."""
+    attribute = find_method(method, METHODS | CONTROLS)
     if directions is None:
         directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
     probabilities = net.probabilities(seen.logits)
-    where = token_boxes(net.layout, net.patch_size, seen.tokens.centres, seen.boxes)
-    if method == "pixels":
-        with evaluating(net):
-            maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
-        sums = region_sums(maps, seen.boxes)
-        found = [(box_sums(heat, where), heat, shares) for heat, shares in zip(maps, sums, strict=True)]
-    else:
-        each = ablated(net, seen, directions) if method == "ablation" else attributed(net, seen, directions, method)
-        found = [(scores, spread(scores, where, net.config.img_size), shares) for scores, shares in each]
-    return [
-        Explanation(probabilities, *(normalize(values.flatten(1), p=1).view_as(values) for values in one))
-        for one in found
-    ]
+    found = (normalize(values.flatten(2), p=1, dim=2).view_as(values) for values in attribute(net, seen, directions))
+    return [Explanation(probabilities, *one) for one in zip(*found, strict=True)]
 
 
-def attributed(
-    net: RegionViT, seen: Trace, directions: Tensor, method: Method | Control
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields scores of tokens (B, T) and shares of regions (B, R) by a method that has a score for every token."""
-    located = located_tokens(seen.tokens, net.layout.num_prefix)
-    for scores in token_scores(net, seen, directions, method):
-        scores = scores.masked_fill(~located, 0.0)
-        # A sum would favour large regions, which cover many patches.
-        yield scores, region_means(seen.membership, scores)
+def find_method(name: str, known: Mapping[str, Method]) -> Method:
+    """Returns a method by its name. Raises FerVitError when it is unknown."""
+    if name not in known:
+        raise FerVitError(f"Expected method to be one of {', '.join(known)}, but got {name}.{suggest(name, known)}")
+    return known[name]
 
 
-def token_scores(net: RegionViT, seen: Trace, directions: Tensor, method: Method | Control) -> Iterator[Tensor]:
-    """Yields scores of every token (B, T) for each direction (E, B, C)."""
-    tokens, pool = seen.tokens, seen.pooled.weights
-    if method == "random":
-        # Signed, as methods are. Seeded by the faces: they always get the same numbers.
-        generator = torch.Generator().manual_seed(zlib.crc32(tokens.x.detach().float().cpu().numpy().tobytes()))
-        yield from (2 * torch.rand(len(directions), *tokens.x.shape[:2], generator=generator) - 1).to(tokens.x.device)
-        return
-    if method == "centre":
-        half = net.config.img_size / 2
-        distances = (tokens.centres.float() - half).norm(dim=-1) / half
-        yield from (-2 * distances.square()).exp().expand(len(directions), -1, -1)
-        return
-    with_pool = [pool] if net.config.head == "query" else []
+def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+    """Integrated gradients of the image, see `pixels.integrated_gradients`."""
+    with evaluating(net):
+        maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
+    where = _token_boxes(net, seen)
+    return torch.stack([box_sums(heat, where) for heat in maps]), maps, region_sums(maps, seen.boxes)
+
+
+def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+    """Gradient times attention through all blocks, see `relevance_flow`."""
+    depth, pool = len(seen.attention), seen.pooled.weights
+    attended = [*seen.attention, pool] if net.pool.per_expression else seen.attention
+    scores = []
     for direction in directions:
-        if method == "relevance":
-            attended = [*seen.attention, *with_pool]
-            gradients = torch.autograd.grad(seen.logits, attended, direction.to(seen.logits), retain_graph=True)
-            depth = len(seen.attention)
-            yield relevance(seen.attention, gradients[:depth], pool, *gradients[depth:])
-        else:
-            # With a query per expression: where the queries of this score attended.
-            weights = pool.mean(1)  # (B, Q, T)
-            one = weights[:, 0] if weights.shape[1] == 1 else (direction.abs()[..., None] * weights).sum(1)
-            yield (rollout if method == "rollout" else raw)(seen.attention, one)
+        gradients = torch.autograd.grad(seen.logits, attended, direction.to(seen.logits), retain_graph=True)
+        scores.append(relevance_flow(seen.attention, gradients[:depth], pool, *gradients[depth:]))
+    return from_tokens(net, seen, torch.stack(scores))
 
 
-def ablated(net: RegionViT, seen: Trace, directions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields scores of tokens (B, T) and shares of regions (B, R) by `drops`.
+def ablation(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+    """Fall of the score when a region's tokens, and the patches under it, are masked together.
 
-    A region's share is the fall when all of its tokens and patches are masked together; a token's score is the mean
-    fall of the regions that it belongs to, 0 outside all of them.
+    A token's score is the mean fall of the regions that it belongs to, 0 outside all of them.
     """
     together = units(net.layout, seen.membership)  # (B, R, T)
     with evaluating(net):
         falls = drops(net, seen.tokens, together)  # (B, R, C)
-    for direction in directions:
-        fall = (falls * direction[:, None]).sum(-1)
-        yield (fall[..., None] * together).sum(1) / together.sum(1).clamp(min=1), fall
+    with no_autocast(falls):
+        shares = torch.einsum("brc,ebc->ebr", falls, directions.to(falls))
+        scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / together.sum(1).clamp(min=1)
+    return scores, _heat(net, seen, scores), shares
+
+
+def random_scores(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+    """Random scores in [-1, 1]. Seeded by the faces: the same faces always get the same numbers."""
+    tokens = seen.tokens.x
+    generator = torch.Generator().manual_seed(zlib.crc32(tokens.detach().float().cpu().numpy().tobytes()))
+    scores = 2 * torch.rand(len(directions), *tokens.shape[:2], generator=generator) - 1
+    return from_tokens(net, seen, scores.to(tokens.device))
+
+
+def centre(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+    """A Gaussian around the centre of the crop."""
+    half = net.config.img_size / 2
+    distances = (seen.tokens.centres.float() - half).norm(dim=-1) / half
+    return from_tokens(net, seen, (-2 * distances.square()).exp().expand(len(directions), -1, -1))
+
+
+METHODS: dict[str, Method] = {"pixels": pixels, "relevance": relevance, "ablation": ablation}
+"""By the name that the command line takes. A new method is a function and a line here."""
+CONTROLS: dict[str, Method] = {"random": random_scores, "centre": centre}
+"""Baselines for the methods: their scores do not depend on what the model learned."""
+
+
+def from_tokens(net: RegionViT, seen: Trace, scores: Tensor) -> Attribution:
+    """Returns the attribution for scores of all tokens (E, B, T); those without a position in the face become 0."""
+    scores = scores.masked_fill(~located_tokens(seen.tokens, net.layout.num_prefix), 0.0)
+    # A sum would favour large regions, which cover many patches.
+    shares = torch.stack([region_means(seen.membership, one) for one in scores])
+    return scores, _heat(net, seen, scores), shares
+
+
+def _heat(net: RegionViT, seen: Trace, scores: Tensor) -> Tensor:
+    where = _token_boxes(net, seen)
+    return torch.stack([spread(one, where, net.config.img_size) for one in scores])
+
+
+def _token_boxes(net: RegionViT, seen: Trace) -> Tensor:
+    return token_boxes(net.layout, net.patch_size, seen.tokens.centres, seen.boxes)
+
+
+def relevance_flow(
+    attention: Sequence[Tensor], gradients: Sequence[Tensor], pool: Tensor, pool_gradient: Tensor | None = None
+) -> Tensor:
+    """Gradient times attention, accumulated over blocks: attribution for a class minus attribution against it: (B, T).
+
+    Chefer, Gur & Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder
+    Transformers" (ICCV 2021), equations 5 and 6 for the encoder; for a decoder's cross-attention equation 10, without
+    the normalisation of 8 and 9 and the queries' self-attention, as queries are the same for every face. The paper
+    keeps the positive part for a class; here the same rules for the negated score give the negative part. Tokens that
+    reach the pool by residual paths alone have no gradient here and get no score.
+
+    Args:
+        attention: One (B, H, T, T) per block.
+        gradients: Gradients of a score with respect to them.
+        pool: (B, H', Q, T).
+        pool_gradient: Gradient of the score with respect to it; None: the weights themselves.
+    """
+
+    def flow(sign: float) -> Tensor:
+        start = pool.float() if pool_gradient is None else (sign * pool_gradient.float() * pool.float()).clamp(min=0)
+        row = start.mean(1).sum(1, keepdim=True)  # (B, 1, T)
+        for weights, gradient in zip(reversed(attention), reversed(gradients), strict=True):
+            row = row + row @ (sign * gradient.float() * weights.float()).clamp(min=0).mean(1)
+        return row[:, 0]
+
+    with no_autocast(pool):
+        return flow(1.0) - flow(-1.0)

@@ -1,4 +1,4 @@
-"""Which pixels speak for a score, through everything that the model does with them, and what boxes hold of them.
+"""Attribution of a score to pixels, and its sums over boxes.
 
 B images, E scores, C classes, N boxes, S crop size.
 """
@@ -6,8 +6,7 @@ B images, E scores, C classes, N boxes, S crop size.
 import torch
 from torch import Tensor
 
-from fer_vit.explain.attention import no_autocast
-from fer_vit.explain.regions import overlaps
+from fer_vit.explain.regions import no_autocast, overlaps
 from fer_vit.model.region_vit import RegionViT
 
 PASSES = 8
@@ -20,7 +19,7 @@ def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Te
     """How much each pixel adds to a score on the way from the blurred face to the face; the regions stay in place.
 
     Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the midpoints of `PASSES` equal
-    steps: over all pixels the sum is about the score of the face less that of the blurred face.
+    steps: over all pixels the sum is about the score of the face minus the score of the blurred face.
 
     Args:
         net: A model in evaluation mode.
@@ -30,7 +29,7 @@ def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Te
         directions: Weights (E, B, C) of the logits in each score.
 
     Returns:
-        (E, B, S, S), negative where a pixel speaks against.
+        (E, B, S, S), negative where a pixel lowers the score.
     """
     start = blur(image)
     found = image.new_zeros(*directions.shape[:2], *image.shape[2:])

@@ -10,6 +10,11 @@ from torch.nn.functional import normalize
 from fer_vit.model.tokens import TokenLayout
 
 
+def no_autocast(values: Tensor) -> torch.autocast:
+    """Keeps products in float32, which a caller's autocast would round to bfloat16."""
+    return torch.autocast(values.device.type, enabled=False)
+
+
 def overlaps(boxes: Tensor, grid: tuple[int, ...], side: int) -> tuple[Tensor, Tensor]:
     """Fraction of each row (B, N, rows) and column (B, N, columns) of a grid that lies in each box (B, N, 4), xyxy.
 

@@ -12,11 +12,11 @@ from fer_vit.geometry import MIRRORED, TEMPLATE, Align, Array, Image, apply, com
 
 @dataclass(frozen=True)
 class CropSpec:
-    """How a face becomes a model's input. It travels in the checkpoint."""
+    """How a face becomes a model's input. Stored in the checkpoint."""
 
     size: int  # side S of the square crop in pixels
     regions: tuple[str, ...] = DEFAULT_REGIONS
-    align: Align = "landmarks"  # turn and scale every face onto the template; "crop": take images as they are
+    align: Align = "landmarks"  # rotate and scale faces to the template; "crop": use images unchanged
     template: tuple[tuple[float, float], ...] = TEMPLATE  # the landmarks (5, 2) as fractions of the side
 
 
@@ -30,14 +30,14 @@ def crop_face(
 
     Args:
         image: The image (H, W, 3), RGB uint8.
-        landmarks: Points (5, 2) in the image; None takes all of the image.
+        landmarks: Points (5, 2) in the image. None: use the full image.
         spec: Size S, regions and alignment.
-        framed: Whether the image is a face crop already, all of which a model with `align` "crop" takes.
-        change: A matrix (2, 3) that moves the crop's pixels once more, for augmentation.
+        framed: Whether the image is a face crop already; models with `align` "crop" use all of it.
+        change: A further matrix (2, 3) in crop pixels, for augmentation.
 
     Returns:
-        The crop (S, S, 3), the landmarks in it (5, 2), the template's if none are given, and the matrix (2, 3)
-        from image to crop pixels.
+        The crop (S, S, 3), its landmarks (5, 2), by default the template's, and the matrix (2, 3) from image to crop
+        pixels.
     """
     to_crop = face_matrix(image, landmarks, spec, framed)
     points = np.asarray(spec.template, float) * spec.size if landmarks is None else apply(to_crop, landmarks)
@@ -61,7 +61,7 @@ def place_regions(landmarks: Array, spec: CropSpec) -> tuple[NDArray[np.float32]
 
 
 CUT = 384
-"""Longer side in pixels of what `cut_out` leaves of a photo."""
+"""Largest side in pixels of the result of `cut_out`."""
 
 
 def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
@@ -78,19 +78,18 @@ def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
 
 
 BORDER = cv2.BORDER_REPLICATE
-"""Outside an image its border is repeated: an artificial edge would look like a contour of the face."""
+"""The border is repeated outside an image: an artificial edge would look like a contour of the face."""
 INTERPOLATION, REDUCTION = cv2.INTER_CUBIC, cv2.INTER_AREA
-"""Linear interpolation would blur small faces; a reduction averages what becomes one pixel."""
+"""Cubic, because linear interpolation blurs small faces; reductions average areas."""
 SMALLER = 0.75
-"""Scales below it count as reductions; the average would blur faces that keep about their size."""
+"""Smaller scales are reductions; averaging would blur faces of about equal size."""
 
 
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     """Draws the crop (size, size, 3) that a matrix (2, 3) from image to crop pixels describes.
 
-    A warp reads only neighbours, and would alias in a reduction: noise, a shift by a part of a pixel or compression
-    then change the crop. A smaller crop is drawn at twice its size and averaged, a much smaller one from an image that
-    has been averaged before.
+    A warp reads only neighbouring pixels, so reductions would alias: noise, subpixel shifts and compression change the
+    crop. Reduced crops are drawn at twice their size and averaged; strongly reduced ones from an averaged image.
     """
     m = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
@@ -109,7 +108,7 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
 
 
 def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Image, Array]:
-    """Cuts an image to what a crop shows, plus a margin in pixels; returns it and the matrix from it to the crop."""
+    """Cuts an image to the area of a crop plus a margin in pixels; returns it and the matrix from it to the crop."""
     corners = apply(invert(matrix), [(0, 0), (size, 0), (0, size), (size, size)])
     end = np.array(image.shape[1::-1])
     start = np.clip(np.floor(corners.min(0) - margin), 0, end - 1).astype(int)
@@ -118,6 +117,6 @@ def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Imag
 
 
 def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:
-    """Mirrors a crop (S, S, 3) and its landmarks (5, 2): coordinates, and rows, since left becomes right."""
+    """Mirrors a crop (S, S, 3) and its landmarks (5, 2), and swaps left and right landmarks."""
     mirrored: Array = landmarks * [-1.0, 1.0] + [image.shape[1], 0.0]
     return np.ascontiguousarray(image[:, ::-1]), mirrored[list(MIRRORED)]

@@ -1,4 +1,4 @@
-"""Face detection: the faces of an image by YuNet or another `Detector`, and the way to each one's five landmarks."""
+"""Face detection: the faces of an image by the built-in network, YuNet or another `Detector`, and their landmarks."""
 
 import os
 from pathlib import Path
@@ -10,20 +10,23 @@ import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import warp
-from fer_vit.face.landmarks import SIDE, find_landmarks
+from fer_vit.face.crop import CUT
+from fer_vit.face.landmarks import SIDE, find_landmarks, refine_landmarks
 from fer_vit.geometry import Array, Image, fit_matrix
 
+BUILTIN = Path(__file__).with_name("detector.onnx")
+"""The detector that comes with fer-vit (benchmarks/detector.py); detector.md beside it is its card."""
 YUNET_URL = (
     "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"
     "models/face_detection_yunet/face_detection_yunet_2026may.onnx"
 )
 YUNET_SHA256 = "ebafce4e3c118d6554634be5c27ab333b4c047a9a8c3faf1d7cf93101c22f0f0"
+YUNET_NAME = YUNET_URL.rpartition("/")[2]
 
 MIN_SIDE, MAX_SIDE = 224, 1280
-"""The longer side of the images that YuNet gets, in pixels.
+"""The longer side of the images that a detector gets, in pixels.
 
-At 224 it finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks, from which ours
+At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks, from which ours
 have been learned, lie on the eyes of the mean aligned face; at 160 they come out 11 % too far apart. At 1280 it finds
 faces down to about a hundredth of a photo's longer side.
 """
@@ -34,11 +37,15 @@ PHOTO_SCORE, CROP_SCORE = 0.6, 0.3
 """
 FILL = 0.98
 """The longer side of a face's box in FERPlus' crops, in units of theirs: median of 1,500; half have 0.92 to 1.01."""
+FOLLOWED = 0.75
+"""The longer side of a face's box in the cuts in which it is followed: a turned or moving face stays inside."""
 SAME = 0.3
-"""Boxes that overlap more than this are of the same face, for YuNet as for us."""
+"""Boxes that overlap more than this are of the same face."""
 
 
-DetectorName = Literal["yunet", "landmarks", "none"]
+DetectorName = Literal["auto", "builtin", "yunet", "landmarks", "none"]
+FINDERS = ("auto", "builtin", "yunet")
+"""The detectors that find faces in photos."""
 
 
 class Face(NamedTuple):
@@ -62,18 +69,18 @@ class Detector(Protocol):
         ...
 
 
-class YuNet:
-    """YuNet (Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector") through `cv2.FaceDetectorYN`.
+class FaceDetector:
+    """The built-in network, or one with the same results, through `cv2.FaceDetectorYN`.
 
-    It drops faces with a score below `min_score`; for crops that hold a face see `CROP_SCORE`.
+    Those are of YuNet (Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector"), which taught it. Faces with a
+    score below `min_score` are dropped; for crops that hold a face see `CROP_SCORE`.
     """
 
-    def __init__(self, path: Path | None = None, min_score: float = PHOTO_SCORE) -> None:
-        self.path = path or yunet_path()
-        self.min_score = min_score
+    def __init__(self, path: Path = BUILTIN, min_score: float = PHOTO_SCORE) -> None:
+        self.path, self.min_score = path, min_score
         self._own = local()  # a network of OpenCV is for one thread, and cannot be pickled
 
-    def __reduce__(self) -> tuple[type["YuNet"], tuple[Path, float]]:
+    def __reduce__(self) -> tuple[type["FaceDetector"], tuple[Path, float]]:
         """Leaves the networks here; they are loaded again where they are needed."""
         return type(self), (self.path, self.min_score)
 
@@ -96,7 +103,7 @@ class YuNet:
         found = self._own.net.detect(np.ascontiguousarray(small[..., ::-1]))[1]  # (F, 15): x, y, w, h, points, score
         if found is None:
             return []
-        # Mirrored images show no constant offset between YuNet's coordinates and ours, so no half pixel is added.
+        # Mirrored images show no constant offset between OpenCV's coordinates and ours, so no half pixel is added.
         points, scale = found[:, :14].reshape(-1, 7, 2).astype(float), _scale(small, image)
         return [
             Face(np.concatenate([p[0], p[0] + p[1]]), p[2:], float(score)).moved(scale)
@@ -109,7 +116,7 @@ class YuNet:
         try:
             return cv2.FaceDetectorYN.create(str(self.path), "", (MIN_SIDE, MIN_SIDE), self.min_score)
         except cv2.error as error:
-            raise FerVitError(f"Expected the YuNet model at {self.path}, but OpenCV cannot read it.") from error
+            raise FerVitError(f"Expected a face detector at {self.path}, but OpenCV cannot read it.") from error
         finally:
             cv2.utils.logging.setLogLevel(level)
 
@@ -141,10 +148,25 @@ def nothing(image: Image) -> list[Face]:
     return []
 
 
+def is_photo(image: Image) -> bool:
+    """Returns whether an image of more than `CUT` pixels shows several faces, or a face that fills less than half."""
+    if max(image.shape[:2]) <= CUT:
+        return False
+    faces = FaceDetector()(image)
+    return len(faces) > 1 or any(2 * _side(face) < min(image.shape[:2]) for face in faces)
+
+
+def choose_detector(name: DetectorName) -> DetectorName:
+    """Returns YuNet for "auto" if its file is named or in the cache, else the built-in detector."""
+    if name != "auto":
+        return name
+    return "yunet" if os.environ.get("FER_VIT_YUNET") or (cache_folder() / YUNET_NAME).is_file() else "builtin"
+
+
 def make_detector(name: DetectorName, min_score: float) -> Detector | None:
-    """Returns the detector of a name: YuNet, one that takes images whole, or None, for no landmarks at all."""
-    if name == "yunet":
-        return YuNet(min_score=min_score)
+    """Returns the detector of a name: a network, one that takes images whole, or None, for no landmarks at all."""
+    if name in FINDERS:
+        return FaceDetector(yunet_path() if choose_detector(name) == "yunet" else BUILTIN, min_score)
     return nothing if name == "landmarks" else None
 
 
@@ -162,29 +184,55 @@ def look_closer(image: Image, faces: list[Face]) -> list[Face]:
     return [face._replace(landmarks=find_landmarks(image, _frame(face, SIDE))) for face in faces]
 
 
-def follow(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
-    """Finds faces of a video again, each by a closer look at the place in the next frame where it is expected.
+def search(detector: Detector, image: Image, coarse: bool) -> list[Face]:
+    """Finds the faces of a frame of a video; `coarse` takes a third of the size, and finds only large ones."""
+    longest = max(image.shape)
+    side = max(MIN_SIDE, min(longest, MAX_SIDE) // 3)
+    if not coarse or side >= longest:
+        return look_closer(image, detector(image))
+    small = resized(image, side)
+    return look_closer(image, [face.moved(_scale(small, image)) for face in detector(small)])
 
-    A box keeps its size and goes with the landmarks, so that all searches are framed alike. Faces that are not found,
-    or found twice, are left out.
+
+def follow(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
+    """Re-detects each face of a video where it is expected in the next frame.
+
+    A box keeps its size and moves with the landmarks, so that all searches have the same framing. Faces that are not
+    found, or found twice, are left out. The expected landmarks, moved to the detection, replace the first look.
     """
     found: list[Face] = []
     for face in faces:
-        if again := _look(detector, image, face):
-            (again,) = look_closer(image, [again])
-            box = face.moved(1.0, (again.landmarks - face.landmarks).mean(0)).box
-            again = again._replace(box=box)
-            found += [again] if all(overlap(again, other) <= SAME for other in found) else []
+        cut, scale, shift = _cut_square(image, face)
+        expected = face.moved(scale, shift)
+        nearest = max(detector(cut), key=lambda other: overlap(other, expected), default=None)
+        if nearest is None or overlap(nearest, expected) <= SAME:
+            continue
+        near = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)
+        landmarks = (refine_landmarks(cut, near) - shift) / scale
+        again = Face(face.moved(1.0, (landmarks - face.landmarks).mean(0)).box, landmarks, nearest.score)
+        found += [again] if all(overlap(again, other) <= SAME for other in found) else []
     return found
 
 
-def _look(detector: Detector, image: Image, face: Face) -> Face | None:
-    """Returns a face as it is found in a grey cut of 224 pixels, framed like FERPlus' crops, if it is."""
-    to_cut = _frame(face, MIN_SIDE)
-    scale, shift = to_cut[0, 0], to_cut[:, 2]
-    found = [other.moved(1 / scale, -shift / scale) for other in detector(_grey(warp(image, to_cut, MIN_SIDE)))]
-    nearest = max(found, key=lambda other: overlap(other, face), default=None)
-    return nearest if nearest and overlap(nearest, face) > SAME else None
+def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
+    """Cuts a grey square of whole pixels around a face and scales it to MIN_SIDE: much faster than `warp`.
+
+    Returns:
+        The cut, and the scale and shift (2,) from image to cut pixels.
+    """
+    half = 2 * round(max(face.box[2:] - face.box[:2]) / FOLLOWED / 4) + 2
+    start = np.round((face.box[:2] + face.box[2:]) / 2).astype(int) - half
+    stop, end = start + 2 * half, np.array(image.shape[1::-1])
+    inner, outer = np.clip(start, 0, end - 1), np.clip(stop, 1, end)
+    cut = cv2.cvtColor(image[inner[1] : outer[1], inner[0] : outer[0]], cv2.COLOR_RGB2GRAY)
+    (left, top), (right, bottom) = (inner - start).tolist(), (stop - outer).tolist()
+    if left or top or right or bottom:
+        cut = cv2.copyMakeBorder(cut, top, bottom, left, right, cv2.BORDER_REPLICATE)
+    while len(cut) >= 2 * MIN_SIDE:  # OpenCV halves ten times as fast as it averages over parts of pixels
+        cut = cv2.resize(cut, (len(cut) // 2, len(cut) // 2), interpolation=cv2.INTER_AREA)
+    scale = MIN_SIDE / (2 * half)
+    grey = resized(np.asarray(cut, np.uint8), MIN_SIDE)
+    return np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8), scale, -scale * start
 
 
 def _frame(face: Face, side: int) -> Array:
@@ -238,6 +286,13 @@ def resized(image: Image, side: int) -> Image:
     return np.asarray(cv2.resize(image, (width, height), interpolation=method), np.uint8)
 
 
+def cache_folder() -> Path:
+    """Returns the folder for downloads: `$FER_VIT_CACHE`, else the user's cache (`~/.cache/fer-vit` on Linux)."""
+    import pooch  # only here: it takes time to import
+
+    return Path(os.environ.get("FER_VIT_CACHE") or pooch.os_cache("fer-vit"))
+
+
 def yunet_path() -> Path:
     """Returns the checked YuNet file: `$FER_VIT_YUNET`, else the cached one, else downloaded into the cache.
 
@@ -249,7 +304,6 @@ def yunet_path() -> Path:
     """
     import pooch  # only here: it takes time to import
 
-    name = YUNET_URL.rpartition("/")[2]
     if named := os.environ.get("FER_VIT_YUNET"):
         path = Path(named).absolute()  # the working directory may change
         if not path.is_file():
@@ -259,10 +313,10 @@ def yunet_path() -> Path:
                 f"Expected sha256 {YUNET_SHA256} of FER_VIT_YUNET={path}, but got {came}. Fetch {YUNET_URL}."
             )
         return path
-    cache = os.environ.get("FER_VIT_CACHE") or pooch.os_cache("fer-vit")
+    cache = cache_folder()
     https = pooch.HTTPDownloader(hooks={"response": _stay_on_https})
     try:
-        return Path(pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", name, cache, _readable_by_all, https))
+        return Path(pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", YUNET_NAME, cache, _readable_by_all, https))
     except (OSError, ValueError) as error:
         raise FerVitError(
             f"Cannot download the face detector to {cache}. Fetch {YUNET_URL} elsewhere and set "

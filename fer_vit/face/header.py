@@ -1,10 +1,10 @@
 """Reads an image's size from its header, without decoding: a few bytes can claim more pixels than memory holds.
 
-OpenCV has a limit of its own (`OPENCV_IO_MAX_IMAGE_PIXELS`), which does not suffice: it is fixed when a process first
-imports cv2, applies to the user's own images too, and counts the pixels of a JPEG after its reduction (4.12, 5.0).
+OpenCV's limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) does not suffice: it is fixed when a process first imports cv2, applies to
+the user's images too, and counts the pixels of a JPEG after its reduction (4.12, 5.0).
 
-Formats that are not listed here reach no decoder, so that a stranger's file cannot pick a rarely used one.
-Pillow would read the sizes in 30 microseconds, nearly as long as a small PNG takes to decode; this takes one or two.
+Formats that are not listed here reach no decoder, so that a hostile file cannot select a rarely used one. Pillow takes
+30 microseconds for a size, nearly as long as decoding a small PNG; this takes one or two.
 """
 
 import re
@@ -17,29 +17,29 @@ Size = tuple[int, int]
 
 JPEG = b"\xff\xd8\xff"
 MARKER = re.compile(rb"\xff([\x01-\xfe])")
-"""The start of a JPEG's segment; among compressed pixels every 0xff is followed by 0x00."""
+"""The start of a JPEG's segment; in compressed pixels 0x00 follows every 0xff."""
 START_OF_SCAN, END = 0xDA, 0xD9
 NO_PAYLOAD = frozenset((0x01, *range(0xD0, 0xD8)))
 """Markers without a payload."""
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of segments that give a JPEG's size, one for each kind of compression."""
+"""Markers of segments with a JPEG's size, one per kind of compression."""
 PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))
-"""Those that are not progressive."""
+"""Markers of frames that are not progressive."""
 
 WIDTH, HEIGHT = 256, 257
 """The tags of a TIFF's size."""
 INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
 """The types in which a TIFF may give its size."""
 MAX_BRANDS = 1024
-"""Bytes in which a file may name its formats; some twenty to forty are usual."""
+"""Most bytes of a file's list of formats; twenty to forty are usual."""
 MAX_ENTRIES = 4096
-"""libtiff refuses directories with more."""
+"""libtiff rejects directories with more."""
 
 
 def image_size(data: bytes) -> Size | None:
-    """Reads the size that an encoded image claims; None if its format is unknown or its header is truncated.
+    """Reads the size in the header of an encoded image; None for an unknown format or a truncated header.
 
-    (0, 0) means that the format or its decoder already limits the size to 16,384 x 16,384 pixels.
+    (0, 0): the format or its decoder limits the size to 16,384 x 16,384 pixels.
     """
     for signature, read in READERS.items():
         if re.match(signature, data, re.DOTALL):
@@ -58,8 +58,23 @@ def brands(data: bytes) -> set[bytes]:
     return {data[at : at + 4] for at in range(8, min(end, len(data), MAX_BRANDS), 4)}
 
 
+def is_clip(data: bytes) -> bool:
+    """Returns whether a file is a video: MP4 or MOV, Matroska or WebM, or AVI."""
+    boxed = data[4:8] == b"ftyp" and not brands(data) & {b"avif", b"avis"}
+    return boxed or data.startswith(b"\x1a\x45\xdf\xa3") or (data[:4] == b"RIFF" and data[8:12] == b"AVI ")
+
+
+def is_animated(data: bytes) -> bool:
+    """Returns whether an encoded PNG, WebP or AVIF has more than one frame."""
+    if data.startswith(b"\x89PNG"):
+        return b"acTL" in data[: data.find(b"IDAT")]
+    if data[8:16] == b"WEBPVP8X":
+        return bool(data[20] & 2)
+    return data[8:12] == b"avis"
+
+
 def count_scans(data: bytes) -> int:
-    """Returns how many times a decoder goes over the pixels of a JPEG; 0 for other formats.
+    """Returns the number of scans of a JPEG; 0 for other formats.
 
     A progressive JPEG is decoded in scans, each finer than the last, and a scan of all pixels can be a few bytes long.
     """
@@ -69,7 +84,7 @@ def count_scans(data: bytes) -> int:
             components = data[at + 7 : at + 8]
         if marker == START_OF_SCAN:
             scans += 1
-            if data[at + 2 : at + 3] == components:  # one scan holds all of them
+            if data[at + 2 : at + 3] == components:  # one scan contains all of them
                 break
     return scans
 

@@ -1,4 +1,4 @@
-"""The image reader: a file's bytes become RGB uint8, or an error that says why not."""
+"""The image reader: decodes files to RGB uint8, or raises an error with the reason."""
 
 import io
 import math
@@ -12,13 +12,13 @@ from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.header import Size, brands, count_scans, image_size
+from fer_vit.face.header import Size, brands, count_scans, image_size, is_clip
 from fer_vit.geometry import Image
 
 IMAGE_SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif")
+    (".jpg", ".jpeg", ".jfif", ".png", ".apng", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif")
 )
-"""Suffixes, in lower case, of the files in a folder that count as images, decodable or not."""
+"""Lower-case suffixes of the files in a folder that count as images, decodable or not."""
 REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}
 """OpenCV's flags for decoding at a fraction of the size; its named constants are for grey or BGR."""
 ORIENTATION = Base.Orientation
@@ -29,10 +29,10 @@ MAX_PIXELS = 2**28
 phones have 201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AVIF: sixteen, 4.2 GB).
 """
 MAX_SCANS = 100
-"""JPEGs with more scans are not decoded: 300 bytes make the decoder process all pixels once more. Ten are usual."""
+"""JPEGs with more scans are not decoded: each takes time for all pixels, but only 300 bytes. Ten are usual."""
 AVIF = frozenset((b"avif", b"avis"))
 HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
-"""Brands in a file's header; an AVIF may name those of HEIC beside its own."""
+"""Brands in a file's header; an AVIF may name brands of HEIC too."""
 UNREADABLE = "not an image that can be decoded"
 
 
@@ -43,8 +43,8 @@ class ImageError(FerVitError):
 def decode_image(data: bytes, reduction: int = 1) -> Image:
     """Decodes an encoded image.
 
-    Orientation (EXIF, or an AVIF's own) is applied; grey, palette, alpha, CMYK and 16-bit images become 8-bit RGB; of
-    an animation the first frame is taken.
+    Orientation (by EXIF, or by the boxes of an AVIF) is applied. Grey, palette, alpha, CMYK and 16-bit images become
+    8-bit RGB. An animation gives its first frame.
 
     Args:
         data: The file's bytes.
@@ -54,13 +54,13 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
         RGB uint8 (H, W, 3).
 
     Raises:
-        ImageError: The bytes are not a readable image, or one of more than `MAX_PIXELS` or `MAX_SCANS`.
+        ImageError: The image is unreadable, or exceeds `MAX_PIXELS` or `MAX_SCANS`.
     """
     if not data:
         raise ImageError("the file is empty")
     check_cost(data)
     flags, orientation = cv2.IMREAD_COLOR_RGB | REDUCED[reduction], 1
-    if brands(data) & AVIF:  # OpenCV turns it by EXIF, which counts for nothing beside its own boxes
+    if brands(data) & AVIF:  # OpenCV applies EXIF, which AVIF ignores
         flags, orientation = flags | cv2.IMREAD_IGNORE_ORIENTATION, _avif_orientation(data)
     level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are reported by us
     try:
@@ -71,19 +71,19 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
         cv2.utils.logging.setLogLevel(level)
     if image is None:
         raise ImageError(UNREADABLE)
-    return _turned(np.asarray(image, np.uint8), orientation)
+    return _rotate_upright(np.asarray(image, np.uint8), orientation)
 
 
 def _avif_orientation(data: bytes) -> int:
-    """Returns the orientation that an AVIF's boxes give, as a number of EXIF; 1, upright, if its header is broken."""
+    """Returns the orientation in an AVIF's boxes as an EXIF number; 1 (upright) for a broken header."""
     try:
         return int(AvifImageFile(io.BytesIO(data)).getexif().get(ORIENTATION, 1))  # reads the header only
     except Exception:  # Pillow raises many types for broken headers
         return 1
 
 
-def _turned(image: Image, orientation: int) -> Image:
-    """Turns an image upright: EXIF's orientations from 5 on are transposed, and each four are the same mirrorings."""
+def _rotate_upright(image: Image, orientation: int) -> Image:
+    """Applies an EXIF orientation: those from 5 on are transposed; each four have the same reflections."""
     if orientation > 4:
         image = image.transpose(1, 0, 2)
     rows, columns = ((1, 1), (1, -1), (-1, -1), (-1, 1))[(orientation - 1) % 4]
@@ -91,12 +91,14 @@ def _turned(image: Image, orientation: int) -> Image:
 
 
 def check_cost(data: bytes) -> None:
-    """Raises ImageError for an encoded image that would take too much memory or time, or has an unknown format.
+    """Raises ImageError for an encoded image of unknown format, or one that takes too much memory or time.
 
-    The full size counts even if the image is decoded smaller: a progressive JPEG is held in full in any case.
+    The full size counts even for reduced decoding: progressive JPEGs are always decoded in full.
     """
     if (names := brands(data)) & HEIC and not names & AVIF:
         raise ImageError("HEIC, which is not read: save it as JPEG")
+    if is_clip(data):
+        raise ImageError("a video, not an image: give it the suffix of one, such as .mp4")
     size = image_size(data)
     if size is None:
         raise ImageError(UNREADABLE)
@@ -105,18 +107,17 @@ def check_cost(data: bytes) -> None:
         raise ImageError(f"too many scans of a JPEG: {scans:,}, the limit is {MAX_SCANS}")
 
 
-def check_size(size: Size) -> None:
-    """Raises ImageError for a width and height of more than `MAX_PIXELS`."""
-    if math.prod(size) > MAX_PIXELS:
-        limit = f"the limit is {MAX_PIXELS // 10**6} megapixels"
+def check_size(size: Size, most: int = MAX_PIXELS) -> None:
+    """Raises ImageError for a width and height of more than `most` pixels."""
+    if math.prod(size) > most:
+        limit = f"the limit is {most // 10**6} megapixels"
         raise ImageError(f"too large: {size[0]:,} x {size[1]:,} pixels, {limit}")
 
 
 def reduction_to(data: bytes, min_side: int) -> int:
     """Returns the strongest reduction that leaves the longer side of an encoded JPEG at least `min_side` pixels.
 
-    1 for other formats, which are decoded in full anyway. Never one that does not divide the sides of a JPEG that EXIF
-    rotates: the padding at the end would come to the front and shift the image.
+    1 for other formats. If EXIF rotates the JPEG, the reduction divides its sides: padding would shift the image.
     """
     try:
         # Reads the header only. `Image.open` would refuse the large photos that need this most.

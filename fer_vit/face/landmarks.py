@@ -1,7 +1,7 @@
-"""The landmarks of a face whose place is known, by a small network that comes with fer-vit.
+"""Facial landmarks by a small network that fer-vit ships.
 
-It learned from YuNet (benchmarks/landmarks.py) to find in turned, covered, blurred and small faces what YuNet finds in
-the same faces as they are.
+It was trained on rotated, covered, blurred and small faces with YuNet's landmarks of the unchanged faces
+(benchmarks/landmarks.py).
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from fer_vit.geometry import Array, Image, apply, crop_matrix, invert
 
 NETWORK = Path(__file__).with_name("landmarks.onnx")
 SIDE = 64
-"""Side of the cut that the network gets, in pixels."""
+"""Side of the network's input in pixels."""
 _own = local()  # a network of OpenCV is for one thread
 
 
@@ -26,28 +26,33 @@ def find_landmarks(image: Image, to_cut: Array) -> Array:
 
     Args:
         image: The image.
-        to_cut: Where the face is: the matrix (2, 3) to a cut of SIDE pixels that it fills.
+        to_cut: The matrix (2, 3) to a square of SIDE pixels that the face fills.
 
-    The second look is at the face turned upright, in its usual size and place. Both looks see the mirror image as well,
-    so that a mirrored face has mirrored landmarks.
+    A second pass refines them in the upright face. Both average the image and its mirror image, so a mirrored face has
+    mirrored landmarks.
     """
-    upright = crop_matrix(apply(invert(to_cut), _look(warp(image, to_cut, SIDE))), SIDE)
-    return apply(invert(upright), _look(warp(image, upright, SIDE)))
+    return refine_landmarks(image, apply(invert(to_cut), _predict_both(warp(image, to_cut, SIDE))))
+
+
+def refine_landmarks(image: Image, landmarks: Array) -> Array:
+    """Refines approximate landmarks (5, 2) in the upright face at its usual size and place."""
+    upright = crop_matrix(landmarks, SIDE)
+    return apply(invert(upright), _predict_both(warp(image, upright, SIDE)))
 
 
 def network_input(cut: Image) -> NDArray[np.float32]:
-    """Returns a cut (SIDE, SIDE, 3) in grey, of mean 0 and deviation 1, as the network takes it (1, SIDE, SIDE)."""
+    """Returns the network's input (1, SIDE, SIDE) from a face (SIDE, SIDE, 3): grey, mean 0, deviation 1."""
     grey = np.asarray(cv2.cvtColor(cut, cv2.COLOR_RGB2GRAY), np.float32)
     return np.asarray((grey - grey.mean()) / (grey.std() + 2))[None]
 
 
-def _look(cut: Image) -> Array:
-    """The landmarks in a cut: the mean of what the network finds in it and in its mirror image."""
-    mirrored, points = mirror(cut, _points(cut))
-    return mirror(mirrored, (points + _points(mirrored)) / 2)[1]
+def _predict_both(cut: Image) -> Array:
+    """Averages the landmarks in an image and in its mirror image."""
+    mirrored, points = mirror(cut, _predict_points(cut))
+    return mirror(mirrored, (points + _predict_points(mirrored)) / 2)[1]
 
 
-def _points(cut: Image) -> Array:
+def _predict_points(cut: Image) -> Array:
     net = _network()
     net.setInput(network_input(cut)[None])
     return np.array(net.forward().reshape(5, 2) * SIDE, float)

@@ -1,7 +1,7 @@
-"""Facial regions: square boxes placed by five landmarks in the face's own frame.
+"""Facial regions: square boxes placed by five landmarks in a coordinate frame of the face.
 
-The frame's unit is the larger of eye distance and eye-to-mouth distance, so that neither a turned nor a nodding head
-shrinks it; its axes lie along and across the line through the eyes. Left and right are the person's.
+Its unit is the larger of eye distance and eye-to-mouth distance, which is stable for turned and nodding heads. Its axes
+are parallel and perpendicular to the line through the eyes. Left and right are the person's.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fer_vit.errors import FerVitError
-from fer_vit.geometry import LANDMARKS, Array
+from fer_vit.geometry import LANDMARKS, Array, Image
 
 
 class Region(NamedTuple):
@@ -39,7 +39,7 @@ REGIONS = {
     "forehead": Region((0, 1), (0.0, -0.75), 0.80),
     "chin": Region((3, 4), (0.0, 0.50), 0.70),
 }
-"""Every region there is, by name."""
+"""All regions by name."""
 
 DEFAULT_REGIONS = tuple(REGIONS)[:8]
 """Eyes, brows, nose, mouth and cheeks."""
@@ -52,7 +52,7 @@ def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -
         Boxes (R, 4), xyxy in pixels. They may extend beyond the image.
 
     Raises:
-        FerVitError: A name is not a region, or is there twice.
+        FerVitError: A name is unknown or repeated.
     """
     weights, offsets, sides = _tables(tuple(names))
     points = np.asarray(landmarks, float)
@@ -76,17 +76,24 @@ def _tables(names: tuple[str, ...]) -> tuple[Array, Array, Array]:
     return weights, np.array([r.offset for r in regions]).reshape(-1, 2), np.array([r.side for r in regions])
 
 
-def visible(boxes: NDArray[np.float32], size: int) -> NDArray[np.bool_]:
-    """Tells (R,) which boxes (R, 4) show part of a square image: at least two pixels wide, with the centre inside.
+def cover_regions(image: Image, landmarks: Array, regions: Sequence[str], grey: int | None = None) -> Image:
+    """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey; None: with the mean colour."""
+    boxes, size = region_boxes(landmarks, regions), image.shape[1::-1]
+    left, top = np.clip(np.floor(boxes[:, :2].min(0)), 0, size).astype(int)
+    right, bottom = np.clip(np.ceil(boxes[:, 2:].max(0)), 0, size).astype(int)
+    image = image.copy()
+    image[top:bottom, left:right] = image.mean((0, 1)).round() if grey is None else grey
+    return image
 
-    A box that is not finite is not visible.
-    """
+
+def visible(boxes: NDArray[np.float32], size: int) -> NDArray[np.bool_]:
+    """Returns (R,) which finite boxes (R, 4) are at least two pixels wide, with the centre inside a square image."""
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
     return ((centres >= 0) & (centres < size)).all(1) & (boxes[:, 2] - boxes[:, 0] >= 2)
 
 
 def check_regions(names: Sequence[str]) -> None:
-    """Raises FerVitError when a name is not a region or is there twice."""
+    """Raises FerVitError for unknown and repeated names."""
     unknown = [name for name in names if name not in REGIONS]
     if unknown:
         raise FerVitError(f"Expected regions from {', '.join(REGIONS)}, but got `{unknown[0]}`.")

@@ -31,12 +31,12 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 class DotAttention(Attention):
     """Scaled dot-product attention (Vaswani et al. 2017): timm's layer and forward pass, to the last bit.
 
-    What it adds is for hard attention and the scores below; the forward pass does not change.
+    The other methods are for hard attention and the scores below; the forward pass does not change.
     """
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor | None:
-        """What timm's blocks pass on as `attn_mask`: True for the tokens present (B, 1, 1, T); None for all."""
+        """Returns timm's `attn_mask`: True for present tokens (B, 1, 1, T); None for all."""
         return None if tokens.valid is None else tokens.valid[:, None, None, :]
 
     def project(self, x: Tensor, which: int) -> Tensor:
@@ -56,7 +56,7 @@ class DotAttention(Attention):
         return masked_softmax(self.score(q, k), relation)
 
     def values(self, x: Tensor) -> Tensor:
-        """What is averaged: (B, T, D) -> (B, H, T, d)."""
+        """Returns the averaged vectors: (B, T, D) -> (B, H, T, d)."""
         return self.project(x, 2)
 
     def attend(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
@@ -117,12 +117,12 @@ class GaussianAttention(DotAttention):
         """Attention of some tokens to all (B, H, Q, T), rows summing to 1, without `attn_drop`."""
         assert relation is not None
         squared = relation[:, :, queries]
-        there = squared.isfinite()
+        present = squared.isfinite()
         width = self.log_width.float().exp()[:, None, None]
-        return masked_softmax(squared.masked_fill(~there, 0.0) / (-2 * width.square()), there)
+        return masked_softmax(squared.masked_fill(~present, 0.0) / (-2 * width.square()), present)
 
     def values(self, x: Tensor) -> Tensor:
-        """What is averaged: (B, T, D) -> (B, H, T, d)."""
+        """Returns the averaged vectors: (B, T, D) -> (B, H, T, d)."""
         return split_heads(self.value(x), self.num_heads)
 
     forward = DotAttention.attend
@@ -141,7 +141,7 @@ LONG = 200
 
 
 def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = False) -> bool:
-    """Tells whether torch's fused attention is faster than explicit products, as docs/benchmarks.md measures it.
+    """Whether torch's fused attention is faster than explicit products, as docs/benchmarks.md measures it.
 
     Its backward pass in bfloat16 is slow on CPUs.
     """

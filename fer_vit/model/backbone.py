@@ -19,10 +19,34 @@ from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import AdditiveAttention, DotAttention, GaussianAttention
-from fer_vit.model.blocks import PostNormBlock, PreNormBlock
 from fer_vit.model.config import RegionViTConfig, check_config
-from fer_vit.model.pooling import ExpressionLinear
+from fer_vit.model.pooling import POOLS, ExpressionLinear
 from fer_vit.model.tokens import ConvStem
+
+
+class PreNormBlock(Block):
+    """timm's block, to the last bit: normalisation before attention and feed-forward (ViT)."""
+
+    def class_attention(self, x: Tensor, relation: Tensor | None) -> Tensor:
+        """Attention of the class token to each token (B, T), averaged over heads, for the block's input x (B, T, D)."""
+        return self.attn.weights(self.norm1(x), relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
+
+
+class PostNormBlock(Block):
+    """The block of "Attention Is All You Need": normalisation after each residual sum, ReLU in the feed-forward."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **{**options, "act_layer": nn.ReLU})
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = self.norm1(x + self.drop_path1(self.ls1(self.attn(x, attn_mask=attn_mask, is_causal=is_causal))))
+        return self.norm2(x + self.drop_path2(self.ls2(self.mlp(x))))  # type: ignore[no-any-return]
+
+    def class_attention(self, x: Tensor, relation: Tensor | None) -> Tensor:
+        """Attention of the class token to each token (B, T), averaged over heads, for the block's input x (B, T, D)."""
+        return self.attn.weights(x, relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
+
 
 ATTENTION: dict[str, type[DotAttention]] = {
     "dot": DotAttention,
@@ -35,7 +59,7 @@ BLOCK = {"pre_norm": PreNormBlock, "post_norm": PostNormBlock}
 def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransformer:
     """Creates the timm vision transformer that a configuration describes, with its attention, blocks and classifier.
 
-    timm resamples pretrained position embeddings and patch kernels where image or patch size differ from its own.
+    timm resamples pretrained position embeddings and patch kernels for another image or patch size.
     Raises FerVitError when the name is not a timm vision transformer, or settings contradict each other.
     """
     check_config(config)
@@ -47,7 +71,7 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     _check_backbone(vit, config)
     if isinstance(config.pretrained, str):
         _check_loaded(vit, config.pretrained, config.backbone)
-    if config.head == "query" and num_classes:
+    if num_classes and POOLS[config.head].per_expression:
         vit.head = ExpressionLinear(vit.embed_dim, num_classes)
         init_weights_vit_timm(vit.head)
     return vit
@@ -61,14 +85,14 @@ def prepend_prefix(vit: VisionTransformer, patches: Tensor) -> Tensor:
 
 
 def _timm_options(config: RegionViTConfig) -> dict[str, object]:
-    """Returns a configuration as arguments of `timm.create_model`; without None, which keeps the backbone's own."""
+    """Returns a configuration as arguments of `timm.create_model`; without None, which keeps the backbone's default."""
     options: dict[str, object] = {
         **{name: getattr(config, name) for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")},
         **dict.fromkeys(("pos_drop_rate", "proj_drop_rate", "attn_drop_rate"), config.dropout),
         "pretrained": bool(config.pretrained),
         "img_size": config.img_size,
         "in_chans": config.in_chans,
-        "global_pool": "token" if config.head == "token" else "avg",
+        "global_pool": "token" if POOLS[config.head].needs_class_token else "avg",
         "fc_norm": False,  # the norm stays before the pooling, where pretrained weights have it
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
         "drop_path_rate": config.drop_path_rate,
@@ -106,7 +130,7 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
 def _check_loaded(vit: VisionTransformer, file: str, name: str) -> None:
     """Raises FerVitError when a file lacks a tenth of a backbone's tensors or more; warns when it lacks any.
 
-    timm loads what it finds by name and logs the rest.
+    timm loads tensors with known names and logs the rest.
     """
     given = checkpoint_filter_fn(load_state_dict(file), vit)
     tensors = [key for key in vit.state_dict() if not key.startswith("head.")]
@@ -126,6 +150,6 @@ def _check_replaceable(name: str) -> None:
         vit = timm.create_model(name, depth=1)
     if type(vit.blocks[0]) is not Block or type(vit.blocks[0].attn) is not Attention:
         raise FerVitError(
-            f"{name} has blocks of its own: use a plain one, for example vit_small_patch16_224, with attention, block "
+            f"{name} has special blocks: use a plain one, for example vit_small_patch16_224, with attention, block "
             "or keep_rate."
         )

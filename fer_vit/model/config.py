@@ -1,12 +1,14 @@
 """The configuration of a RegionViT, as plain values."""
 
-from collections.abc import Callable
+from argparse import ArgumentError
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import timm
+from jsonargparse import ArgumentParser
 
 from fer_vit.errors import FerVitError, check_number, short
+from fer_vit.model.pooling import POOLS
 
 RANGES = {
     "img_size": (1, 2048),
@@ -20,12 +22,12 @@ RANGES = {
     "dropout": (0, 1),
     "drop_path_rate": (0, 1),
 }
-"""Smallest and largest values: a stranger's file must not cost hours before its weights are read."""
+"""Smallest and largest values: a stranger's file must not take hours before its weights are read."""
 
 
 @dataclass(frozen=True)
 class RegionViTConfig:
-    """Everything that shapes a RegionViT. None keeps the backbone's own value.
+    """All settings of a RegionViT. None keeps the backbone's default.
 
     Attributes:
         backbone: Name of a timm vision transformer, for example vit_tiny_patch16_224 or vit_small_patch16_224.
@@ -37,13 +39,13 @@ class RegionViTConfig:
         depth: Number of blocks.
         num_heads: Heads per block.
         stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions, for training on small images.
-        stem_convs: Convolutions of stem "conv" for every halving: with fewer, a token sees less of its surroundings.
+        stem_convs: Convolutions of stem "conv" for every halving: fewer mean a smaller receptive field.
         standardize: Bring every crop to the same mean and deviation of grey levels.
-        tokens: What the encoder reads: "patch", "region" or "both".
+        tokens: Input of the encoder: "patch", "region" or "both".
         regions: Names of the regions (see face.regions).
         region_grid: k: a region becomes k x k tokens.
-        region_source: Regions are cut from the "image", with an embedding of their own, or from the features of the
-            convolutional "stem" before its last halving: cheaper next to patches, and aware of their surroundings.
+        region_source: Regions are cut from the "image", with a separate embedding, or from the features of the
+            convolutional "stem" before its last halving: cheaper next to patches, with a larger receptive field.
         pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order) or "none".
             Regions have the sinusoidal code of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
         attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or "gaussian" kernel of the
@@ -79,7 +81,7 @@ class RegionViTConfig:
     attention: Literal["dot", "additive", "gaussian"] = "dot"
     block: Literal["pre_norm", "post_norm"] = "pre_norm"
     keep_rate: tuple[float, ...] = ()
-    head: Literal["token", "avg", "additive", "query"] = "token"
+    head: str = "token"
     causal: bool = False
     reg_tokens: int | None = None
     dropout: float = 0.0
@@ -87,103 +89,50 @@ class RegionViTConfig:
 
     @property
     def needs_own_blocks(self) -> bool:
-        """Whether a mechanism needs this project's blocks instead of the backbone's own."""
+        """Whether a mechanism needs this project's blocks instead of the backbone's."""
         return (self.attention, self.block) != ("dot", "pre_norm") or bool(self.keep_rate)
 
 
-RETIRED = {"patch_downscale": 1, "head_drop_rate": 0}
-"""Options of older versions, and their values in a model that did not use them."""
+def read_config(values: dict[str, Any], name: object) -> RegionViTConfig:
+    """Converts the plain values in a file, called `name` in messages; raises FerVitError when one has a wrong type."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(RegionViTConfig)
+    try:
+        return RegionViTConfig(**parser.parse_object(values).as_dict())
+    except (ArgumentError, TypeError, ValueError, RecursionError) as error:
+        reason = short(" ".join(str(error).split()))
+        raise FerVitError(f"{name} does not fit this version of fer-vit ({reason}). Upgrade fer-vit.") from error
 
 
-def drop_retired(network: dict[str, Any]) -> dict[str, Any]:
-    """Returns a configuration from a file without the options that have been removed.
-
-    Raises:
-        FerVitError: The model uses one of them.
-    """
-    for name, unused in RETIRED.items():
-        value = network.get(name, unused)
-        if not isinstance(value, int | float) or value != unused:
-            raise FerVitError(
-                f"Expected network.{name} to be {unused}, because the option was removed, but got {short(value)}. "
-                "Use another model, or train again without it."
-            )
-    return {name: value for name, value in network.items() if name not in RETIRED}
-
-
-RULES: tuple[tuple[Callable[[RegionViTConfig], object], str], ...] = (
-    (
-        lambda c: (c.embed_dim or 0) % 4,
-        "Expected network.embed_dim to be a multiple of 4, but got {0.embed_dim}.",
-    ),
-    (
-        lambda c: not all(0 < rate <= 1 for rate in c.keep_rate),
-        "Expected network.keep_rate to hold numbers above 0, up to 1, but got {0.keep_rate}.",
-    ),
-    (
-        lambda c: c.tokens != "patch" and not c.regions,
-        "Expected at least one region with tokens: {0.tokens}, but got none (tokens: patch).",
-    ),
-    (
-        lambda c: c.tokens == "region" and c.keep_rate,
-        "network.keep_rate drops patches: use tokens: both or patch.",
-    ),
-    (
-        lambda c: c.region_source == "stem" and c.stem != "conv",
-        "network.region_source: stem cuts regions from the features of stem: conv. Set that as well.",
-    ),
-    (
-        lambda c: c.stem == "conv" and c.pretrained,
-        "Pretrained weights have no convolutional stem: use stem: patch or pretrained: false. To start from a model of "
-        "fer-vit, use `--model.init`.",
-    ),
-    (
-        lambda c: c.stem == "conv" and c.patch_size not in [2**step for step in range(1, 12)],
-        "Expected a power of two as patch_size with stem: conv, but got {0.patch_size}.",
-    ),
-    (
-        lambda c: c.pretrained and (c.attention, c.block) != ("dot", "pre_norm"),
-        "Pretrained weights are for attention: dot and block: pre_norm. Use those, or pretrained: false.",
-    ),
-    (
-        lambda c: c.causal and c.head != "query",
-        "Only the decoder of head: query can be causal, but the head is {0.head}.",
-    ),
-)
-"""What a configuration must not be, and the message for it."""
-
-
-def check_config(config: RegionViTConfig) -> None:
-    """Raises FerVitError when a configuration contradicts itself or names what does not exist."""
-    for name, kind in get_type_hints(RegionViTConfig).items():  # checkpoints and Python may pass any value
-        if not _is_a(value := getattr(config, name), kind):
-            raise FerVitError(f"Expected network.{name} to be {_words(kind)}, but got {short(value)}.")
-    if not timm.is_model(config.backbone):
-        close = ", ".join(timm.list_models(f"*{config.backbone.split('_')[0]}*patch*")[:3])
+def check_config(c: RegionViTConfig) -> None:
+    """Raises FerVitError when a configuration contradicts itself or names an unknown backbone or pooling."""
+    if not timm.is_model(c.backbone):
+        close = ", ".join(timm.list_models(f"*{c.backbone.split('_')[0]}*patch*")[:3])
         hint = close or "vit_tiny_patch16_224"
-        raise FerVitError(f"Expected a timm model as backbone (for example {hint}), but got {config.backbone}.")
+        raise FerVitError(f"Expected a timm model as backbone (for example {hint}), but got {c.backbone}.")
+    if c.head not in POOLS:
+        raise FerVitError(f"Expected network.head to be one of {', '.join(POOLS)}, but got {c.head}.")
     for name, (least, most) in RANGES.items():
-        if (number := getattr(config, name)) is not None:
+        if (number := getattr(c, name)) is not None:
             check_number(f"network.{name}", number, least, most)
-    for broken, words in RULES:
-        if broken(config):
-            raise FerVitError(words.format(config))
-
-
-def _words(kind: Any) -> str:
-    """Describes a type for messages: "int | None", "one of 1, 3"."""
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
-    return kind.__name__ if isinstance(kind, type) else str(kind)
-
-
-def _is_a(value: Any, kind: Any) -> bool:
-    """Tells whether a value is of a type used above; a list will do for a tuple."""
-    options = get_args(kind)
-    if get_origin(kind) is Literal:
-        return any(value == option and type(value) is type(option) for option in options)
-    if get_origin(kind) is tuple:
-        return isinstance(value, list | tuple) and all(_is_a(item, options[0]) for item in value)
-    if options:
-        return any(_is_a(value, option) for option in options)
-    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+    plain = (c.attention, c.block) == ("dot", "pre_norm")
+    rules = {
+        f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}.": (c.embed_dim or 0) % 4,
+        f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}.": any(
+            not 0 < rate <= 1 for rate in c.keep_rate
+        ),
+        f"Expected at least one region with tokens: {c.tokens}, but got none.": c.tokens != "patch" and not c.regions,
+        "network.keep_rate drops patches: use tokens: both or patch.": c.tokens == "region" and c.keep_rate,
+        "network.region_source: stem needs stem: conv.": c.region_source == "stem" and c.stem != "conv",
+        "Pretrained weights have no convolutional stem: use stem: patch or pretrained: false. To start from a model of "
+        "fer-vit, use `--model.init`.": c.stem == "conv" and c.pretrained,
+        f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}.": c.stem == "conv"
+        and c.patch_size not in [2**step for step in range(1, 12)],
+        "Pretrained weights are for attention: dot and block: pre_norm. Use those, or pretrained: false.": c.pretrained
+        and not plain,
+        f"Only the decoder of head: query can be causal, but the head is {c.head}.": c.causal
+        and not POOLS[c.head].per_expression,
+    }
+    for message, broken in rules.items():
+        if broken:
+            raise FerVitError(message)

@@ -1,4 +1,4 @@
-"""From encoded tokens to the vectors that are classified, and how much each token counts in them.
+"""From encoded tokens to the vectors that are classified, and the weight of each token.
 
 B images, T tokens, D width, C classes, H heads of the decoder or 1, Q vectors per face: 1, or C, one per expression.
 `num_prefix` class and register tokens come first; the others have a position in the face.
@@ -7,28 +7,46 @@ B images, T tokens, D width, C classes, H heads of the decoder or 1, Q vectors p
 from typing import NamedTuple
 
 import torch
+from timm.layers import Mlp
 from timm.models.vision_transformer import init_weights_vit_timm
 from torch import Tensor, nn
 
-from fer_vit.model.attention import masked_softmax
-from fer_vit.model.blocks import DecoderBlock
+from fer_vit.model.attention import DotAttention, masked_softmax, split_heads
 from fer_vit.model.tokens import Tokens
 
 
 class Pooled(NamedTuple):
-    """What is classified.
+    """Result of a pooling.
 
     Attributes:
         x: A vector per face (B, D), or per expression (B, C, D).
-        weights: How much each token counts in it (B, H, Q, T); rows sum to 1, or to 0 if no token is present.
+        weights: Weight of each token in it (B, H, Q, T); rows sum to 1, or to 0 if no token is present.
     """
 
     x: Tensor
     weights: Tensor
 
 
-class TokenPool(nn.Module):
+class Pool(nn.Module):
+    """A pooling, one of `POOLS`; all take the same arguments.
+
+    Attributes:
+        per_expression: Whether every expression has a separate vector, with weights that depend on the face.
+        needs_class_token: Whether the encoder needs a class token.
+    """
+
+    per_expression = False
+    needs_class_token = False
+
+    def __init__(self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool) -> None:
+        super().__init__()
+        self.num_prefix = num_prefix
+
+
+class TokenPool(Pool):
     """Takes the class token (Dosovitskiy et al. 2021)."""
+
+    needs_class_token = True
 
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
@@ -37,12 +55,8 @@ class TokenPool(nn.Module):
         return Pooled(tokens.x[:, 0], weights)
 
 
-class AveragePool(nn.Module):
+class AveragePool(Pool):
     """Takes the mean of the patch and region tokens that are present; 0 if there are none."""
-
-    def __init__(self, num_prefix: int) -> None:
-        super().__init__()
-        self.num_prefix = num_prefix
 
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
@@ -50,16 +64,15 @@ class AveragePool(nn.Module):
         return weighted_mean(tokens, weights / weights.sum(1, keepdim=True).clamp(min=1.0))
 
 
-class AdditivePool(nn.Module):
+class AdditivePool(Pool):
     """Takes a mean of the patch and region tokens with learned weights: softmax of v . tanh(W x + u).
 
-    Additive attention (Bahdanau et al. 2015) with one query for all faces, absorbed in u. The weights say how much
-    of each region is classified.
+    Additive attention (Bahdanau et al. 2015) with one query for all faces, absorbed in u. The weights are the
+    contribution of each token.
     """
 
-    def __init__(self, num_prefix: int, dim: int) -> None:
-        super().__init__()
-        self.num_prefix = num_prefix
+    def __init__(self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool) -> None:
+        super().__init__(num_prefix, dim, num_classes, num_heads, causal)
         self.hidden = nn.Linear(dim, dim)
         self.v = nn.Linear(dim, 1, bias=False)
 
@@ -69,16 +82,65 @@ class AdditivePool(nn.Module):
         return weighted_mean(tokens, masked_softmax(scores, located_tokens(tokens, self.num_prefix)))
 
 
-class QueryPool(nn.Module):
+class CrossAttention(nn.Module):
+    """Attention of queries to the keys and values of other tokens."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.scale = (dim // num_heads) ** -0.5
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries (B, Q, D) attend to the tokens of the memory (B, T, D) that are present (B, T).
+
+        Returns:
+            The new queries (B, Q, D), and their weights over the memory (B, H, Q, T). With no token present they are 0.
+        """
+        q, k, v = (split_heads(part, self.num_heads) for part in (self.q(x), *self.kv(memory).chunk(2, dim=-1)))
+        weights = masked_softmax(self.scale * q @ k.transpose(-2, -1), valid[:, None, None])
+        return self.proj((weights @ v).transpose(1, 2).flatten(2)), weights
+
+
+class DecoderBlock(nn.Module):
+    """A Transformer decoder layer: self-attention, cross-attention and feed-forward, each with normalisation before.
+
+    `causal`: each query sees only itself and earlier ones.
+    """
+
+    def __init__(self, dim: int, num_heads: int, causal: bool = False) -> None:
+        super().__init__()
+        self.causal = causal
+        self.norm1 = nn.LayerNorm(dim)
+        self.self_attn = DotAttention(dim, num_heads, qkv_bias=True)
+        self.norm2 = nn.LayerNorm(dim)
+        self.cross_attn = CrossAttention(dim, num_heads)
+        self.norm3 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim, 4 * dim)
+
+    def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries attend to one another and then to the memory; arguments and results as for `CrossAttention`."""
+        x = x + self.self_attn(self.norm1(x), is_causal=self.causal)
+        change, weights = self.cross_attn(self.norm2(x), memory, valid)
+        x = x + change
+        return x + self.mlp(self.norm3(x)), weights
+
+
+class QueryPool(Pool):
     """Lets a query per expression attend to the patch and region tokens: a Transformer decoder.
 
     The layer is from Vaswani et al. (2017), the learned queries from Carion et al., "End-to-End Object Detection with
     Transformers" (ECCV 2020).
     """
 
-    def __init__(self, num_prefix: int, dim: int, num_heads: int, num_classes: int, causal: bool) -> None:
-        super().__init__()
-        self.num_prefix = num_prefix
+    per_expression = True
+
+    def __init__(self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool) -> None:
+        super().__init__(num_prefix, dim, num_classes, num_heads, causal)
+        most = max(1, dim // 64)  # heads as wide as in every ViT size, or wider
+        num_heads = num_heads or next(heads for heads in range(most, 0, -1) if dim % heads == 0)
         self.query = nn.Parameter(torch.empty(num_classes, dim))
         self.decoder = DecoderBlock(dim, num_heads, causal)
         self.norm = nn.LayerNorm(dim)
@@ -86,14 +148,18 @@ class QueryPool(nn.Module):
         nn.init.trunc_normal_(self.query, std=0.02)
 
     def forward(self, tokens: Tokens) -> Pooled:
-        """Pools; the weights are those of cross-attention."""
+        """Pools; the weights are the cross-attention."""
         query = self.query.expand(tokens.x.shape[0], -1, -1)
         x, weights = self.decoder(query, tokens.x, located_tokens(tokens, self.num_prefix))
         return Pooled(self.norm(x), weights)
 
 
+POOLS: dict[str, type[Pool]] = {"token": TokenPool, "avg": AveragePool, "additive": AdditivePool, "query": QueryPool}
+"""By the name in a configuration. A new pooling is a class and an entry here."""
+
+
 class ExpressionLinear(nn.Linear):
-    """A linear classifier in which each class scores its own vector."""
+    """A linear classifier in which each class scores another vector."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, D) -> logits (B, C)."""
@@ -106,7 +172,7 @@ def weighted_mean(tokens: Tokens, weights: Tensor) -> Pooled:
 
 
 def located_tokens(tokens: Tokens, num_prefix: int) -> Tensor:
-    """Tells which tokens have a position in the face and are present (B, T)."""
-    there = tokens.x.new_ones(tokens.x.shape[:2], dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
-    there[:, :num_prefix] = False
-    return there
+    """Returns which tokens have a position in the face and are present (B, T)."""
+    located = tokens.x.new_ones(tokens.x.shape[:2], dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
+    located[:, :num_prefix] = False
+    return located

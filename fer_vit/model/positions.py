@@ -3,10 +3,15 @@
 N patches, k tokens along the side of a region, D width.
 """
 
+import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from torch import Tensor
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from fer_vit.model.config import RegionViTConfig
 
 Position = Callable[[Tensor], Tensor]
 """Codes (..., D) of centres (..., 2) in crop pixels."""
@@ -49,3 +54,19 @@ def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -
 def patch_centres(grid: tuple[int, int]) -> Tensor:
     """Returns the centres of a patch grid's cells in units of a patch, row by row: (N, 2)."""
     return torch.cartesian_prod(*(torch.arange(cells) + 0.5 for cells in grid)).flip(1)
+
+
+def choose_position(config: RegionViTConfig, dim: int, patch_size: int) -> Position | None:
+    """Chooses the sinusoidal code of centres in crop pixels; None when there are no positions."""
+    if config.pos_embed == "none":
+        return None
+    if config.pos_embed == "sincos_1d":
+        return partial(sincos_reading, dim=dim, patch_size=patch_size, columns=math.ceil(config.img_size / patch_size))
+    return partial(sincos_2d, dim=dim, patch_size=patch_size)
+
+
+def fix_positions(vit: VisionTransformer, code: Tensor) -> None:
+    """Replaces the learned patch positions by fixed codes (N, D); prefix tokens get none."""
+    full = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
+    full[0, -len(code) :] = code
+    vit.pos_embed = nn.Parameter(full, requires_grad=False)

@@ -3,10 +3,16 @@
 B images, S crop size, R regions of k x k tokens, D width.
 """
 
+import copy
+from typing import Any
+
 import torch
+from timm.layers import PatchEmbed
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.positions import Position
 from fer_vit.model.tokens import Cover
 
@@ -14,8 +20,8 @@ from fer_vit.model.tokens import Cover
 class RegionEmbed(nn.Module):
     """Region tokens: crops every region's box from the image, or from features of it, and embeds it as k x k patches.
 
-    Each token gets the sinusoidal code of its real centre in the image and an embedding that belongs to its
-    region's name, so that the order in which regions are listed does not matter.
+    Each token gets the sinusoidal code of its centre in the image and an embedding of its region's name, so that the
+    order of regions does not matter.
 
     Args:
         patch_embed: Embeds (B R, C, k p, k p) as (B R, k^2, D).
@@ -55,7 +61,7 @@ class RegionEmbed(nn.Module):
         """Embeds finite boxes (B, R, 4), whose tokens have the centres (B, R k^2, 2): tokens (B, R k^2, D).
 
         The source is the normalised image, or features of it (B, C, S / stride, S / stride), rounded up. The tokens of
-        regions that `valid` (B, R) says are missing mean nothing. None: all are there.
+        missing regions (`valid` (B, R) is False) are arbitrary. None: all are present.
         """
         batch, regions = boxes.shape[:2]
         # Strided convolutions are centred on a cell's first pixel: cell i lies at pixel i stride.
@@ -70,11 +76,28 @@ class RegionEmbed(nn.Module):
         return x if self.position is None else x + self.position(centres)
 
     def embed(self, crops: Tensor, valid: Tensor | None) -> Tensor:
-        """Embeds crops (B R, C, k p, k p) as (B R, k^2, D); missing ones stay out of a batch norm's statistics."""
+        """Embeds crops (B R, C, k p, k p) as (B R, k^2, D); without missing ones in a batch norm's statistics."""
         if not (self.training and self.normed) or valid is None or valid.sum() < 2:  # one has no statistics
             return self.patch_embed(crops)  # type: ignore[no-any-return]
         x = self.patch_embed(crops[valid.flatten()])
         return x.new_zeros(len(crops), *x.shape[1:]).index_put((valid.flatten(),), x)  # type: ignore[no-any-return]
+
+
+def create_region_embed(vit: VisionTransformer, config: RegionViTConfig, position: Position | None) -> RegionEmbed:
+    """Creates the embedding of regions: its own weights, initialised from the patch embedding (maybe pretrained).
+
+    For regions cut from the stem's features, where a cell is half a patch, 3 x 3 cells become a token.
+    """
+    stem: Any = vit.patch_embed
+    grid, side, stride = config.region_grid, stem.patch_size[0], 1.0
+    if config.region_source == "stem":
+        side, stride = 3, side / 2
+        patch_embed: Any = PatchEmbed(grid * side, side, stem.early_width, vit.embed_dim)
+    else:
+        patch_embed = copy.deepcopy(stem)
+        if config.stem == "patch":
+            patch_embed.set_input_size(img_size=(grid * side,) * 2)
+    return RegionEmbed(patch_embed, config.regions, side, stride, grid, vit.embed_dim, position)
 
 
 def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
@@ -89,7 +112,7 @@ def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
 
 
 def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
-    """The same as `crop_image`, as one matrix product: for maps of few cells."""
+    """Computes the same as `crop_image` by one matrix product: for maps of few cells."""
     height, width = features.shape[2:]
     down = cell_weights(boxes[..., 1], boxes[..., 3], side, height)  # (B, R, side, H)
     across = cell_weights(boxes[..., 0], boxes[..., 2], side, width)  # (B, R, side, W)
@@ -100,9 +123,9 @@ def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
 
 
 def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:
-    """How much of each of a map's `cells` goes into each of a box's `side` cells along an axis: (B, R, side, cells).
+    """Returns the weights of a map's `cells` in each of a box's `side` cells along an axis: (B, R, side, cells).
 
-    The box reaches from `start` to `stop` (B, R); a cell's value is the mean of two points between pixels' centres.
+    The box reaches from `start` to `stop` (B, R); a cell's value is the mean of two interpolated points.
     """
     steps = (torch.arange(2 * side, device=start.device, dtype=start.dtype) + 0.5) / (2 * side)
     points = start[..., None] + (stop - start)[..., None] * steps - 0.5  # (B, R, 2 side)

@@ -11,32 +11,44 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.conformal import Thresholds
-from fer_vit.model import build
 from fer_vit.model.backbone import ATTENTION, create_backbone, prepend_prefix
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.positions import patch_centres, token_centres
-from fer_vit.model.tokens import Cover, Normalize, TokenLayout, Tokens, keep_patches
+from fer_vit.model.pooling import POOLS
+from fer_vit.model.positions import choose_position, fix_positions, patch_centres, token_centres
+from fer_vit.model.region_embed import create_region_embed
+from fer_vit.model.tokens import (
+    Cover,
+    Normalize,
+    TokenLayout,
+    Tokens,
+    count_kept,
+    keep_patches,
+    remove_patches,
+)
 
 
 class RegionViT(nn.Module):
     """Vision transformer over patch and region tokens.
 
     The encoder, its class and register tokens, patch positions and classifier are timm's `VisionTransformer`, so that
-    timm's pretrained weights load. The model also carries what prediction needs besides the weights, so that its file
-    (see `store`) is self-contained.
+    timm's pretrained weights load. The model also has all other data that prediction needs, so that its file (see
+    `store`) is self-contained.
 
     Args:
-        config: What to build.
+        config: The architecture.
         labels: The C expressions in the order of the logits. None: an encoder without a head, for pretraining.
         align: How faces are cropped for it: "landmarks" or "crop" (see `face.crop`).
         template: Where the five landmarks belong in a crop, as fractions of its side. Empty: unknown.
         temperature: Divides the logits before the softmax, so that confidence matches accuracy.
-        thresholds: What makes a set of expressions (see `conformal`). Empty: not calibrated.
+        thresholds: Thresholds of prediction sets (see `conformal`). Empty: not calibrated.
+        prior: Share of each class among the training faces (C,), all above 0. Empty: unknown.
+        adjustment: The logarithm of the prior, times this, is subtracted from the logits (Menon et al. 2021).
 
     Attributes:
-        layout: Which token is which when they enter the encoder.
+        offset: Added to the logits (C,): the logit adjustment, or another prior. None: nothing, as in distillation.
+        layout: Order of the tokens at the encoder's input.
         patch_size: Side of a patch in crop pixels.
-        relation: Computes what attention needs of the tokens besides their content.
+        relation: Computes the mask or distances of tokens for attention.
         num_kept: Number of patches at first, and in each block.
         drop_by_mask: Hard attention masks patches instead of removing them, for callers that want T tokens in every
             block: slower, with the same result up to rounding, by which bfloat16 may choose other patches.
@@ -45,6 +57,7 @@ class RegionViT(nn.Module):
         FerVitError: Settings contradict each other, or timm cannot build the backbone.
     """
 
+    offset: Tensor | None
     centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
 
     def __init__(
@@ -55,6 +68,8 @@ class RegionViT(nn.Module):
         template: Sequence[tuple[float, float]] = (),
         temperature: float = 1.0,
         thresholds: Thresholds | None = None,
+        prior: Sequence[float] = (),
+        adjustment: float = 0.0,
     ) -> None:
         super().__init__()
         self.config = config
@@ -63,26 +78,29 @@ class RegionViT(nn.Module):
         self.template = tuple((x, y) for x, y in template)
         self.temperature = temperature
         self.thresholds: Thresholds = thresholds or {}
+        self.register_buffer("offset", None, persistent=False)
+        self.adjust(prior, adjustment)
         self.drop_by_mask = False
         vit = create_backbone(config, len(self.labels))
         self.patch_size, grid = int(vit.patch_embed.patch_size[0]), vit.patch_embed.grid_size
-        position = build.choose_position(config, vit.embed_dim, self.patch_size)
+        position = choose_position(config, vit.embed_dim, self.patch_size)
         if position is not None and config.pos_embed != "learn":
-            build.fix_positions(vit, position(patch_centres(grid) * self.patch_size))
+            fix_positions(vit, position(patch_centres(grid) * self.patch_size))
         regions = () if config.tokens == "patch" else config.regions
-        region_embed = build.create_region_embed(vit, config, position) if regions else None
+        region_embed = create_region_embed(vit, config, position) if regions else None
         if config.tokens == "region":
             grid = (0, 0)
-            build.remove_patches(vit, config.region_source)
+            remove_patches(vit, config.region_source)
         self.layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
         pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
         self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans, config.standardize)
         self.vit = vit
         self.region_embed = region_embed
-        self.pool: Any = build.create_pool(vit, config, len(self.labels)) if labels else nn.Identity()
+        sizes = (vit.num_prefix_tokens, vit.embed_dim, len(self.labels), config.num_heads)
+        self.pool: Any = POOLS[config.head](*sizes, config.causal) if labels else nn.Identity()
         self.relation = ATTENTION[config.attention].relation
         rates = config.keep_rate or (1.0,) * len(vit.blocks)
-        self.num_kept = tuple(accumulate(rates, build.kept_patches, initial=self.layout.num_patches))
+        self.num_kept = tuple(accumulate(rates, count_kept, initial=self.layout.num_patches))
         middle = torch.full((self.layout.num_prefix, 2), config.img_size / 2)
         self.register_buffer("centres", torch.cat([middle, patch_centres(grid) * self.patch_size]), persistent=False)
 
@@ -104,7 +122,7 @@ class RegionViT(nn.Module):
     def tokenize(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None, cover: Cover | None = None
     ) -> Tokens:
-        """Turns images into tokens with their positions; arguments as for `forward`, and which tokens to cover."""
+        """Turns images into tokens with positions; arguments as for `forward`, and the tokens to cover."""
         image = self.normalize(image)  # (B, in_chans, S, S)
         patches, source = self.embed_patches(image)  # (B, N, D), and what regions are cut from
         patches = patches if cover is None else cover.over(patches, 0)
@@ -112,28 +130,28 @@ class RegionViT(nn.Module):
         centres = self.centres.expand(x.shape[0], -1, -1)  # (B, prefix + N, 2)
         if self.region_embed is None:
             return Tokens(self.vit.norm_pre(x), None, centres)
-        boxes, valid = self.all_regions(image, boxes, valid)  # (B, R, 4), (B, R)
+        boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
-        there = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
+        present = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
         regions = self.region_embed(source, boxes, where, valid, cover)  # (B, R k^2, D)
-        regions = self.vit.pos_drop(regions.masked_fill(~there[..., None], 0.0))
-        always = there.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
+        regions = self.vit.pos_drop(regions.masked_fill(~present[..., None], 0.0))
+        always = present.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
         return Tokens(
             self.vit.norm_pre(torch.cat([x, regions], dim=1)),  # (B, T, D)
-            torch.cat([always, there], dim=1),  # (B, T)
+            torch.cat([always, present], dim=1),  # (B, T)
             torch.cat([centres, where], dim=1),  # (B, T, 2)
         )
 
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns a normalised image's patches (B, N, D), and what regions are cut from: image or stem features."""
+        """Returns a normalised image's patches (B, N, D), and the source of regions: image or stem features."""
         embed = self.vit.patch_embed
         if self.config.region_source == "image":
             return embed(image), image
         features = embed.early(image)  # (B, C', 2 S/P, 2 S/P), rounded up
         return embed.late(features), features
 
-    def all_regions(self, image: Tensor, boxes: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns boxes (B, R, 4) and which are present (B, R), with defaults for what was left out."""
+    def fill_regions(self, image: Tensor, boxes: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns boxes (B, R, 4) and which are present (B, R), with defaults for None."""
         if boxes is None:
             boxes = image.new_zeros(image.shape[0], self.layout.num_regions, 4)
             valid = torch.zeros_like(boxes[..., 0], dtype=torch.bool)
@@ -159,7 +177,26 @@ class RegionViT(nn.Module):
 
     def classify(self, pooled: Tensor) -> Tensor:
         """Classifies a vector per face (B, D), or per expression (B, C, D). -> (B, C)."""
-        return self.vit.head(self.vit.head_drop(self.vit.fc_norm(pooled)))  # type: ignore[no-any-return]
+        logits: Tensor = self.vit.head(self.vit.head_drop(self.vit.fc_norm(pooled)))
+        return logits if self.offset is None else logits + self.offset
+
+    def change_prior(self, prior: Sequence[float] | None, possible: Sequence[bool]) -> None:
+        """Changes the probabilities to other class shares (C,), and to 0 for classes that are not `possible` (C,).
+
+        They are divided by the training prior and multiplied by the new one (Saerens et al. 2002), which replaces the
+        logit adjustment. Prediction sets were calibrated under the old prior, so the thresholds are removed.
+        """
+        here = self.centres.device
+        offset = 0 if self.offset is None else self.offset
+        if prior is not None:
+            new, old = torch.tensor([prior, self.prior], device=here).log()
+            offset = self.temperature * (new - old)
+        self.offset, self.thresholds = offset + torch.tensor(possible, device=here).float().log(), {}
+
+    def adjust(self, prior: Sequence[float], adjustment: float) -> None:
+        """Stores the class shares of the training faces, and subtracts a part of their logarithm from the logits."""
+        self.prior, self.adjustment = tuple(prior), adjustment
+        self.offset = -adjustment * torch.tensor(self.prior).log() if adjustment else None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities of logits (B, C), in float32."""

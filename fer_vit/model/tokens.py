@@ -1,4 +1,4 @@
-"""From an image to tokens: embeddings, positions, and the layout that says which token is which.
+"""From an image to tokens: embeddings, the layout of tokens, hard attention and region dropout.
 
 B images, S crop size, P patch size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width.
 """
@@ -9,11 +9,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 
 class Tokens(NamedTuple):
-    """What enters the encoder.
+    """Input of the encoder.
 
     Attributes:
         x: Token embeddings with their positions (B, T, D).
@@ -31,7 +32,7 @@ class Cover(NamedTuple):
 
     Attributes:
         hidden: True for hidden tokens (B, N + R k^2), patches before regions.
-        token: What stands in for them (D,).
+        token: Their replacement (D,).
     """
 
     hidden: Tensor
@@ -44,7 +45,7 @@ class Cover(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Which token is which: prefix tokens first, then patches row by row, then regions with k x k tokens each.
+    """Order of the tokens: prefix tokens, then patches row by row, then regions with k x k tokens each.
 
     Attributes:
         num_prefix: Number of class and register tokens; the class token, if there is one, comes first.
@@ -114,17 +115,38 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     best = scores.topk(number).indices.sort().values + layout.num_prefix  # (B, number)
     every = torch.arange(tokens.x.shape[1], device=best.device).expand(best.shape[0], -1)  # (B, T')
     if by_mask:
-        there = torch.ones_like(every, dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
-        there[:, patches] = False
-        return tokens._replace(valid=there.scatter(1, best, True))
+        present = torch.ones_like(every, dtype=torch.bool) if tokens.valid is None else tokens.valid.clone()
+        present[:, patches] = False
+        return tokens._replace(valid=present.scatter(1, best, True))
     index = torch.cat([every[:, : layout.num_prefix], best, every[:, stop:]], dim=1)
 
-    def taken(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
+    def take(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
         # `take_along_dim` would export a fixed B
         return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
     valid = None if tokens.valid is None else tokens.valid.gather(1, index)
-    return Tokens(taken(tokens.x), valid, taken(tokens.centres))
+    return Tokens(take(tokens.x), valid, take(tokens.centres))
+
+
+def count_kept(patches: int, rate: float) -> int:
+    """Returns how many of `patches` a keep rate keeps: rounded up, floating-point error aside."""
+    return math.ceil(patches * rate - 1e-9)
+
+
+def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
+    """Hides regions, each with all its tokens, like missing ones.
+
+    A face is chosen with probability `rate` and loses a share of its regions drawn uniformly from none to all: a model
+    that never saw a face without regions would fail where none are visible.
+    """
+    if tokens.valid is None:
+        return tokens
+    batch, device = len(tokens.x), tokens.x.device
+    share = torch.rand(batch, 1, device=device) * (torch.rand(batch, 1, device=device) < rate)
+    keep = torch.rand(batch, layout.num_regions, device=device) >= share
+    valid = tokens.valid.clone()
+    valid[:, layout.regions] &= keep.repeat_interleave(layout.tokens_per_region, dim=1)
+    return tokens._replace(valid=valid)
 
 
 FLAT = 0.01
@@ -134,8 +156,8 @@ FLAT = 0.01
 class Normalize(nn.Module):
     """Normalises crops as a backbone expects: by its mean and deviation, and to grey if it reads one channel.
 
-    With `standardize` every crop is first brought to those by its own mean and deviation over all its pixels, so that
-    neither brightness nor contrast matters.
+    With `standardize` by the mean and deviation of each crop's pixels instead, so that neither brightness nor contrast
+    matters.
     """
 
     mean: Tensor
@@ -155,12 +177,16 @@ class Normalize(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """(B, 3, S, S) in [0, 1] -> (B, in_chans, S, S)."""
         if self.in_chans == 1:
-            weights = image.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)  # ITU-R BT.601 luma
-            image = (image * weights).sum(1, keepdim=True)
+            image = to_grey(image)
         if self.standardize:
             deviation, mean = torch.std_mean(image, (1, 2, 3), keepdim=True)
             return (image - mean) / (deviation + FLAT)
         return (image - self.mean) / self.std
+
+
+def to_grey(image: Tensor) -> Tensor:
+    """Returns the luma (ITU-R BT.601) of RGB images: (B, 3, S, S) -> (B, 1, S, S)."""
+    return (image * image.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
 
 
 class ConvStem(nn.Module):
@@ -186,7 +212,7 @@ class ConvStem(nn.Module):
         self.num_patches = self.grid_size[0] ** 2
         steps = int(math.log2(patch_size))
         widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
-        *early, late = (halving(before, after, convs) for before, after in pairwise(widths))
+        *early, late = (downsample(before, after, convs) for before, after in pairwise(widths))
         self.early = nn.Sequential(*early)
         self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias), Rows())
         self.early_width = widths[-2]
@@ -216,8 +242,19 @@ class NoPatches(nn.Module):
         return x.new_zeros(x.shape[0], 0, self.embed_dim)
 
 
-def halving(before: int, after: int, convs: int) -> nn.Sequential:
-    """Some 3x3 convolutions, each with batch norm and GELU: (B, before, H, W) -> (B, after, H/2, W/2)."""
+def remove_patches(vit: VisionTransformer, region_source: str) -> None:
+    """Removes the layers and positions of patch tokens."""
+    if region_source == "stem":
+        vit.patch_embed.late = NoPatches(vit.embed_dim)
+    else:
+        vit.patch_embed = NoPatches(vit.embed_dim)
+    if vit.pos_embed is not None:
+        prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
+        vit.pos_embed = nn.Parameter(vit.pos_embed[:, :prefix].detach().clone(), vit.pos_embed.requires_grad)
+
+
+def downsample(before: int, after: int, convs: int) -> nn.Sequential:
+    """Creates 3x3 convolutions, each with batch norm and GELU: (B, before, H, W) -> (B, after, H/2, W/2)."""
     layers: list[nn.Module] = []
     for channels, stride in ((before, 2), *[(after, 1)] * (convs - 1)):
         layers += [nn.Conv2d(channels, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]

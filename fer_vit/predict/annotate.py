@@ -1,7 +1,7 @@
 """A copy of a video in which the faces are marked."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from fractions import Fraction
 from itertools import dropwhile
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 import av
 import numpy as np
 from av.error import FFmpegError
+from av.video.reformatter import ColorRange, Colorspace, Interpolation
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
@@ -17,124 +18,156 @@ from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import Photo, PhotoOptions
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.video import open_video, read_frames
+from fer_vit.predict.video import HD, open_video, read_frames
 from fer_vit.report.overlay import draw_faces
 
 CODECS = ("libx264", "libopenh264", "mpeg4")
-"""Encoders, the best first: H.264 is played everywhere, but FFmpeg need not have been built with it."""
+"""Encoders, the best first. H.264 plays everywhere, but not every FFmpeg contains it."""
 TICK = Fraction(1, 60000)
-"""Unit of the frames' times in seconds: MPEG-4 allows no finer one, and the usual frame rates are multiples of it."""
+"""Unit of time in seconds: the finest for MPEG-4; frame times at the usual rates are multiples of it."""
 PRIMING = 0.1
-"""Seconds of sound that are kept before the first frame: a decoder may need what was encoded before it."""
+"""Seconds of sound kept before the first frame, because decoders may need them."""
+TAGS = {Colorspace.ITU709: 1, Colorspace.SMPTE170M: 6}
+"""The code of each colour space, its primaries and its transfer function (ITU-T H.273)."""
+EXACT = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
+"""Without exact rounding colours become darker by up to 3 levels."""
 Packet: TypeAlias = "av.Packet[Any]"
 
 
-def annotated(
-    photos: Iterable[Photo[FaceResult]], source: Path, output: Path, options: PhotoOptions
+def annotate_video(
+    photos: Iterable[Photo[FaceResult]],
+    source: Path,
+    output: Path,
+    options: PhotoOptions,
+    failed: list[FerVitError],
+    overwrite: bool = True,
 ) -> Iterator[Photo[FaceResult]]:
-    """Yields photos as they are, and writes the frames of the video `source` among them, with their faces marked.
+    """Yields photos unchanged, and writes a copy of the video `source` among them with its faces marked.
 
-    Frames keep their times. The sound is copied where an MP4 file can hold it.
-
-    Raises:
-        FerVitError: The video has no frame that can be read, or the copy cannot be written.
+    Frames keep their times; a video that starts below 0 is shifted to 0. Sound is copied if MP4 can contain it. If the
+    copy fails, the error is added to `failed`, no file is left, and iteration continues.
     """
+    copy = _copy(source, output, options, overwrite)
+
+    def send(photo: Photo[FaceResult] | None) -> None:
+        try:
+            if not failed:
+                copy.send(photo)
+        except FerVitError as error:
+            failed.append(error)
+        except StopIteration:
+            pass
+
+    with closing(copy):
+        send(None)  # starts it
+        for photo in photos:
+            send(photo)
+            yield photo
+        send(None)  # ends it
+
+
+def _copy(
+    source: Path, output: Path, options: PhotoOptions, overwrite: bool
+) -> Generator[None, Photo[FaceResult] | None, None]:
+    """Writes the copy from the photos sent to it; None ends it."""
     frames = read_frames(source, options.every, options.fps, options.start, options.end)
-    reason = ""
-    # Else the time of a late first frame would be rounded to milliseconds.
+    reason = "no frames"
+    # The default rounds the time of a late first frame to milliseconds.
     exact = {"movie_timescale": str(TICK.denominator)}
     with (
-        _reading(source),
-        atomic_write(output) as path,
+        _readable_errors(source, output),
+        atomic_write(output, overwrite=overwrite) as path,
         open_video(source) as (container, _),
-        _writing(output),
+        _readable_errors(source, output),  # inside: FFmpeg errors of the output, not of the source
         av.open(path, "w", format="mp4", options=exact) as file,
     ):
         writer = FrameWriter(file, container)
-        for photo in photos:
+        while photo := (yield):
             if photo.frame is not None:
                 frame = next(frames)
                 writer.add(draw_faces(frame.image, [face.marked for face in photo.faces]), frame.seconds)
             elif photo.path == str(source):
                 reason = photo.status
-            yield photo
         if not writer.started:
             raise ImageError(reason)
         writer.finish()
-    print(f"Video: {output} ({writer.codec}, {writer.sound})")
+    start = f", shifted by {writer.shift:.3f} s to start at 0" if writer.shift else ""
+    print(f"Video: {output} ({writer.codec}, {writer.sound}{start})")
 
 
 @contextmanager
-def _reading(source: Path) -> Iterator[None]:
-    """Adds the source's name to what is wrong with it."""
+def _readable_errors(source: Path, output: Path) -> Iterator[None]:
+    """Adds file names to errors of the source (ImageError) and of the output (FFmpegError)."""
     try:
         yield
     except ImageError as error:
-        raise FerVitError(f"{source}: {error}.") from error
-
-
-@contextmanager
-def _writing(output: Path) -> Iterator[None]:
-    """Tells FFmpeg's errors as those of the copy; else they were taken for the source's."""
-    try:
-        yield
+        raise FerVitError(f"Cannot write {output} ({source}: {error}).") from error
     except FFmpegError as error:
         raise FerVitError(f"Cannot write {output} ({error.strerror}).") from error
 
 
 class FrameWriter:
-    """Writes frames with their times to a file, beside the sound of the video that they come from."""
+    """Writes frames with their times, and the sound of their source, to a file."""
 
     def __init__(self, file: av.container.OutputContainer, source: av.container.InputContainer) -> None:
         self._file = file
         self._source = source
         self._seconds = 0.0
         self._ticks = -1
+        self.shift = 0.0
         self.started = False
         self.codec = next(name for name in CODECS if name in av.codecs_available)
         self.sound = "no sound"
 
     def add(self, image: Image, seconds: float) -> None:
-        """Writes a frame (H, W, 3), RGB uint8, and the sound that is heard with it."""
-        image = np.pad(image, [(0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)], "edge")  # codecs want it even
+        """Writes a frame (H, W, 3), RGB uint8, padded to even sides for the codecs, and its sound."""
+        image = np.pad(image, [(0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)], "edge")
         if not self.started:
             self._start(image.shape[1], image.shape[0], seconds)
-        self._copy_sound(2 * seconds - self._seconds)  # until the next frame, if that takes as long as this one
-        self._seconds, self._ticks = seconds, max(round(seconds / TICK), self._ticks + 1)
+        self._copy_sound(2 * seconds - self._seconds)  # until the next frame, at a constant rate
+        self._seconds, self._ticks = seconds, max(round((seconds + self.shift) / TICK), self._ticks + 1)
         frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+        frame = frame.reformat(
+            format="yuv420p", dst_colorspace=self._colour.name, dst_color_range="MPEG", interpolation=EXACT
+        )
         frame.pts, frame.time_base = self._ticks, TICK
         self._file.mux(self._video.encode(frame))
 
     def finish(self) -> None:
-        """Writes what the encoder still holds."""
+        """Writes the frames that are still in the encoder."""
         self._file.mux(self._video.encode())
 
     def _start(self, width: int, height: int, seconds: float) -> None:
         rate = self._source.streams.video[0].guessed_rate or 25
         stream = self._file.add_stream(self.codec, rate, width=width, height=height, pix_fmt="yuv420p")
         self._video = cast(av.VideoStream, stream)
-        self._video.codec_context.time_base = TICK
-        if self.codec != "libx264":  # which keeps the quality instead
+        codec = self._video.codec_context
+        codec.time_base = TICK
+        self._colour = Colorspace.ITU709 if height >= HD else Colorspace.SMPTE170M
+        codec.colorspace = codec.color_primaries = codec.color_trc = TAGS[self._colour]
+        codec.color_range = ColorRange.MPEG
+        if self.codec != "libx264":  # which has a constant quality by default
             self._video.bit_rate = 8 * width * height
         try:
-            self._video.codec_context.open()
+            codec.open()
         except FFmpegError as error:
             raise FerVitError(f"{self.codec} cannot encode frames of {width} x {height} pixels.") from error
+        self.shift = max(0.0, -seconds)
         self._packets = dropwhile(lambda packet: _time(packet) < seconds - PRIMING, self._sound_packets())
         self._packet = next(self._packets, None)
         self._seconds, self.started = seconds, True
 
     def _sound_packets(self) -> Iterator[Packet]:
-        for heard in self._source.streams.audio[:1]:
-            name = heard.codec_context.name if heard.codec_context else "of an unknown codec"
+        for audio in self._source.streams.audio[:1]:
+            name = audio.codec_context.name if audio.codec_context else "of an unknown codec"
             if name not in self._file.supported_codecs:
                 self.sound = f"without its sound, {name}, which MP4 cannot hold"
                 return
             self.sound = "with its sound"
-            stream = self._file.add_stream_from_template(heard)
+            stream = self._file.add_stream_from_template(audio)
             with suppress(FFmpegError):  # the end of a broken video
                 last, length, shift = -(2**63), 0, 0
-                for packet in self._source.demux(heard):
+                for packet in self._source.demux(audio):
                     if packet.dts is None:
                         continue
                     if packet.dts + shift <= last:  # times start again where files were joined
@@ -146,7 +179,9 @@ class FrameWriter:
 
     def _copy_sound(self, end: float) -> None:
         while self._packet is not None and _time(self._packet) <= end:
-            self._file.mux(self._packet)
+            packet = self._packet
+            packet.pts = packet.dts = (packet.dts or 0) + round(self.shift / packet.time_base)
+            self._file.mux(packet)
             self._packet = next(self._packets, None)
 
 

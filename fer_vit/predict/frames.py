@@ -1,24 +1,26 @@
-"""From videos to face crops: the frames of a video go the way of photos, and its faces are followed."""
+"""From videos to face crops: faces are found in frames, followed, and numbered by person."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import cv2
+import numpy as np
 from torch.utils.data import IterableDataset
 
-from fer_vit.face.detect import follow
+from fer_vit.face.detect import Face, follow, overlap, search
 from fer_vit.face.image import ImageError
+from fer_vit.geometry import Array
 from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, PhotoOptions
-from fer_vit.predict.tracks import Tracker
 from fer_vit.predict.video import Frame, read_frames
 
 
 @dataclass(eq=False)
 class VideoDataset(IterableDataset[Item]):
-    """Videos as frames with faces. No video raises an error: after its last good frame comes a status that says why.
+    """Frames of videos with their faces. An unreadable video raises no error: its last item has the reason as status.
 
-    `indices` are those of the videos among the sources of `photos`, which finds and crops their faces.
+    `indices` are the videos among the sources of `photos`, which detects and crops faces.
     """
 
     photos: PhotoDataset
@@ -26,7 +28,7 @@ class VideoDataset(IterableDataset[Item]):
     options: PhotoOptions
 
     def __iter__(self) -> Iterator[Item]:
-        """Yields frame after frame, and video after video."""
+        """Yields the frames of each video in turn."""
         for index in self.indices:
             try:
                 yield from self._frames(index)
@@ -41,26 +43,118 @@ class VideoDataset(IterableDataset[Item]):
         return find_faces(self.photos, frames, str(path), index, options.detect_every)
 
 
+FINE = 8
+"""At least one of this many searches is at full size, for small faces that appear."""
+LARGE = 1 / 12
+"""Side of a large face as a fraction of the frame's longer side; it is also found at a third of the size."""
+
+
 def find_faces(
     photos: PhotoDataset, frames: Iterable[Frame], path: str, index: int, detect_every: int
 ) -> Iterator[Item]:
-    """Yields the frames of source number `index` with their faces and people, and the faces as the model's input.
+    """Yields the frames of source `index` with faces and tracks, and the faces as the model's input.
 
-    The whole frame is searched `detect_every` frames after the last search; in the frames between, the faces are only
-    followed. Once a face is lost the frame is searched at once.
+    The full frame is searched every `detect_every` frames, and at once if a face is lost; in between, faces are
+    followed. While all faces are large and none is lost, most searches are at a third of the size.
     """
-    tracker, due = Tracker(), 0
+    tracker, due, fine = Tracker(), 0, 0
     for frame in frames:
         image, size = frame.image, (frame.image.shape[1], frame.image.shape[0])
         if photos.face == "crop" or photos.detector is None:
-            faces, tracks = photos.read(image)[2], [0]  # all crops of a video are one person's
+            faces, tracks = photos.read(image)[2], [0]  # all crops of a video show one person
         else:
             expected = tracker.expected(frame.seconds)
             found = follow(photos.detector, image, expected) if frame.number < due else []
             if frame.number >= due or len(found) < len(expected):
+                large = all(max(f.box[2:] - f.box[:2]) > LARGE * max(image.shape) for f in expected)
+                coarse = large and due <= frame.number < fine
+                if not coarse:
+                    fine = frame.number + FINE * detect_every
                 due = frame.number + detect_every
-                found = [face for face in photos.read(image)[2] if face]
+                found = search(photos.detector, image, coarse)
             faces, tracks = [*found], tracker.number(found, frame.seconds)
         status = OK if faces else NO_FACE
         photo = Photo(path, status, faces, index, frame.number, frame.seconds, tuple(tracks), size)
         yield photo, photos.samples(image, 1, faces, path)
+
+
+MAX_GAP = 2.0
+"""Seconds without a face after which its track ends."""
+MEMORY = 0.2
+"""Seconds over which a track's speed is averaged."""
+MAX_DISTANCE, MAX_SPEED = 0.6, 1.5
+"""Largest distance of landmarks from where they are expected: widths of the face, and further widths per second."""
+MAX_GROWTH = 1.7
+"""Largest ratio of a face's sizes in two successive detections."""
+NEVER = 1e6
+"""The cost of an impossible pair."""
+
+
+@dataclass
+class Track:
+    """A person's number and last detection."""
+
+    number: int
+    face: Face
+    seconds: float
+    speed: Array = field(default_factory=lambda: np.zeros(2))  # pixels a second (x, y)
+
+    def expected(self, seconds: float) -> Face:
+        """Returns the face moved at its speed."""
+        return self.face.moved(1.0, self.speed * min(abs(seconds - self.seconds), 1.0))
+
+    def cost(self, face: Face, seconds: float) -> float:
+        """Returns 1 - IoU, plus the landmarks' distance in widths, plus the gap in seconds."""
+        expected, gap = self.expected(seconds), abs(seconds - self.seconds)
+        width, other = np.sqrt([np.prod(f.box[2:] - f.box[:2]) for f in (expected, face)])
+        distance = float(np.linalg.norm(face.landmarks - expected.landmarks, axis=1).mean() / max(width, other))
+        if distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP) or not 1 / MAX_GROWTH < other / width < MAX_GROWTH:
+            return NEVER
+        return 1 - overlap(expected, face) + distance + gap
+
+    def update(self, face: Face, seconds: float) -> None:
+        """Sets the newest detection and updates the speed."""
+        passed = seconds - self.seconds
+        if passed > 0:
+            speed = (face.landmarks - self.face.landmarks).mean(0) / passed
+            self.speed = self.speed + (speed - self.speed) * (1 - np.exp(-passed / MEMORY))
+        self.face, self.seconds = face, seconds
+
+
+class Tracker:
+    """Numbers the faces of a video, frame by frame.
+
+    Faces are assigned to tracks at the least total cost (Hungarian method). Tracks move at constant speed, as in SORT
+    (Bewley et al. 2016).
+    """
+
+    def __init__(self) -> None:
+        self._tracks: list[Track] = []
+        self._numbers = count()
+        self._seconds = 0.0
+
+    def expected(self, seconds: float) -> list[Face]:
+        """Returns the last frame's faces, moved at their speeds."""
+        return [track.expected(seconds) for track in self._tracks if track.seconds == self._seconds]
+
+    def number(self, faces: list[Face], seconds: float) -> list[int]:
+        """Returns the track of each face in the next frame."""
+        from scipy.optimize import linear_sum_assignment  # only here: it takes time to import
+
+        tracks = self._tracks = [
+            track  # the last frame's tracks continue, however long ago it was
+            for track in self._tracks
+            if track.seconds == self._seconds or abs(seconds - track.seconds) <= MAX_GAP
+        ]
+        costs = np.array([[track.cost(face, seconds) for face in faces] for track in tracks])
+        costs = costs.reshape(len(tracks), len(faces))
+        pairs = zip(*linear_sum_assignment(costs), strict=True)
+        chosen = {face: tracks[row] for row, face in pairs if costs[row, face] < NEVER}
+        for index, face in enumerate(faces):
+            if index in chosen:
+                chosen[index].update(face, seconds)
+            else:
+                chosen[index] = Track(next(self._numbers), face, seconds)
+                self._tracks.append(chosen[index])
+        self._seconds = seconds
+        return [chosen[index].number for index in range(len(faces))]

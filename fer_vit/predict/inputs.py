@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from itertools import chain
@@ -24,15 +25,21 @@ Source: TypeAlias = Path | Image
 Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
 """A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
 
-VIDEO_SUFFIXES = frozenset(
-    (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".3gp", ".wmv", ".flv")
-) | {".ogv"}
-"""Suffixes, in lower case, of files that are read as videos; so is a GIF with more than one frame."""
+VIDEO_SUFFIXES = frozenset((".mp4", ".m4v", ".m3u8", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg")) | {
+    ".ts",
+    ".mts",
+    ".m2ts",
+    ".3gp",
+    ".wmv",
+    ".flv",
+    ".ogv",
+}
+"""Lower-case suffixes of videos; a GIF with more than one frame is a video too."""
 MEDIA_SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
 
 def as_sources(images: Images | Iterable[Images]) -> list[Source]:
-    """Lists files as paths and images in memory as RGB; folders and patterns become the files they name."""
+    """Lists the files that paths, folders and patterns name, and images in memory as RGB."""
     if isinstance(images, str | Path):
         return [*find_images([images], MEDIA_SUFFIXES)]
     if isinstance(images, Pil.Image):
@@ -48,7 +55,7 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
 
 
 def is_video(path: object) -> bool:
-    """Tells whether a source is a video: by its suffix; a GIF, by whether it moves."""
+    """Returns whether a source is a video, by its suffix; a GIF must have more than one frame."""
     if not isinstance(path, Path):
         return False
     suffix = path.suffix.lower()
@@ -59,7 +66,7 @@ def is_video(path: object) -> bool:
 
 
 def from_pil(image: Pil.Image) -> Image:
-    """Converts a PIL image as the file reader would: rotated as its EXIF says, 16 bits reduced to 8."""
+    """Converts a PIL image as the file reader does: rotated by EXIF, 16 bits reduced to 8."""
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
@@ -74,13 +81,15 @@ def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXE
 
 
 def iter_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXES) -> Iterator[Path]:
-    """Yields the images that files, folders (searched recursively) and glob patterns name, each once, in order.
+    """Yields the images in files, folders (searched recursively) and glob patterns, each once, in order.
 
-    Images are the files with one of the `suffixes`; hidden files and folders inside folders are skipped. A file that is
-    named itself is taken whatever its suffix. An input that does not exist or contains no image is a FerVitError.
+    In folders, hidden entries and files without one of the `suffixes` are skipped; other inputs may have any suffix.
+
+    Raises:
+        FerVitError: An input does not exist or contains no image.
     """
     named = {str(item): _named(str(item)) for item in inputs}
-    # A single folder names no image twice, and may hold more names than fit in memory.
+    # A single folder contains no image twice, and may contain more names than fit in memory.
     alone = sum(map(len, named.values())) == 1
     seen: set[Path] = set()
     for item, paths in named.items():
@@ -101,11 +110,12 @@ def _named(item: str) -> list[Path]:
         return [Path(item)]
     # A pattern may reach one file through several links, or a loop of them.
     matches = {os.path.realpath(match): Path(match) for match in sorted(glob.glob(item, recursive=True))[::-1]}
+    if not matches and (url := re.fullmatch(r"(\w{2,}):/+(.*)", item)):  # a Path has one slash
+        raise FerVitError(f"Expected a file or folder, but got {url[1]}://{url[2]}. Download it first.")
     if not matches:
         raise FerVitError(f"Expected an image, a folder or a pattern that matches some, but there is no {item}.")
     return sorted(matches.values())
 
 
 def _images_in(path: Path, suffixes: Set[str]) -> Iterable[Path]:
-    """Returns the images in and below a folder, or the file itself."""
     return (file for file in files_below(path) if file.suffix.lower() in suffixes) if path.is_dir() else [path]

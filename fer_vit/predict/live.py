@@ -1,4 +1,4 @@
-"""Live pictures: of a camera, an address, or a file at its own speed. The newest frame counts; there is no queue."""
+"""Live video from a camera, an address, or a file in real time. Only the newest frame is used; there is no queue."""
 
 import re
 import time
@@ -23,7 +23,7 @@ from fer_vit.predict.video import Frame, play
 
 
 class Seen(NamedTuple):
-    """A frame in which the faces are known: its image (H, W, 3), when it arrived (`time.perf_counter`), its faces."""
+    """A classified frame: its image (H, W, 3), its time of arrival (`time.perf_counter`) and its faces."""
 
     image: Image
     arrived: float
@@ -31,17 +31,18 @@ class Seen(NamedTuple):
 
 
 def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
-    """Yields the newest frame of a source with its faces, again and again until the source ends.
+    """Yields the newest frame of a source with its faces until the source ends.
 
     Args:
-        model: What finds and classifies the faces.
+        model: Finds and classifies faces.
         source: The number of a camera, an address such as rtsp://camera/stream, or a video file.
 
     Raises:
-        FerVitError: There is no such source, or it broke off.
+        FerVitError: There is no such source, or it ended with an error.
     """
+    address = source if "://" in source else Path(source)
     try:
-        with closing(newest(live_frames(source))) as frames:
+        with closing(newest(camera_frames(int(source)) if is_camera(source) else play(address))) as frames:
             shown, read = tee(frames)
             photos = model.watch((frame for frame, _ in read), shown_name(source))
             for (frame, arrived), photo in zip(shown, photos, strict=True):
@@ -51,29 +52,19 @@ def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
 
 
 def shown_name(source: str) -> str:
-    """Returns a source's name, of an address without user and query, where passwords are."""
+    """Returns a source's name; addresses without user and query, which may contain passwords."""
     if is_camera(source):
         return f"camera {source}"
     return re.sub(r"(?<=//)[^/?#]*@|[?#].*", "", source) if "://" in source else source
 
 
 def is_camera(source: str) -> bool:
-    """Tells the number of a camera from a file and an address."""
+    """Returns whether a source is the number of a camera rather than a file or an address."""
     return source.isdecimal() and len(source) < 4
 
 
-def live_frames(source: str) -> Iterator[Frame]:
-    """Yields the frames of a source as they come. Raises ImageError when it cannot be read, or broke off."""
-    if is_camera(source):
-        return camera_frames(int(source))
-    return play(source if "://" in source else Path(source))
-
-
 def camera_frames(number: int) -> Iterator[Frame]:
-    """Yields the frames of a camera of this machine.
-
-    By OpenCV, for which cameras are numbers on every system. Raises ImageError when there is none, or no longer.
-    """
+    """Yields the frames of a local camera by its number in OpenCV. Raises ImageError without one or when it fails."""
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are reported by us
     camera, start, count = cv2.VideoCapture(number), time.perf_counter(), 0
     try:
@@ -87,7 +78,7 @@ def camera_frames(number: int) -> Iterator[Frame]:
 
 
 def newest(frames: Iterator[Frame]) -> Generator[tuple[Frame, float], None, None]:
-    """Yields the newest frame that a thread has read, each at most once, with the time at which it arrived."""
+    """Reads frames in a thread. Yields the newest one with its time of arrival, each at most once."""
     latest: deque[tuple[Frame, float]] = deque(maxlen=1)
     errors: list[Exception] = []
     arrived, over, enough = Event(), Event(), Event()
@@ -99,7 +90,7 @@ def newest(frames: Iterator[Frame]) -> Generator[tuple[Frame, float], None, None
                 arrived.set()
                 if enough.is_set():
                     break
-        except Exception as error:  # is raised where frames are taken
+        except Exception as error:  # raised below, in the thread of the consumer
             errors.append(error)
         over.set()
         arrived.set()

@@ -1,45 +1,70 @@
-"""The people in videos: how long each was seen with which expression."""
+"""The expressions of the people in videos over time, by smoothed labels: tables and TextGrids."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from fer_vit.files import as_text, atomic_write
 from fer_vit.predict.results import SMOOTHED
 from fer_vit.report.table import Cell, TableWriter
+
+SHORTEST = 1e-6
+"""Seconds assumed for a video of one frame."""
+
+
+class Interval(NamedTuple):
+    """An uninterrupted expression of one person: times in seconds, mean confidence."""
+
+    path: str
+    track: int
+    start: float
+    end: float
+    label: str
+    confidence: float
+
+
+@dataclass
+class Run:
+    """An uninterrupted label."""
+
+    label: str
+    start: float
+    end: float
+    confidences: float = 0.0  # their sum
+    frames: int = 0
 
 
 @dataclass
 class Person:
-    """What is known of one track; all times are in seconds."""
+    """One track: the time of its last frame in seconds, and its labels."""
 
-    first: float
-    last: float
-    frames: int = 0
-    times: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by expression
-    run: tuple[str, float] = ("", 0.0)  # the present expression, and how long it has lasted
-    longest: tuple[str, float] = ("", 0.0)
+    last: float = 0.0
+    runs: list[Run] = field(default_factory=list)
 
-    def see(self, label: str, seconds: float, step: float, went_on: bool) -> None:
-        """Adds a frame that is shown for `step` seconds; `went_on` if the person was in the one before as well."""
-        self.last, self.frames = seconds, self.frames + 1
-        self.times[label] += step
-        self.run = (label, step + (self.run[1] if went_on and label == self.run[0] else 0.0))
-        self.longest = max(self.longest, self.run, key=lambda run: run[1])
+    def add(self, label: str, confidence: float, seconds: float, step: float, continues: bool) -> None:
+        """Adds a frame of `step` seconds; `continues`: the person is also in the frame before."""
+        self.last = seconds
+        if not (continues and self.runs[-1].label == label):
+            self.runs.append(Run(label, seconds, seconds))
+        run = self.runs[-1]
+        run.end, run.frames, run.confidences = seconds + step, run.frames + 1, run.confidences + confidence
 
 
 class People:
-    """Gathers the people of videos from the rows of a table, frame by frame, by their smoothed labels."""
+    """Collects the people of videos from the rows of a table, frame by frame."""
 
     def __init__(self) -> None:
         self.persons: dict[tuple[str, int], Person] = {}
-        self._frame: Sequence[Mapping[str, Any]] = ()  # waits for the next one, which tells how long it is shown
+        self._frame: Sequence[Mapping[str, Any]] = ()  # its duration ends with the next frame
         self._before: set[int] = set()
         self._step = 0.0
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes the rows of a frame; those of photos, and of the end of a broken video, end the video before."""
+        """Adds the rows of a frame. Rows without a time (a photo, the end of a damaged video) end the current video."""
         path, seconds = rows[0]["path"], rows[0].get("seconds")
         if self._frame and self._frame[0]["path"] == path and seconds is not None:
             self._step = max(seconds - self._frame[0]["seconds"], 0.0)
@@ -49,37 +74,96 @@ class People:
         self._frame = () if seconds is None else rows
 
     def end(self) -> None:
-        """Ends a video: its last frame is taken to be shown as long as the one before."""
+        """Ends a video. Its last frame counts as long as the one before."""
         self._count()
         self._frame, self._before, self._step = (), set(), 0.0
 
     def _count(self) -> None:
         faces = [row for row in self._frame if row.get("face") is not None]
         for row in faces:
-            number, seconds = row["track"], row["seconds"]
-            person = self.persons.setdefault((row["path"], number), Person(seconds, seconds))
-            step = max(self._step, 1e-9)  # a video of one frame has no duration
-            person.see(row[SMOOTHED.format("label")], seconds, step, number in self._before)
+            number, seconds, label = row["track"], row["seconds"], row["label_smoothed"]
+            person = self.persons.setdefault((row["path"], number), Person())
+            confidence = row[SMOOTHED + label]
+            person.add(label, confidence, seconds, max(self._step, SHORTEST), number in self._before)
         self._before = {row["track"] for row in faces}
 
-    def write(self, path: Path, labels: list[str]) -> None:
+    def write(self, path: Path, labels: list[str], overwrite: bool = True) -> None:
         """Writes a table with a row for each person."""
         self.end()
         columns: dict[str, type] = {"path": str, "track": int, "first_seen": float, "last_seen": float, "frames": int}
-        columns |= dict.fromkeys(labels, float) | {"longest_run": str, "longest_run_seconds": float}
-        with TableWriter(path, columns) as table:
-            table.write([_row(*name, person, labels) for name, person in self.persons.items()])
+        columns |= {f"time_{label}": float for label in labels} | {"longest_run": str, "longest_run_seconds": float}
+        with TableWriter(path, columns, overwrite=overwrite) as table:
+            table.write([_person_row(*name, person, labels) for name, person in self.persons.items()])
+
+    def intervals(self) -> list[Interval]:
+        """Returns the intervals, person by person."""
+        self.end()
+        return [
+            Interval(path, track, run.start, run.end, run.label, run.confidences / run.frames)
+            for (path, track), person in self.persons.items()
+            for run in person.runs
+        ]
 
 
-def _row(path: str, track: int, person: Person, labels: list[str]) -> dict[str, Cell]:
-    total = sum(person.times.values())
+def _person_row(path: str, track: int, person: Person, labels: list[str]) -> dict[str, Cell]:
+    times = defaultdict[str, float](float)
+    for run in person.runs:
+        times[run.label] += run.end - run.start
+    longest = max(person.runs, key=lambda run: run.end - run.start)
     return {
         "path": path,
         "track": track,
-        "first_seen": person.first,
+        "first_seen": person.runs[0].start,
         "last_seen": person.last,
-        "frames": person.frames,
-        **{label: person.times[label] / total for label in labels},
-        "longest_run": person.longest[0],
-        "longest_run_seconds": person.longest[1],
+        "frames": sum(run.frames for run in person.runs),
+        **{f"time_{label}": times[label] / sum(times.values()) for label in labels},
+        "longest_run": longest.label,
+        "longest_run_seconds": longest.end - longest.start,
     }
+
+
+def is_textgrid(path: Path) -> bool:
+    """Returns whether a path has the suffix of a TextGrid."""
+    return path.suffix.lower() == ".textgrid"
+
+
+def write_intervals(path: Path, intervals: Sequence[Interval], overwrite: bool = True) -> None:
+    """Writes intervals as a table or, by its suffix, as a TextGrid."""
+    if is_textgrid(path):
+        with atomic_write(path, overwrite=overwrite) as file:
+            file.write_text(format_textgrid(intervals), encoding="utf-8")
+        return
+    with TableWriter(path, Interval.__annotations__, overwrite=overwrite) as table:
+        table.write([interval._asdict() for interval in intervals])
+
+
+def format_textgrid(intervals: Sequence[Interval]) -> str:
+    """Formats the intervals of one video as a TextGrid for Praat and ELAN, with a tier for each track."""
+    start = min((interval.start for interval in intervals), default=0.0)
+    start, end = min(start, 0.0), max((interval.end for interval in intervals), default=1.0)
+    tiers = [(track, list(tier)) for track, tier in groupby(intervals, attrgetter("track"))]
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", *_format_span(start, end)]
+    lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
+    for number, (track, tier) in enumerate(tiers, 1):
+        cells = list(_fill_gaps(tier, start, end))
+        lines += [f"item [{number}]:", 'class = "IntervalTier"', f'name = "track {track}"', *_format_span(start, end)]
+        lines.append(f"intervals: size = {len(cells)}")
+        for index, (begin, until, label) in enumerate(cells, 1):
+            label = as_text(label).replace('"', '""')
+            lines += [f"intervals [{index}]:", *_format_span(begin, until), f'text = "{label}"']
+    return "\n".join(lines) + "\n"
+
+
+def _format_span(start: float, end: float) -> list[str]:
+    return [f"xmin = {start:.6f}", f"xmax = {end:.6f}"]
+
+
+def _fill_gaps(tier: Iterable[Interval], start: float, end: float) -> Iterator[tuple[float, float, str]]:
+    """Yields start, end and label of the intervals of a tier; gaps have an empty label."""
+    for interval in tier:
+        if interval.start - start >= SHORTEST:
+            yield start, interval.start, ""
+        yield max(start, interval.start), interval.end, interval.label
+        start = interval.end
+    if end - start >= SHORTEST:
+        yield start, end, ""

@@ -1,4 +1,4 @@
-"""From photos to face crops: faces are detected or given, and cropped as a model expects, in worker processes."""
+"""From photos to face crops: faces are detected and cropped for a model, in worker processes."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
-from fer_vit.face.detect import MAX_SIDE, Detector, DetectorName, Face, detect_in_crop, look_closer
+from fer_vit.face.detect import FINDERS, MAX_SIDE, Detector, DetectorName, Face, detect_in_crop, is_photo, look_closer
+from fer_vit.face.header import is_animated
 from fer_vit.face.image import ImageError, decode_image, read_bytes, read_image, reduction_to
 from fer_vit.geometry import Image, crop_matrix
 from fer_vit.predict.inputs import Source
@@ -23,6 +24,12 @@ from fer_vit.processes import one_thread, start_worker
 FaceMode = Literal["detect", "crop"]
 OK = "ok"
 NO_FACE = "no face"
+FIRST_FRAME = "animated: only the first frame is read"
+"""The status of an animated PNG, WebP or AVIF with or without a face."""
+HEADER = 2**16
+"""First bytes of a file, which contain whether it is animated."""
+READ = (OK, NO_FACE, FIRST_FRAME)
+"""The statuses of readable images."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +38,16 @@ class PhotoOptions:
 
     Args:
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: "yunet" finds faces, in crops as well. "landmarks" takes crops whole, and finds landmarks in them.
-            "none": crops are framed like the model's own.
+        detector: "builtin" and "yunet" find faces, also in crops; YuNet is the file that `FER_VIT_YUNET` names, or is
+            downloaded. "auto" uses YuNet if its file is present, else "builtin". "landmarks" treats each image as one
+            face and finds its landmarks. "none": crops are framed like the model's own.
         batch_size: Photos or frames per batch; the result does not depend on it.
         workers: Processes that read photos. None: one per core. Videos are read by one.
-        every: Take every so many frames of a video.
-        fps: Take at most so many frames of each second of a video.
-        start: Leave out so many seconds of a video, from its first frame on.
-        end: Leave out what a video shows so many seconds after its first frame, or later.
-        detect_every: Search the whole frame for faces every so many frames, and follow them in between.
+        every: Use every n-th frame of a video.
+        fps: Use at most this many frames per second of a video.
+        start: Begin this many seconds after the first frame of a video.
+        end: End this many seconds after the first frame of a video.
+        detect_every: Search the full frame for faces every n-th frame, and follow them in between.
         smooth: Time constant of the smoothed probabilities in seconds.
 
     Raises:
@@ -47,7 +55,7 @@ class PhotoOptions:
     """
 
     face: FaceMode = "detect"
-    detector: DetectorName = "yunet"
+    detector: DetectorName = "auto"
     batch_size: int = 32
     workers: int | None = None
     every: int = 1
@@ -61,9 +69,10 @@ class PhotoOptions:
         if self.face not in get_args(FaceMode) or self.detector not in get_args(DetectorName):
             modes = f"face {' or '.join(get_args(FaceMode))}, and detector {' or '.join(get_args(DetectorName))}"
             raise FerVitError(f"Expected {modes}, but got {self.face} and {self.detector}.")
-        if self.face == "detect" and self.detector != "yunet":
+        if self.face == "detect" and self.detector not in FINDERS:
             raise FerVitError(
-                "`--face detect` needs a detector. Use `--face crop` for images that are face crops already."
+                f"`--detector {self.detector}` finds no faces in photos. Leave it out, or use `--face crop --detector "
+                f"{self.detector}` if each image is the crop of one face."
             )
         check_number("workers", self.workers or 0, 0)
         lowest = {"batch_size": 1, "every": 1, "detect_every": 1, "smooth": 0, "start": -math.inf, "end": self.start}
@@ -73,7 +82,7 @@ class PhotoOptions:
             raise FerVitError(f"Expected either `fps`, above 0, or `every`, but got {self.fps:g} and {self.every}.")
 
     def video(self) -> dict[str, object]:
-        """Returns the options for videos that are not at their defaults."""
+        """Returns the options for videos that differ from their defaults."""
         names = ("every", "fps", "start", "end", "detect_every", "smooth")
         return {name: value for name in names if (value := getattr(self, name)) != getattr(PhotoOptions, name)}
 
@@ -93,6 +102,7 @@ class Photo(NamedTuple, Generic[FaceT]):
         seconds: The frame's time, as its file has it.
         tracks: The number of the person that each face of a frame belongs to.
         size: Its width and height.
+        taken_whole: Whether it was taken as the crop of one face, though it is a photo with small or several faces.
     """
 
     path: str
@@ -103,15 +113,16 @@ class Photo(NamedTuple, Generic[FaceT]):
     seconds: float | None = None
     tracks: tuple[int, ...] = ()
     size: tuple[int, int] = (0, 0)
+    taken_whole: bool = False
 
     @property
     def reason(self) -> str:
-        """The status without details such as the image's size, for counting photos."""
-        return self.status.partition(":")[0]
+        """The status without details, for counting photos; it warns of `taken_whole`."""
+        return "taken as a single face (leave out `--face crop`)" if self.taken_whole else self.status.partition(":")[0]
 
 
 FoundPhoto: TypeAlias = Photo[Face | None]
-"""A photo whose faces are found, but not classified yet."""
+"""A photo with detected faces that are not classified yet."""
 Item: TypeAlias = tuple[FoundPhoto, list[Sample]]
 """A photo and its faces as the model's input."""
 PhotoBatch: TypeAlias = tuple[list[FoundPhoto], Batch | None]
@@ -120,7 +131,7 @@ PhotoBatch: TypeAlias = tuple[list[FoundPhoto], Batch | None]
 
 @dataclass(eq=False)
 class PhotoDataset(Dataset[Item]):
-    """Images as faces. No image raises an error: what went wrong becomes its status.
+    """Images as faces. Unreadable images raise no error: their status has the reason.
 
     Without a detector, for `face` "crop" only, images are taken to be framed like the model's template.
     """
@@ -140,12 +151,15 @@ class PhotoDataset(Dataset[Item]):
         try:
             image, reduction, faces = self.read(source)
             samples = self.samples(image, reduction, faces, path)
+            animated = isinstance(source, Path) and _is_animated(source)
+            taken_whole = self.face == "crop" and is_photo(image)
         except ImageError as error:
             return Photo(path, str(error), [], index), []
         except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
             return Photo(path, "the image cannot be processed", [], index), []
         size = image.shape[1] * reduction, image.shape[0] * reduction
-        return Photo(path, OK if faces else NO_FACE, faces, index, size=size), samples
+        status = FIRST_FRAME if animated else OK if faces else NO_FACE
+        return Photo(path, status, faces, index, size=size, taken_whole=taken_whole), samples
 
     def read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
         """Returns an image, its reduction, and its faces in pixels of the image at full size."""
@@ -155,7 +169,7 @@ class PhotoDataset(Dataset[Item]):
         if not isinstance(source, Path):
             return source, 1, [*look_closer(source, self.detector(source))]
         data = read_bytes(source)
-        reduction = reduction_to(data, MAX_SIDE)  # a phone's photo has many more pixels than the detector reads
+        reduction = reduction_to(data, MAX_SIDE)  # photos of phones have many more pixels than the detector reads
         image = decode_image(data, reduction)
         faces = self.detector(image)
         if reduction > 1 and any(self._needs_more(face) for face in faces):
@@ -163,12 +177,12 @@ class PhotoDataset(Dataset[Item]):
         return image, reduction, [face.moved(reduction) for face in look_closer(image, faces)]
 
     def _needs_more(self, face: Face) -> bool:
-        """Tells whether a face's crop has more pixels than the face in its image."""
+        """Returns whether a face's crop has more pixels than the face in its image."""
         to_crop = crop_matrix(face.landmarks, self.spec.size, self.spec.template, self.spec.align)
         return float(np.linalg.det(to_crop[:, :2])) > 1
 
     def samples(self, image: Image, reduction: int, faces: Sequence[Face | None], path: str) -> list[Sample]:
-        """Returns the crops of an image's faces, which lie in its pixels at full size."""
+        """Returns the crops of an image's faces, which are in pixels of the image at full size."""
         samples = []
         for number, face in enumerate(faces):
             landmarks = None if face is None else face.landmarks / reduction
@@ -178,18 +192,23 @@ class PhotoDataset(Dataset[Item]):
         return samples
 
 
+def _is_animated(path: Path) -> bool:
+    with path.open("rb") as file:
+        return is_animated(file.read(HEADER))
+
+
 def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
     """Returns batches of photos or frames in order, read by `num_workers` worker processes (0: in this one)."""
     one_thread()
     return DataLoader(
         dataset,  # type: ignore[arg-type]
         batch_size,
-        num_workers=0 if current_process().daemon else num_workers,  # those of a Pool may have no children
+        num_workers=0 if current_process().daemon else num_workers,  # processes of a Pool may have no children
         collate_fn=_collate,
         worker_init_fn=start_worker,
     )
 
 
 def _collate(items: list[Item]) -> PhotoBatch:
-    samples = [sample for _, found in items for sample in found]
+    samples = [sample for _, faces in items for sample in faces]
     return [photo for photo, _ in items], collate(samples) if samples else None

@@ -1,7 +1,7 @@
-"""The plan of a large prediction: its images in chunks, each of which becomes a table beside it; a video is a chunk.
+"""The plan of a large prediction: images in chunks, one table per chunk; a video is a chunk.
 
-Processes do not communicate, so that none waits for one that died: a process finds its chunks by its rank, and what is
-done by the tables that exist, since a table that exists is complete.
+Processes do not communicate, so none waits for a dead one. Chunks are assigned by rank. Tables appear only when
+they are complete, so the missing tables are the work that is left.
 """
 
 import json
@@ -25,23 +25,23 @@ from fer_vit.files import as_text, atomic_write, remove_stale
 from fer_vit.predict.inputs import is_video
 
 NAME = "_plan.parquet"
-"""Has a row group for each chunk. Readers of Parquet folders skip names that begin with an underscore."""
+"""Has one row group per chunk. Readers of Parquet folders skip names with a leading underscore."""
 MAX_PART_SIZE = 10_000_000
-"""Images in a chunk, at most: their names are held in memory."""
+"""Most images per chunk: their names are held in memory."""
 PATIENCE = 600
-"""Seconds that a process waits without a sign of life from process 0."""
+"""Seconds that a process waits while process 0 writes nothing."""
 
 
 class Plan(Sequence[Path]):
-    """The images of a plan, read chunk by chunk as they are needed.
+    """The images of a plan, read chunk by chunk when needed.
 
     Args:
-        folder: Where the plan is.
-        chunks: The chunks whose images these are, in order; None: all.
+        folder: Folder of the plan.
+        chunks: The selected chunks, in order. None: all.
 
     Attributes:
-        settings: The options that the prediction was started with.
-        sizes: Number of images in every chunk of the plan.
+        settings: The options of the prediction.
+        sizes: Number of images in each chunk of the plan.
 
     Raises:
         FerVitError: The file is not a plan, or is damaged.
@@ -79,7 +79,7 @@ class Plan(Sequence[Path]):
 
     @contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:
-        """Yields the plan's file; anything wrong with it raises one FerVitError."""
+        """Yields the plan's file; turns every error of it into one FerVitError."""
         try:
             with pq.ParquetFile(self.folder / NAME) as file:
                 yield file
@@ -92,7 +92,7 @@ class Plan(Sequence[Path]):
         return self.folder / f"part-{chunk:05d}.parquet"
 
     def missing(self) -> list[int]:
-        """Returns the chunks that are still to be done."""
+        """Returns the chunks without a table."""
         existing = {entry.name for entry in os.scandir(self.folder)}
         return [chunk for chunk in self.chunks if self.table(chunk).name not in existing]
 
@@ -100,13 +100,13 @@ class Plan(Sequence[Path]):
         """Yields the rows of each image or frame in a chunk's table."""
         with pq.ParquetFile(self.table(chunk)) as file:
             rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
-            yield from (list(found) for _, found in groupby(rows, itemgetter("path", "frame")))
+            yield from (list(group) for _, group in groupby(rows, itemgetter("path", "frame")))
 
     def check(self, chunk: int) -> tuple[Counter[str], int]:
         """Returns a chunk's images by status and its number of faces.
 
         Raises:
-            FerVitError: Its table cannot be read, or does not hold each image's rows once and in order.
+            FerVitError: Its table cannot be read, or does not contain the rows of each image once and in order.
         """
         file, names = self.table(chunk), [as_text(str(image)) for image in self.images(chunk)]
         try:
@@ -117,25 +117,25 @@ class Plan(Sequence[Path]):
             raise FerVitError(f"{file} cannot be read. Remove it and run the same command again.") from error
         table.setdefault("frame", [None] * len(table["path"]))
         rows = zip(*(table[name] for name in ("path", "frame", "face", "status")), strict=True)
-        photos = [list(found) for _, found in groupby(rows, itemgetter(0, 1))]
-        faces = [[face for _, _, face, _ in found] for found in photos]
-        paths = [path for path, _ in groupby(found[0][0] for found in photos)]
+        photos = [list(group) for _, group in groupby(rows, itemgetter(0, 1))]
+        faces = [[face for _, _, face, _ in photo] for photo in photos]
+        paths = [path for path, _ in groupby(photo[0][0] for photo in photos)]
         if paths != names or any(row not in ([None], [*range(len(row))]) for row in faces):
             raise FerVitError(
                 f"Expected the rows of {len(names):,} images in {file}, each once and in the plan's order, but got "
                 f"{len(table['path']):,} rows of {len(photos):,} images. Remove that file and run the same command "
                 "again."
             )
-        return Counter(found[0][3] for found in photos), sum(face is not None for row in faces for face in row)
+        return Counter(photo[0][3] for photo in photos), sum(face is not None for row in faces for face in row)
 
 
 def open_or_create(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
-    """Opens the plan in a folder; if there is none, process 0 makes it and the others wait for it.
+    """Opens the plan in a folder. If there is none, process 0 writes it and the others wait.
 
-    `images` is read only if there is no plan yet; `settings` are the options that the tables depend on, as JSON values.
+    `images` is read only for a new plan. `settings` are the options that affect the tables, as JSON values.
 
     Raises:
-        FerVitError: The folder was started with other settings, holds something else, or cannot be written.
+        FerVitError: The folder was started with other settings, contains other files, or cannot be written.
     """
     path = folder / NAME
     if not path.exists() and rank == 0:
@@ -146,8 +146,8 @@ def open_or_create(folder: Path, images: Iterable[Path], part_size: int, setting
     directory = plan.settings.get("directory")
     settings = settings | {"directory": directory}
     for name in {**plan.settings, **settings}:
-        if (theirs := plan.settings.get(name)) != (value := settings.get(name)):
-            before, now = (shorten(str(words), 100) for words in (theirs, value))
+        if (old := plan.settings.get(name)) != (new := settings.get(name)):
+            before, now = (shorten(str(value), 100) for value in (old, new))
             raise FerVitError(
                 f"{folder} was started with {name} {before}, but now it is {now}. Use the same, or choose another "
                 "folder."
@@ -158,7 +158,7 @@ def open_or_create(folder: Path, images: Iterable[Path], part_size: int, setting
 
 
 def _wait(path: Path, rank: int) -> None:
-    """Waits for the plan while process 0 shows signs of life: the file that it writes grows."""
+    """Waits for the plan as long as the file that process 0 writes grows."""
     print(f"Process {rank} waits for process 0 to list the images in {path}.", flush=True)
     sign, since = None, time.monotonic()
     while not path.exists():
@@ -179,7 +179,7 @@ def _write(path: Path, images: Iterable[Path], part_size: int, settings: dict[st
     # File names need not be Unicode
     schema = pa.schema([("path", pa.binary())]).with_metadata({"fer_vit": json.dumps(settings)})
     if folder.is_dir() and any(not other.name.startswith(".") for other in folder.iterdir()):
-        raise FerVitError(f"Expected a new folder or one that `predict` started, but {folder} holds other things.")
+        raise FerVitError(f"Expected a new folder or one that `predict` started, but {folder} contains other files.")
     remove_stale(path)
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for video, run in groupby(images, is_video):

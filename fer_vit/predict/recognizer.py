@@ -1,14 +1,16 @@
-"""A trained model at work, for the command line and for Python: `fer_vit.load().predict("photo.jpg")[0].plot()`."""
+"""Prediction with a trained model: `fer_vit.load().predict("photo.jpg")[0].plot()`."""
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Subset
 from tqdm import tqdm
@@ -16,15 +18,15 @@ from tqdm import tqdm
 from fer_vit.data.sample import Batch, collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, Face, make_detector
+from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, make_detector
 from fer_vit.face.regions import check_regions
-from fer_vit.geometry import LANDMARKS, TEMPLATE, Array
+from fer_vit.geometry import LANDMARKS, TEMPLATE, Array, apply, invert
+from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import Images, Source, as_sources, is_video
 from fer_vit.predict.photos import (
-    NO_FACE,
-    OK,
+    READ,
     FaceMode,
     FoundPhoto,
     Photo,
@@ -32,9 +34,8 @@ from fer_vit.predict.photos import (
     PhotoOptions,
     photo_loader,
 )
-from fer_vit.predict.quality import blur, inside
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.smoothing import smoothed
+from fer_vit.predict.smoothing import smooth_photos
 from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
 from fer_vit.store.folder import load_network
 
@@ -51,6 +52,8 @@ def load(
     *,
     revision: str | None = None,
     token: str | bool | None = None,
+    prior: str | Path | Mapping[str, float] | None = None,
+    classes: Sequence[str] = (),
 ) -> "Recognizer":
     """Loads a trained model.
 
@@ -60,11 +63,15 @@ def load(
         device: Where to compute. None: the GPU if there is one.
         revision: Branch, tag or commit on the hub.
         token: For a private repository on the hub; None uses the one you logged in with.
+        prior: See `Recognizer.change_prior`.
+        classes: See `Recognizer.change_prior`.
 
     Raises:
         FerVitError: There is no such model or device, or its files are damaged or not fer-vit's.
     """
     recognizer = Recognizer(load_network(model, revision=revision, token=token))
+    if prior is not None or classes:
+        recognizer.change_prior(prior, classes)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         recognizer.to(device)
@@ -76,11 +83,12 @@ def load(
 
 
 class Recognizer(nn.Module):
-    """A RegionViT with what prediction needs around it: cropping, labels and calibrated probabilities.
+    """A RegionViT with cropping, labels and calibrated probabilities.
 
     Attributes:
         labels: The C expressions in the order of the probabilities.
         crop_spec: How a face becomes a crop.
+        conditions: `prior` and `classes` if they were changed.
     """
 
     def __init__(self, net: RegionViT) -> None:
@@ -89,6 +97,7 @@ class Recognizer(nn.Module):
         self.net = net
         self.eval()
         self.labels = net.labels
+        self.conditions: dict[str, str] = {}
         self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.align, net.template or TEMPLATE)
         self._detectors: dict[tuple[DetectorName, float], Detector | None] = {}
 
@@ -96,6 +105,35 @@ class Recognizer(nn.Module):
     def device(self) -> torch.device:
         """Where the model computes."""
         return next(self.parameters()).device
+
+    def change_prior(self, prior: str | Path | Mapping[str, float] | None, classes: Sequence[str] = ()) -> None:
+        """Changes the class prior and the possible classes of all further probabilities.
+
+        Faces then have no prediction set: calibration does not cover it.
+
+        Args:
+            prior: "even", the share of each class by name, or a JSON file of these shares. None: as in training.
+            classes: The possible labels; others get a probability of 0. Empty: all.
+
+        Raises:
+            FerVitError: A class is not one of the model's, the prior does not fit the classes, or the model does not
+                contain the class shares of its training faces.
+        """
+        if unknown := [name for name in classes if name not in self.labels]:
+            raise FerVitError(f"Expected classes among {', '.join(self.labels)}, but got {unknown[0]}.")
+        possible = [name for name in self.labels if not classes or name in classes]
+        self.conditions = {"classes": ", ".join(possible)} if classes else {}
+        shares = None
+        if prior is not None:
+            if not self.net.prior:
+                raise FerVitError(
+                    "The model does not contain the class shares of its training faces, which `prior` needs. Write it "
+                    "again: `fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST`."
+                )
+            by_name = read_prior(prior, possible)
+            self.conditions["prior"] = ", ".join(f"{name} {share:.3g}" for name, share in by_name.items())
+            shares = [by_name.get(name, 0.0) for name in self.labels]
+        self.net.change_prior(shares, [name in possible for name in self.labels])
 
     def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Returns probabilities (B, C); arguments as for `RegionViT`."""
@@ -106,7 +144,7 @@ class Recognizer(nn.Module):
         images: Images | Iterable[Images],
         *,
         face: FaceMode = "detect",
-        detector: DetectorName = "yunet",
+        detector: DetectorName = "auto",
         batch_size: int = 32,
         workers: int | None = None,
         **video: Any,
@@ -116,8 +154,7 @@ class Recognizer(nn.Module):
         Args:
             images: A file, a folder, a glob pattern, a PIL image, a uint8 array (RGB), or a list of these.
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
-            detector: "yunet" finds faces, in crops as well. "landmarks" takes crops whole, and finds landmarks in
-                them. "none": crops are framed like the model's own.
+            detector: "auto", "builtin", "yunet", "landmarks" or "none"; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core. A video has one.
             video: Options for videos: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`, as for the command.
@@ -130,47 +167,53 @@ class Recognizer(nn.Module):
             FerVitError: An image does not exist, the only one cannot be read, or an option has a wrong value.
         """
         sources = as_sources(images)
-        found = list(self.results(sources, PhotoOptions(face, detector, batch_size, workers, **video)))
-        wrong = [f"{photo.path}: {photo.status}" for photo in found if photo.status not in (OK, NO_FACE)]
-        if wrong and len(found) == 1:
+        photos = list(self.results(sources, PhotoOptions(face, detector, batch_size, workers, **video)))
+        wrong = [f"{photo.path}: {photo.status}" for photo in photos if photo.status not in READ]
+        if wrong and len(photos) == 1:
             raise FerVitError(f"{wrong[0]}.")
         if wrong:
             warnings.warn(f"{len(wrong)} of {len(sources)} images cannot be read, the first {wrong[0]}.", stacklevel=2)
-        return [face for photo in found for face in photo.faces]
+        if whole := [photo.path for photo in photos if photo.taken_whole]:
+            hint = f"{len(whole)} of {len(sources)} images are photos, but each was taken as one face, the first"
+            warnings.warn(f'{hint} {whole[0]}. Leave out face="crop".', stacklevel=2)
+        return [face for photo in photos for face in photo.faces]
 
     def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo[FaceResult]]:
-        """Yields photos and the frames of videos with their `faces`, in order, as soon as they are known.
+        """Yields photos and the frames of videos with their `faces`, in order, a few seconds of video at a time.
 
-        Takes the arguments of `predict`. Of a video a few seconds are held at most.
+        Takes the arguments of `predict`.
         """
         return self.results(as_sources(images), PhotoOptions(**options))
 
     def results(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
         """Yields photos and frames with their faces, in order."""
-        return smoothed(self._raw_results(self.batches(sources, options), sources), options.smooth)
+        return smooth_photos(self._raw_results(self.batches(sources, options), sources), options.smooth)
 
     def watch(self, frames: Iterable["Frame"], path: str) -> Iterator[Photo[FaceResult]]:
-        """Yields each frame of live pictures from `path` with its faces as soon as it is given.
-
-        `smoothed` has probabilities averaged over the past alone.
-        """
+        """Yields each frame of live video from `path` with its faces, without delay; `smoothed` averages the past."""
         from fer_vit.predict.frames import find_faces  # only here: PyAV may not be installed
 
         options = PhotoOptions()
         photos = PhotoDataset([], self.crop_spec, options.face, self._detector(options))
-        found = find_faces(photos, frames, path, 0, options.detect_every)
-        batches = (([photo], [collate(samples).ready(self.device)] if samples else []) for photo, samples in found)
-        return smoothed(self._raw_results(batches, [Path(path)]), options.smooth, causal=True)
+        items = find_faces(photos, frames, path, 0, options.detect_every)
+        batches = (([photo], [collate(samples).ready(self.device)] if samples else []) for photo, samples in items)
+        return smooth_photos(self._raw_results(batches, [Path(path)]), options.smooth, causal=True)
 
     def _raw_results(
         self, batches: Iterable[tuple[list[FoundPhoto], list[Batch]]], sources: Sequence[Source]
     ) -> Iterator[Photo[FaceResult]]:
         for photos, chunks in batches:
-            found = ((row, chunk, shares) for chunk in chunks for row, shares in enumerate(self.probabilities(chunk)))
-            for photo in photos:
-                faces, source = zip(enumerate(photo.faces), found, strict=False), sources[photo.source]
-                results = [self.result(photo, source, index, face, *its) for (index, face), its in faces]
-                yield Photo(photo.path, photo.status, results, *photo[3:])
+            yield from self.classify(photos, chunks, sources)
+
+    def classify(
+        self, photos: list[FoundPhoto], chunks: list[Batch], sources: Sequence[Source]
+    ) -> Iterator[Photo[FaceResult]]:
+        """Yields photos or frames with their faces classified; `chunks` contain all these faces."""
+        rows = ((chunk, row, values) for chunk in chunks for row, values in enumerate(self.probabilities(chunk)))
+        for photo in photos:
+            source = sources[photo.source]
+            faces = [self.result(photo, source, index, *next(rows)) for index in range(len(photo.faces))]
+            yield Photo(photo.path, photo.status, faces, *photo[3:])
 
     @torch.inference_mode()
     def probabilities(self, batch: Batch) -> list[list[float]]:
@@ -178,20 +221,13 @@ class Recognizer(nn.Module):
         return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
 
     def result(
-        self,
-        photo: FoundPhoto,
-        source: Source,
-        index: int,
-        face: Face | None,
-        row: int,
-        batch: Batch,
-        shares: list[float],
+        self, photo: FoundPhoto, source: Source, index: int, batch: Batch, row: int, values: list[float]
     ) -> FaceResult:
-        """Returns the face in a row of a batch; `shares` are its probabilities."""
-        probabilities = dict(zip(self.labels, shares, strict=True))
+        """Returns face `index` of a photo, which is a row of a batch; `values` are its probabilities."""
+        face, probabilities = photo.faces[index], dict(zip(self.labels, values, strict=True))
         label = max(probabilities, key=probabilities.__getitem__)
         to_crop, regions = batch.to_crop[row].double().numpy(), self.region_boxes(batch, row)
-        shown = inside(regions, to_crop, photo.size)
+        shown = regions_in_photo(regions, to_crop, photo.size)
         return FaceResult(
             label=label,
             confidence=probabilities[label],
@@ -206,7 +242,7 @@ class Recognizer(nn.Module):
             crop_size=self.crop_spec.size,
             regions=regions if self.net.layout.num_regions else {},
             thresholds=self.net.thresholds,
-            blur=blur(batch.image[row, None]).item(),
+            blur=measure_blur(batch.image[row, None]).item(),
             outside=tuple(name for name in self.crop_spec.regions if name not in shown),
             frame=photo.frame,
             seconds=photo.seconds,
@@ -214,12 +250,12 @@ class Recognizer(nn.Module):
         )
 
     def region_boxes(self, batch: Batch, row: int) -> dict[str, Array]:
-        """Returns the box (4,) of each region that is present in a face of a batch, xyxy in crop pixels."""
+        """Returns the box (4,) of each visible region of a face in a batch, xyxy in crop pixels."""
         boxes, valid = batch.boxes[row].cpu().double().numpy(), batch.valid[row].tolist()
-        return {name: box for name, box, there in zip(self.crop_spec.regions, boxes, valid, strict=True) if there}
+        return {name: box for name, box, seen in zip(self.crop_spec.regions, boxes, valid, strict=True) if seen}
 
     def _detector(self, options: PhotoOptions) -> Detector | None:
-        """Returns the detector for some options; it is loaded once, which takes longer than a photo."""
+        """Returns the detector for some options, loaded once: loading takes longer than a photo."""
         score = CROP_SCORE if options.face == "crop" else PHOTO_SCORE
         if (key := (options.detector, score)) not in self._detectors:
             self._detectors[key] = make_detector(*key)
@@ -228,25 +264,48 @@ class Recognizer(nn.Module):
     def batches(
         self, sources: Sequence[Source], options: PhotoOptions
     ) -> Iterator[tuple[list[FoundPhoto], list[Batch]]]:
-        """Yields photos and frames with all their faces in batches for the model, under a progress bar."""
+        """Yields photos and frames with all their faces in batches for the model; shows a progress bar."""
         photos = PhotoDataset(sources, self.crop_spec, options.face, self._detector(options))
         workers = cores() if options.workers is None else options.workers
-        runs = list(_runs(sources))
+        runs = list(_split_by_kind(sources))
         if videos := any(video for video, _ in runs):
             from fer_vit.predict.frames import VideoDataset  # only here: PyAV may not be installed
         with tqdm(total=None if videos else len(sources), unit=" images", disable=None) as bar, _readable_errors():
             for video, run in runs:
                 dataset = VideoDataset(photos, run, options) if video else Subset(photos, run)
-                # Starting workers takes seconds; a handful of photos is read sooner without them.
+                # Starting workers takes seconds; few photos are read faster without them.
                 number = min(workers, 1) if video else workers if len(run) > options.batch_size else 0
-                for found, batch in photo_loader(dataset, options.batch_size, number):
-                    # A photo may hold hundreds of faces, and recorded attention grows with their number.
-                    yield found, [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else []
-                    bar.update(len(found))
+                for some, batch in photo_loader(dataset, options.batch_size, number):
+                    # A photo may contain hundreds of faces, and recorded attention grows with their number.
+                    yield some, [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else []
+                    bar.update(len(some))
 
 
-def _runs(sources: Sequence[Source]) -> Iterator[tuple[bool, range]]:
-    """Yields the indices of neighbours that are all photos or all videos, and whether they are videos."""
+SIDE = 48
+"""Side of the crop in whose pixels blur is measured, for every model."""
+LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
+
+
+def measure_blur(crops: Tensor) -> Tensor:
+    """Returns the blur (B,) of crops (B, C, S, S) in pixels of `SIDE`; NaN without contrast.
+
+    The fourth root of the variance of grey levels over the variance of their Laplacian (Pech-Pacheco et al. 2000): a
+    length that does not depend on contrast.
+    """
+    grey = F.interpolate(crops.mean(1, keepdim=True), (SIDE, SIDE), mode="bilinear", antialias=True)
+    edges = F.conv2d(grey, LAPLACIAN.to(grey)[None, None])
+    return (grey.var((1, 2, 3)) / edges.var((1, 2, 3))) ** 0.25
+
+
+def regions_in_photo(regions: Mapping[str, Array], to_crop: Array, size: tuple[int, int]) -> list[str]:
+    """Returns the regions, boxes (4,) in crop pixels, whose centre lies in a photo of width and height `size`."""
+    boxes = np.array([*regions.values()]).reshape(-1, 4)  # also without regions
+    centres = apply(invert(to_crop), (boxes[:, :2] + boxes[:, 2:]) / 2)
+    return [name for name, centre in zip(regions, centres, strict=True) if ((centre >= 0) & (centre < size)).all()]
+
+
+def _split_by_kind(sources: Sequence[Source]) -> Iterator[tuple[bool, range]]:
+    """Yields ranges of successive photos or successive videos, with whether they are videos."""
     start = 0
     for video, run in groupby(sources, is_video):
         stop = start + sum(1 for _ in run)
@@ -256,7 +315,7 @@ def _runs(sources: Sequence[Source]) -> Iterator[tuple[bool, range]]:
 
 @contextmanager
 def _readable_errors() -> Iterator[None]:
-    """Turns out-of-memory errors and dead workers into one line that says what to do."""
+    """Replaces out-of-memory errors and dead workers by a line with the remedy."""
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -1,9 +1,10 @@
-"""A face and its expression, and its row in a table."""
+"""A classified face, and its row in a table."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image as Pil
@@ -13,7 +14,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import LANDMARKS, Array, Image
 from fer_vit.predict.inputs import Source
-from fer_vit.predict.photos import Photo
+from fer_vit.predict.photos import OK, Photo
 from fer_vit.report.draw import FaceView, prediction_figure
 from fer_vit.report.overlay import Marked
 from fer_vit.report.table import Cell
@@ -30,19 +31,19 @@ class FaceResult:
         path: The photo; "image 0" and so on if it was given in memory.
         face: Index of the face in its photo.
         box: Box (4,), xyxy in the photo's pixels; None without landmarks.
-        landmarks: (x, y) in the photo's pixels by name; None when none were looked for.
-        score: The detector's score in [0, 1]; 0 when it found none, so that the image was taken whole and its landmarks
-            may mean nothing; None when it did not look.
+        landmarks: (x, y) in the photo's pixels by name; None without landmark detection.
+        score: The detector's score in [0, 1]; 0 if it found no face, so that the full image was used and its landmarks
+            may be meaningless; None without a detector.
         source: The photo's path, or the image in memory.
         to_crop: Matrix (2, 3) from photo to crop pixels.
-        crop_size: Side of the crop that the model saw.
-        regions: Box (4,) of every region that the model saw, xyxy in crop pixels.
-        thresholds: The model's thresholds of sets (see `conformal`); empty when it was not calibrated.
+        crop_size: Side of the crop in pixels.
+        regions: Box (4,) of every visible region, xyxy in crop pixels.
+        thresholds: The model's thresholds of prediction sets (see `conformal`); empty if it is not calibrated.
         blur: Length of the crop's finest detail, in pixels of a crop of 48 x 48: about 1.1 in FERPlus, and 2.6 there
             after a Gaussian blur of 1.5 pixels; NaN without contrast.
-        outside: Regions whose centre lies outside the photo or the crop. What covers a face is not noticed.
+        outside: Regions whose centre lies outside the photo or the crop. Covered regions are not detected.
         frame: Index of the frame in a video; None in a photo.
-        seconds: The frame's time, as the video has it.
+        seconds: The frame's time in the video.
         track: The number of the person in the video.
         smoothed: `probabilities` averaged over time, for frames.
     """
@@ -69,60 +70,61 @@ class FaceResult:
 
     @property
     def label_smoothed(self) -> str | None:
-        """The most probable expression by the smoothed probabilities; None in a photo."""
+        """The expression with the largest smoothed probability; None in a photo."""
         return max(self.smoothed, key=self.smoothed.__getitem__, default=None)
 
-    def expressions(self, coverage: int = 90, by_class: bool = False) -> list[str] | None:
-        """Returns the expressions that cannot be left out: such sets hold the true one as often as `coverage` says.
+    def prediction_set(self, coverage: int = 90, by_class: bool = False) -> list[str] | None:
+        """Returns the prediction set, which contains the true expression for `coverage` percent of the faces.
 
-        None: the model was not calibrated (`fer-vit export --calibrate`).
+        None: the model is not calibrated (`fer-vit export --calibrate`).
 
         Args:
             coverage: 90 or 95, in percent.
-            by_class: Whether faces of every expression, however rare, are covered as often; sets are larger then.
+            by_class: Whether the coverage holds for each expression, with larger sets. They contain no expression
+                with fewer than 19 calibration faces.
 
         Raises:
-            FerVitError: The coverage is another one.
+            FerVitError: The coverage has another value.
         """
         if not self.thresholds:
             return None
         if str(coverage) not in self.thresholds:
             raise FerVitError(f"Expected a coverage of {' or '.join(self.thresholds)} percent, but got {coverage}.")
-        among = in_set(np.array([*self.probabilities.values()]), self.thresholds, coverage, by_class)
-        return [name for name, its in zip(self.probabilities, among.tolist(), strict=True) if its]
+        member = in_set(np.array([*self.probabilities.values()]), self.thresholds, coverage, by_class)
+        return [name for name, included in zip(self.probabilities, member.tolist(), strict=True) if included]
 
     @property
-    def unsure(self) -> bool | None:
-        """Whether there is not exactly one expression that cannot be left out, at 90 %; None: not calibrated."""
-        among = self.expressions()
-        return None if among is None else len(among) != 1
+    def ambiguous(self) -> bool | None:
+        """Whether the prediction set at 90 % does not have exactly one expression; None: not calibrated."""
+        names = self.prediction_set()
+        return None if names is None else len(names) != 1
 
     @property
     def entropy(self) -> float:
-        """The entropy of the probabilities in nats: 0 when there is no doubt, at most log C."""
-        return -sum(share * math.log(share) for share in self.probabilities.values() if share > 0)
+        """The entropy of the probabilities in nats, between 0 and log C."""
+        return -sum(p * math.log(p) for p in self.probabilities.values() if p > 0)
 
     @property
     def size(self) -> float:
-        """The side of the crop in pixels of the photo; a crop that is smaller than `crop_size` had to be enlarged."""
+        """The side of the crop in pixels of the photo; if it is below `crop_size`, the crop is enlarged."""
         return float(self.crop_size / np.sqrt(np.linalg.det(self.to_crop[:, :2])))
 
     @property
     def marked(self) -> Marked:
-        """The face for `draw_faces`, with its smoothed expression where there is one."""
-        shares = self.smoothed or self.probabilities
-        label = max(shares, key=shares.__getitem__)
-        return Marked(self.box, label, shares[label], self.track)
+        """The face for `draw_faces`, with its smoothed expression in a video."""
+        probabilities = self.smoothed or self.probabilities
+        label = max(probabilities, key=probabilities.__getitem__)
+        return Marked(self.box, label, probabilities[label], self.track)
 
     def plot(self) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities; a notebook displays it."""
         try:
-            photo = self._picture()
+            photo = self._read_photo()
         except ImageError as error:
             raise FerVitError(f"{self.path}: {error}.") from error
         return prediction_figure(self.view(photo))
 
-    def _picture(self) -> Image:
+    def _read_photo(self) -> Image:
         if not isinstance(self.source, Path):
             return self.source
         if self.frame is None:
@@ -150,73 +152,90 @@ class FaceResult:
         )
 
 
-BOX = ("box_left", "box_top", "box_right", "box_bottom")
-POINTS = tuple(f"{name}_{axis}" for name in LANDMARKS for axis in "xy")
-DOUBTS = {"entropy": float, "set": str, "unsure": bool, "size": float, "blur": float, "outside": str}
-"""How far a row can be trusted. The first of these follows the last of the probabilities."""
-LISTED = "; "
-"""Between the names in a cell."""
-SMOOTHED = "{}_smoothed"
-"""The name of a column's smoothed counterpart."""
+class Column(NamedTuple):
+    """A column of the table of faces.
 
-
-def table_columns(labels: list[str], videos: bool = False) -> dict[str, type]:
-    """Returns name and type of a table's columns, with more of them where some are of videos.
-
-    Raises:
-        FerVitError: A label is another column's name.
+    Attributes:
+        name: Its name; no name begins with `PROBABILITY` or `SMOOTHED`.
+        type: str, int, float or bool.
+        value: Returns a face's cell; None is empty.
+        video: Whether only tables with videos have it.
     """
-    columns: dict[str, type] = {"path": str, "status": str}
-    columns |= {"frame": int, "seconds": float, "track": int} if videos else {}
-    columns |= {"face": int, **dict.fromkeys((*BOX, *POINTS, "score"), float), "label": str, "confidence": float}
-    if taken := (columns | DOUBTS).keys() & set(labels):
-        raise FerVitError(
-            f"There is a class `{min(taken)}`, which is the name of another column. Rename its folder of photos before "
-            "training, and add `--overwrite` (or use `fit --data.merge`), or the label in the config.json of `fer-vit "
-            "export FOLDER` after it."
-        )
-    columns |= dict.fromkeys(labels, float) | DOUBTS
-    smoothed = {SMOOTHED.format("label"): str, **dict.fromkeys(map(SMOOTHED.format, labels), float)}
-    return columns | smoothed if videos else columns
+
+    name: str
+    type: type
+    value: Callable[[FaceResult], Cell]
+    video: bool = False
+
+
+def _box(index: int) -> Callable[[FaceResult], Cell]:
+    return lambda face: None if face.box is None else float(face.box[index])
+
+
+def _point(name: str, axis: int) -> Callable[[FaceResult], Cell]:
+    return lambda face: None if face.landmarks is None else face.landmarks[name][axis]
+
+
+BOX = ("box_left", "box_top", "box_right", "box_bottom")
+SMALL, SMALL_FACE = 30, "small face"
+"""Size in pixels below which labels change from frame to frame, and the warning for such faces."""
+SEPARATOR = "; "
+"""Between the names in a cell."""
+COLUMNS = (
+    Column("path", str, lambda face: face.path),
+    Column("status", str, lambda _: OK),  # replaced by the status of the photo
+    Column("frame", int, lambda face: face.frame, video=True),
+    Column("seconds", float, lambda face: face.seconds, video=True),
+    Column("track", int, lambda face: face.track, video=True),
+    Column("face", int, lambda face: face.face),
+    *(Column(name, float, _box(index)) for index, name in enumerate(BOX)),
+    *(Column(f"{name}_{'xy'[axis]}", float, _point(name, axis)) for name in LANDMARKS for axis in (0, 1)),
+    Column("score", float, lambda face: face.score),
+    Column("label", str, lambda face: face.label),
+    Column("confidence", float, lambda face: face.confidence),
+    Column("entropy", float, lambda face: face.entropy),
+    Column("prediction_set", str, lambda face: _join(face.prediction_set())),
+    Column("ambiguous", bool, lambda face: face.ambiguous),
+    Column("size", float, lambda face: face.size),
+    Column("blur", float, lambda face: face.blur if math.isfinite(face.blur) else None),
+    Column("outside", str, lambda face: _join(face.outside)),
+    Column("warning", str, lambda face: SMALL_FACE if face.size < SMALL else None),
+    Column("label_smoothed", str, lambda face: face.label_smoothed, video=True),
+)
+"""The columns of the table of faces, for writing and reading, before one column per expression."""
+PROBABILITY = "p_"
+"""Prefix of an expression's column, which separates labels from other columns."""
+SMOOTHED = "smoothed_"
+"""Prefix of the column of a smoothed probability."""
+
+
+def _join(names: Sequence[str] | None) -> str | None:
+    return None if names is None else SEPARATOR.join(names)
+
+
+def table_columns(labels: Sequence[str], videos: bool = False) -> dict[str, type]:
+    """Returns name and type of a table's columns; `videos` adds columns."""
+    columns = {column.name: column.type for column in COLUMNS if videos or not column.video}
+    prefixes = (PROBABILITY, SMOOTHED) if videos else (PROBABILITY,)
+    return columns | {prefix + label: float for prefix in prefixes for label in labels}
 
 
 def photo_rows(photo: Photo[FaceResult], min_confidence: float = 0.0) -> Iterator[dict[str, Cell]]:
     """Yields the rows of a photo or frame: one for each face, or a single one without a face.
 
-    A face below the confidence has no label, and is unsure.
+    A face below `min_confidence` has no label and is ambiguous.
     """
-    row: dict[str, Cell] = {"path": photo.path, "status": photo.status, "frame": photo.frame, "seconds": photo.seconds}
     if not photo.faces:
-        yield row
+        yield {"path": photo.path, "status": photo.status, "frame": photo.frame, "seconds": photo.seconds}
     for face in photo.faces:
-        box = () if face.box is None else face.box.tolist()
-        points = [number for point in (face.landmarks or {}).values() for number in point]
-        yield {
-            **row,
-            "track": face.track,
-            "face": face.face,
-            **dict(zip(BOX, box, strict=False)),
-            **dict(zip(POINTS, points, strict=False)),
-            "score": face.score,
-            "label": None if face.confidence < min_confidence else face.label,
-            "confidence": face.confidence,
-            **face.probabilities,
-            **doubts(face, min_confidence),
-            SMOOTHED.format("label"): face.label_smoothed,
-            **{SMOOTHED.format(name): share for name, share in face.smoothed.items()},
-        }
+        row = {column.name: column.value(face) for column in COLUMNS} | {"status": photo.status}
+        if min_confidence:
+            low = face.confidence < min_confidence
+            row |= {"label": None if low else face.label, "ambiguous": low or bool(face.ambiguous)}
+        row |= {PROBABILITY + name: value for name, value in face.probabilities.items()}
+        yield row | {SMOOTHED + name: value for name, value in face.smoothed.items()}
 
 
-def doubts(face: FaceResult, min_confidence: float) -> dict[str, Cell]:
-    """Returns a face's cells of `DOUBTS`; `set`, and without a least confidence `unsure`, need a calibrated model."""
-    among, unsure = face.expressions(), face.unsure
-    if min_confidence:
-        unsure = bool(unsure) or face.confidence < min_confidence
-    return {
-        "entropy": face.entropy,
-        "set": None if among is None else LISTED.join(among),
-        "unsure": unsure,
-        "size": face.size,
-        "blur": face.blur if math.isfinite(face.blur) else None,
-        "outside": LISTED.join(face.outside),
-    }
+def table_labels(names: Iterable[str]) -> list[str]:
+    """Returns the expressions of a table by the names of its columns."""
+    return [name.removeprefix(PROBABILITY) for name in names if name.startswith(PROBABILITY)]

@@ -1,4 +1,4 @@
-"""Probabilities over time: averages of their logarithms within a track, beside the raw ones."""
+"""Smoothed probabilities: averages of log-probabilities over time within a track."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
@@ -13,43 +13,42 @@ from fer_vit.predict.photos import Photo
 from fer_vit.predict.results import FaceResult
 
 REACH = 3.0
-"""The window to either side, in time constants: 99.7 % of the weight."""
+"""Half the width of the window in time constants: 99.7 % of the weight."""
 FLOOR = 1e-6
-"""The smallest probability that counts: the logarithm of 0 would decide alone."""
+"""Lower limit of probabilities: a logarithm of 0 would outweigh all others."""
 
 
 def smooth(probabilities: Array, elapsed: Array, constant: float, causal: bool = False) -> Array:
-    """Averages the probabilities (T, C) of one person at T times into (C,) at one of them.
-
-    The logarithms are averaged, so that one frame that is certain cannot outvote many that are not.
+    """Averages the log-probabilities of one person at T times into probabilities (C,) at one time.
 
     Args:
-        probabilities: Of C expressions, in any order of time.
-        elapsed: Seconds (T,) from each to the time that is asked for; negative for later ones.
-        constant: Time constant in seconds; 0 takes what is at that time alone.
-        causal: For live pictures: an exponential average of the past. Else a Gaussian one to both sides, which delays
-            nothing.
+        probabilities: Probabilities (T, C) in any order.
+        elapsed: Seconds (T,) from each time to the result's time; negative for later ones.
+        constant: Time constant in seconds; 0 uses the result's time only.
+        causal: Exponential average of the past, for live video. Otherwise a Gaussian average, which has no delay.
     """
     ages = elapsed / max(constant, 1e-9)
     weights = np.where(ages >= 0, np.exp(-ages.clip(0)), 0.0) if causal else np.exp(-0.5 * ages**2)
     logs = weights @ np.log(np.maximum(probabilities, FLOOR)) / weights.sum()
-    shares: Array = np.exp(logs) / np.exp(logs).sum()
-    return shares
+    average: Array = np.exp(logs) / np.exp(logs).sum()
+    return average
 
 
-def smoothed(photos: Iterable[Photo[FaceResult]], constant: float, causal: bool = False) -> Iterator[Photo[FaceResult]]:
-    """Yields photos as they are and frames with `smoothed` probabilities.
+def smooth_photos(
+    photos: Iterable[Photo[FaceResult]], constant: float, causal: bool = False
+) -> Iterator[Photo[FaceResult]]:
+    """Yields photos unchanged, and frames with `smoothed` probabilities.
 
-    It holds a window of frames; `causal`, those of the past only: each frame is yielded as soon as it is given.
+    Frames are delayed by half a window; if `causal`, by nothing.
     """
     for _, frames in groupby(photos, attrgetter("source")):
-        yield from _smoothed_video(frames, constant, causal)
+        yield from _smooth_video(frames, constant, causal)
 
 
-def _smoothed_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: bool) -> Iterator[Photo[FaceResult]]:
+def _smooth_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: bool) -> Iterator[Photo[FaceResult]]:
     reach = REACH * constant
     waiting: deque[tuple[float, Photo[FaceResult]]] = deque()
-    seen: defaultdict[int | None, deque[tuple[float, list[float]]]] = defaultdict(deque)  # times, shares by track
+    seen: defaultdict[int | None, deque[tuple[float, list[float]]]] = defaultdict(deque)  # times, values by track
 
     def first() -> Photo[FaceResult]:
         seconds, frame = waiting.popleft()
@@ -58,13 +57,13 @@ def _smoothed_video(frames: Iterable[Photo[FaceResult]], constant: float, causal
             window = seen[face.track]
             while abs(seconds - window[0][0]) > reach:
                 window.popleft()
-            times, shares = zip(*window, strict=True)
-            average = smooth(np.array(shares), seconds - np.array(times), constant, causal)
+            times, probabilities = zip(*window, strict=True)
+            average = smooth(np.array(probabilities), seconds - np.array(times), constant, causal)
             faces.append(replace(face, smoothed=dict(zip(face.probabilities, average.tolist(), strict=True))))
-        return Photo(frame.path, frame.status, faces, *frame[3:])
+        return frame._replace(faces=faces)
 
     for frame in frames:
-        if frame.seconds is None:  # an image, or the end of a video that broke
+        if frame.seconds is None:  # a photo, or the end of a damaged video
             yield from (first() for _ in range(len(waiting)))
             yield frame
             continue

@@ -1,9 +1,9 @@
-"""What `predict` writes: one table, or a folder of tables that several processes fill and a later run resumes."""
+"""The output of `predict`: one table, or a folder of tables that several processes write and later runs resume."""
 
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import add, attrgetter
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from fer_vit.errors import FerVitError
+from fer_vit.face.detect import choose_detector
 from fer_vit.predict.inputs import MEDIA_SUFFIXES, find_images, is_video, iter_images
-from fer_vit.predict.people import People
+from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import FaceResult, photo_rows, table_columns
+from fer_vit.predict.results import SMALL, SMALL_FACE, FaceResult, photo_rows, table_columns
 from fer_vit.processes import ProcessRank
 from fer_vit.report.table import TableWriter
 
@@ -25,12 +26,13 @@ NO_LABEL = "without a label"
 
 
 class Counts(NamedTuple):
-    """How many photos and frames there are, how many have each status, how many faces each label or are unsure."""
+    """Numbers of photos and frames by kind and status, and of faces by label and ambiguity."""
 
     kinds: Counter[str]
     status: Counter[str]
     labels: Counter[str]
-    unsure: Counter[bool]
+    ambiguous: Counter[bool]
+    warnings: Counter[str]
 
 
 def predict_table(
@@ -41,25 +43,31 @@ def predict_table(
     people_table: Path | None,
     min_confidence: float = 0.0,
     annotate: Path | None = None,
+    intervals: Path | None = None,
+    overwrite: bool = True,
 ) -> str:
-    """Writes one table of the faces in files, folders and patterns, and one of the people; returns a summary.
+    """Writes a table of the faces in files, folders and patterns; returns a summary.
 
-    With `annotate` also a copy of the only video, in which the faces are marked.
+    Optional: `people_table`, `intervals` of expressions, and with `annotate` a marked copy of the only video. If that
+    copy fails, all tables are written before the error is raised.
     """
     sources = find_images(images, MEDIA_SUFFIXES)
-    check_people(people_table, sources)
+    check_people((people_table, intervals), sources)
+    facts = prediction_facts(model, options)
     columns = table_columns(model.labels, any(map(is_video, sources)))
     photos = model.results(sources, options)
+    failed: list[FerVitError] = []
     if annotate:
         video = only_video(sources, annotate)
-        from fer_vit.predict.annotate import annotated  # only here: PyAV may not be installed
+        from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
 
-        photos = annotated(photos, video, annotate, options)
+        photos = annotate_video(photos, video, annotate, options, failed, overwrite)
     people = People()
-    counts = write_table(output, columns, photos, min_confidence, people)
-    if people_table:
-        people.write(people_table, model.labels)
-    return f"{summary(counts)}\nTable: {output}"
+    counts = write_table(output, columns, photos, min_confidence, people, overwrite, facts)
+    write_people(people, people_table, intervals, model.labels, overwrite)
+    if failed:
+        raise FerVitError(f"{failed[0]} The table {output} is complete.")
+    return f"{summary(counts)}\nDetector: {facts['detector']}\nTable: {output}"
 
 
 def predict_folder(
@@ -71,48 +79,67 @@ def predict_folder(
     part_size: int,
     rank: ProcessRank,
     min_confidence: float = 0.0,
+    intervals: Path | None = None,
+    overwrite: bool = True,
 ) -> str:
-    """Writes the missing tables of a folder that this process is to make, and returns a summary.
+    """Writes this process's share of the missing tables of a folder; returns a summary.
 
     Raises:
         FerVitError: The folder was started with other settings, or an image does not have its rows exactly once.
     """
+    facts = prediction_facts(model, options)
     settings: dict[str, object] = {"images": [os.path.abspath(image) for image in images], "model": fingerprint(model)}
-    settings |= {"face": options.face, "detector": options.detector, "part_size": part_size, **options.video()}
-    settings["min_confidence"] = min_confidence or None  # None as in plans of version 0.1
-    settings["directory"] = None if all(map(os.path.isabs, images)) else os.getcwd()  # what relative names begin at
+    settings |= {"face": options.face, "detector": facts["detector"], "part_size": part_size, **options.video()}
+    settings["min_confidence"] = min_confidence
+    settings["directory"] = None if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
     plan = open_or_create(output, iter_images(images, MEDIA_SUFFIXES), part_size, settings, rank.rank)
-    check_people(people_table, plan)
-    mine = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
+    check_people((people_table, intervals), plan)
+    part = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
     columns = table_columns(model.labels, any(map(is_video, plan)))
-    by_source = (photos for _, photos in groupby(model.results(mine, options), attrgetter("source")))
+    by_source = (photos for _, photos in groupby(model.results(part, options), attrgetter("source")))
     counts = Counts(*(Counter() for _ in Counts._fields))
-    for chunk in mine.chunks:
+    for chunk in part.chunks:
         photos = chain.from_iterable(islice(by_source, plan.sizes[chunk]))
-        counts = Counts(*map(add, counts, write_table(plan.table(chunk), columns, photos, min_confidence)))
-    nothing = (
-        "Nothing to do here: the tables are there already. Photos that were added since are not in the plan: name them "
-        "with an `--output` folder of their own."
-    )
-    done = summary(counts) if mine else nothing
-    report = f"{done}\n{check_folder(plan)}"
-    if people_table and not plan.missing():
+        added = write_table(plan.table(chunk), columns, photos, min_confidence, facts=facts)
+        counts = Counts(*map(add, counts, added))
+    nothing = "Nothing to do: all tables exist. For photos that were added later, use another `--output` folder."
+    report = f"{summary(counts) if part else nothing}\nDetector: {facts['detector']}\n{check_folder(plan)}"
+    if (people_table or intervals) and not plan.missing():
         people = People()
         for chunk in plan.chunks:
             for frame in plan.frames(chunk):
                 people.add(frame)
-        people.write(people_table, model.labels)
+        write_people(people, people_table, intervals, model.labels, overwrite)
     return report
 
 
-def check_people(table: Path | None, sources: Iterable[Path]) -> None:
-    """Raises FerVitError when a table of people is wanted, but there is no video."""
-    if table and not any(map(is_video, sources)):
-        raise FerVitError("`--summary` is about the people in videos, but there is no video. Leave it out.")
+def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
+    """Returns what the metadata of a table records: the class prior, the classes, and the detector."""
+    return {**model.conditions, "detector": choose_detector(options.detector)}
+
+
+def write_people(
+    people: People, people_table: Path | None, intervals: Path | None, labels: list[str], overwrite: bool
+) -> None:
+    """Writes the requested tables of people."""
+    if people_table:
+        people.write(people_table, labels, overwrite)
+    if intervals:
+        write_intervals(intervals, people.intervals(), overwrite)
+
+
+def check_people(tables: Sequence[Path | None], sources: Iterable[Path]) -> None:
+    """Raises FerVitError for a table of people without videos, or a TextGrid of several."""
+    if wanted := [table for table in tables if table]:
+        videos = sum(map(is_video, sources))
+        if not videos:
+            raise FerVitError(f"{wanted[0]} is a table of the people in videos, but there is no video. Leave it out.")
+        if videos > 1 and is_textgrid(wanted[-1]):
+            raise FerVitError(f"A TextGrid contains one video, but there are {videos}. Write a .csv instead.")
 
 
 def only_video(sources: Iterable[Path], copy: Path) -> Path:
-    """Returns the video of which a copy is wanted. Raises FerVitError unless there is one, which is not replaced."""
+    """Returns the only video. Raises FerVitError for another number, or if the copy would replace it."""
     videos = [source for source in sources if is_video(source)]
     if len(videos) != 1 or videos[0].resolve() == copy.resolve():
         raise FerVitError(
@@ -123,16 +150,16 @@ def only_video(sources: Iterable[Path], copy: Path) -> Path:
 
 
 def check_folder(plan: Plan) -> str:
-    """Says how much of a plan is done; if all of it is, checks first that the tables hold every image."""
+    """Reports how many tables of a plan exist; if all do, checks that they contain every image."""
     if left := plan.missing():
         return (
-            f"{plan.folder}: {len(plan.chunks) - len(left):,} of {len(plan.chunks):,} tables are there. The others are "
-            "being made elsewhere, or the same command resumes them."
+            f"{plan.folder}: {len(plan.chunks) - len(left):,} of {len(plan.chunks):,} tables exist. Other processes "
+            "write the rest, or the same command resumes them."
         )
     status, faces = Counter[str](), 0
     for chunk in tqdm(plan.chunks, desc="checking", unit=" tables", disable=None, leave=False):
-        found, number = plan.check(chunk)
-        status, faces = status + found, faces + number
+        statuses, number = plan.check(chunk)
+        status, faces = status + statuses, faces + number
     return (
         f"{plan.folder}: all {counted(len(plan.chunks), 'table')}, all {counted(len(plan), 'file')} of the plan "
         f"exactly once ({listed(status, 5)}), {counted(faces, 'face')}"
@@ -140,14 +167,10 @@ def check_folder(plan: Plan) -> str:
 
 
 def fingerprint(model: Recognizer) -> str:
-    """Returns 16 characters that identify a model: a hash of its weights and of all that prediction needs."""
+    """Returns 16 characters that identify a model: a hash of its weights and its settings for prediction."""
     net = model.net
-    text = str((net.config, net.labels, net.align, net.template, net.temperature))
-    # The options of version 0.1, so that predictions which it started can be resumed
-    text = text.replace("stem_convs=3, standardize=False, ", "", 1)
-    text = text.replace("pos_embed=", "patch_downscale=1, pos_embed=", 1).replace("), [", ", head_drop_rate=0.0), [", 1)
-    text += str(net.thresholds or "")  # which earlier versions did not have
-    digest = hashlib.sha256(text.encode())
+    settings = (net.config, net.labels, net.align, net.template, net.temperature, net.thresholds)
+    digest = hashlib.sha256(str((*settings, net.prior, net.adjustment, model.conditions)).encode())
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
@@ -159,44 +182,61 @@ def write_table(
     photos: Iterable[Photo[FaceResult]],
     min_confidence: float,
     people: People | None = None,
+    overwrite: bool = True,
+    facts: Mapping[str, str] | None = None,
 ) -> Counts:
     """Writes the rows of photos and counts them."""
     counts = Counts(*(Counter() for _ in Counts._fields))
-    with TableWriter(path, columns) as table:
+    with TableWriter(path, columns, overwrite=overwrite, facts=facts) as table:
         for photo in photos:
             rows = list(photo_rows(photo, min_confidence))
             table.write(rows)
             if people:
                 people.add(rows)
-            counts.kinds[kind_of(photo)] += 1
-            counts.status[photo.reason] += 1
+            counts.kinds[photo_kind(photo)] += 1
+            counts.status[photo.reason if photo.taken_whole else photo.status] += 1
             counts.labels.update(str(row["label"] or NO_LABEL) for row in rows if "label" in row)
-            counts.unsure.update(row["unsure"] is True for row in rows if row.get("unsure") is not None)
+            counts.ambiguous.update(row["ambiguous"] is True for row in rows if row.get("ambiguous") is not None)
+            counts.warnings.update(str(row["warning"]) for row in rows if row.get("warning"))
     return counts
 
 
-def kind_of(photo: Photo[FaceResult]) -> str:
-    """Says what was counted: a photo, a frame, or a video that could not be read (to its end)."""
+def photo_kind(photo: Photo[FaceResult]) -> str:
+    """Returns "photo", "frame", or "failed video" for one that cannot be read to its end."""
     if photo.frame is not None:
         return "frame"
     return "failed video" if photo.status not in (OK, NO_FACE) and is_video(Path(photo.path)) else "photo"
 
 
 def summary(counts: Counts) -> str:
-    """Summarises what was found in two lines, and, where it is known, in a third how many faces are unsure."""
-    kinds, status, labels, unsure = counts
+    """Summarises the counts in two lines, and further ones for ambiguous and small faces."""
+    kinds, status, labels, ambiguous, warnings = counts
     read = ", ".join(counted(number, kind) for kind, number in kinds.items())
-    lines = [f"{read}: {listed(status)}", f"{counted(labels.total(), 'face')}: {listed(labels)}".removesuffix(": ")]
-    if known := unsure.total():
-        lines.append(f"{unsure[True]:,} of {known:,} faces are unsure ({unsure[True] / known:.1%})")
+    lines = [
+        f"{read}: {listed(by_reason(status))}",
+        f"{counted(labels.total(), 'face')}: {listed(labels)}".removesuffix(": "),
+    ]
+    if known := ambiguous.total():
+        lines.append(f"{ambiguous[True]:,} of {known:,} faces are ambiguous ({ambiguous[True] / known:.1%})")
+    if small := warnings[SMALL_FACE]:
+        lines.append(f"{small:,} of {labels.total():,} faces are below {SMALL} pixels: their labels are unstable")
     return "\n".join(lines)
 
 
+def by_reason(status: Counter[str]) -> Counter[str]:
+    """Counts statuses by the text before the colon; details after it are kept if they are always the same."""
+    reasons = Counter[str]()
+    for text, number in status.items():
+        reasons[text.partition(":")[0]] += number
+    whole = {reason: text for text in status if reasons[reason := text.partition(":")[0]] == status[text]}
+    return Counter({whole.get(reason, reason): number for reason, number in reasons.items()})
+
+
 def counted(number: int, name: str) -> str:
-    """Returns a number of things: "1 face", "1,200 faces"."""
+    """Formats a number with its noun: "1 face", "1,200 faces"."""
     return f"{number:,} {name}{'s' * (number != 1)}"
 
 
 def listed(counts: Counter[str], limit: int | None = None) -> str:
-    """Lists counts on one line, the largest first."""
+    """Formats counts on one line, the largest first."""
     return ", ".join(f"{number:,} {name}" for name, number in counts.most_common(limit))

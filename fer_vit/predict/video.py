@@ -1,4 +1,4 @@
-"""Videos as streams of frames, read by FFmpeg through PyAV, with the times that the file gives them."""
+"""Videos as streams of frames with the times in their files, read by FFmpeg through PyAV."""
 
 import math
 import os
@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -13,29 +14,36 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import MAX_PIXELS, ImageError, check_size
+from fer_vit.face.image import ImageError, check_size
 from fer_vit.geometry import Image
 
 try:
     import av
     from av.error import ExitError, FFmpegError
     from av.stream import Disposition
+    from av.video.reformatter import Colorspace
 except ModuleNotFoundError as missing:
     raise FerVitError('Videos need one more package: pip install "fer-vit[video]".') from missing
 
 FORMATS = "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,h264,hevc"
-"""Containers that are read, whatever the suffix. Others, such as playlists, may name files and addresses to open."""
+"""Containers that are read, with any suffix. Others, such as playlists, may name files and addresses to open."""
 LIVE_FORMATS, PROTOCOLS = "rtsp,hls,mpjpeg,mjpeg", "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
-"""What may come from an address besides, and how; never a file, whatever a playlist says."""
+"""Further formats and the protocols for addresses. `file` is excluded: playlists could name files."""
 PATIENCE = 8.0
-"""Seconds after which a camera at an address that sends nothing is lost."""
+"""Seconds without data after which an address counts as lost."""
 UNREADABLE = "not a video that can be decoded"
+MAX_PIXELS = 36_000_000
+"""Larger frames are not decoded: decoders hold many frames. 8K (7680 x 4320) has 33 megapixels."""
+HD = 720
+"""Lines from which players assume BT.709 for a video without colour tags, and BT.601 below."""
+UNTAGGED = 2
+"""The colour space of a frame without tags (ITU-T H.273)."""
 MOST_SWAPPED = 4
-"""How many frames away the time of a frame may be."""
+"""Frames by which guessed times may be out of order."""
 JOINT = 1.0
-"""Seconds by which times fall where a recording was joined to another; swapped ones may fall by frames besides."""
+"""Seconds by which times fall where files were joined, in addition to swapped frames."""
 SLACK = 0.5
-"""Seconds by which a file may end before the time that its header gives."""
+"""Seconds by which a file may be shorter than its header claims."""
 
 
 class Frame(NamedTuple):
@@ -56,22 +64,23 @@ def read_frames(
 ) -> Iterator[Frame]:
     """Yields frames of a video in the order in which they are shown.
 
-    All frames up to the last one are decoded, so that a frame has the same index whatever is chosen.
+    All frames up to the last one are decoded, so that an index does not depend on the selection.
 
     Args:
         path: The video.
-        every: Take every so many frames.
-        fps: Take at most so many frames a second, evenly by their times.
-        start: Take frames from so many seconds after the first one.
-        end: Take frames before so many seconds after the first one.
-        only: Take only frames with these indices.
+        every: Yield every n-th frame.
+        fps: Yield at most this many frames per second, evenly by their times.
+        start: Begin this many seconds after the first frame.
+        end: End this many seconds after the first frame.
+        only: Yield only frames with these indices.
 
     Raises:
-        ImageError: It cannot be read, or (after the frames that could be) not to its end.
+        ImageError: It cannot be read; or not to its end, raised after the readable frames.
     """
     slot, first, begin = None, None, None
+    damage = Damage()
     with open_video(path) as (container, stream):
-        for index, (frame, seconds) in enumerate(_in_order(_decoded(container, stream))):
+        for index, (frame, seconds) in enumerate(_sort_times(_decode(container, stream, damage))):
             begin = seconds if begin is None else begin
             if seconds - begin >= end:
                 break
@@ -81,36 +90,54 @@ def read_frames(
             due = (index - first[0]) // every if fps is None else math.floor((seconds - first[1]) * fps + 1e-6)
             if due != slot and (only is None or index in only):
                 slot = due
-                yield Frame(_upright(frame, stream), index, seconds)
+                yield Frame(_to_rgb(frame, stream), index, seconds)
     if first is None:
         raise ImageError("no frame in the time that was chosen")
+    damage.check()
+
+
+@dataclass
+class Damage:
+    """Counts what a decoder lost."""
+
+    packets: int = 0
+    frames: int = 0
+
+    def check(self) -> None:
+        """Raises ImageError if anything was lost."""
+        lost = [f"{self.packets:,} packets cannot be decoded"] * (self.packets > 0)
+        lost += [f"{self.frames:,} frames may show wrong pictures"] * (self.frames > 0)
+        if lost:
+            raise ImageError(f"damaged: {', '.join(lost)}")
 
 
 def play(source: Path | str) -> Iterator[Frame]:
-    """Yields the frames of a file, or of an address (text), when they are due.
+    """Yields the frames of a file (path) or an address (text) in real time.
 
-    What was recorded comes at its own speed. Live pictures come as they arrive, with the seconds since the first: their
-    own times jump, or are guesses.
+    Recordings are played by their times. Live frames come as they arrive, with the seconds since the first, because
+    times in the stream jump or are guesses.
 
     Raises:
-        ImageError: It cannot be opened or read, or live pictures ended.
+        ImageError: It cannot be opened or read, or live frames ended.
     """
     with open_video(source) as (container, stream):
         recorded = isinstance(source, Path) or container.duration is not None
-        frames = _decoded(container, stream)
-        for number, (frame, seconds) in enumerate(_in_order(frames) if recorded else frames):
+        damage = Damage()
+        frames = _decode(container, stream, damage)
+        for number, (frame, seconds) in enumerate(_sort_times(frames) if recorded else frames):
             if number == 0:
                 start = time.perf_counter() - (seconds if recorded else 0)
             elapsed = time.perf_counter() - start
             if recorded:
                 time.sleep(max(0, seconds - elapsed))
-            yield Frame(_upright(frame, stream), number, seconds if recorded else elapsed)
+            yield Frame(_to_rgb(frame, stream), number, seconds if recorded else elapsed)
+    damage.check()
     if not recorded:
         raise ImageError("no more pictures come")
 
 
-def _in_order(frames: Iterator[tuple[av.VideoFrame, float]]) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Gives frames their times in order: for B-frames in an AVI file, which has none, FFmpeg's guesses are swapped."""
+def _sort_times(frames: Iterator[tuple[av.VideoFrame, float]]) -> Iterator[tuple[av.VideoFrame, float]]:
+    """Sorts the times of frames: FFmpeg guesses swapped times for B-frames in AVI files, which contain none."""
     waiting: deque[av.VideoFrame] = deque()
     times: list[float] = []
     error = None
@@ -127,12 +154,14 @@ def _in_order(frames: Iterator[tuple[av.VideoFrame, float]]) -> Iterator[tuple[a
         raise error
 
 
-def _decoded(container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields decoded frames with their times in seconds; damaged packets are left out, and told at the end.
+def _decode(
+    container: av.container.InputContainer, stream: av.VideoStream, damage: Damage
+) -> Iterator[tuple[av.VideoFrame, float]]:
+    """Yields decoded frames with their times in seconds, and counts the damaged ones.
 
-    Where times start again, as where files were joined, they go on instead.
+    Timestamps that restart (joined files) are shifted to continue those before.
     """
-    damaged, count, last = 0, 0, 0.0
+    count, last = 0, 0.0
     newest, offset = -math.inf, 0.0
     rate = float(stream.guessed_rate or 25)
     for packet in container.demux():
@@ -143,7 +172,7 @@ def _decoded(container: av.container.InputContainer, stream: av.VideoStream) -> 
         try:
             frames = cast(list[av.VideoFrame], packet.decode())
         except FFmpegError:
-            damaged += 1
+            damage.packets += 1
             continue
         for frame in frames:
             # Streams without a container have no times.
@@ -152,38 +181,43 @@ def _decoded(container: av.container.InputContainer, stream: av.VideoStream) -> 
                 offset += newest + 1 / rate - seconds
                 seconds = newest + 1 / rate
             newest = max(newest, seconds)
+            damage.frames += frame.is_corrupt
             yield frame, seconds
             count += 1
     begin, length = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
-    if damaged:
-        raise ImageError(f"damaged: {damaged:,} of its packets cannot be decoded")
     if not count:
+        damage.check()
         raise ImageError("no frames")
-    if last < begin + length - SLACK:
+    if not damage.packets and last < begin + length - SLACK:
         raise ImageError(f"ends early: after {last - begin:.1f} of {length:.1f} seconds")
 
 
 @contextmanager
 def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
-    """Opens a video or, given text, an address. Raises ImageError when it, or what is read from it, is none."""
+    """Opens a video (path) or an address (text). Raises ImageError if opening, or later reading from it, fails."""
     if isinstance(source, Path):
         if source.exists() and not source.is_file():
             raise ImageError("not a regular file")  # reading a pipe could block forever
+        if source.exists() and not source.stat().st_size:
+            raise ImageError("the file is empty")
+        if source.suffix.lower() == ".m3u8":
+            raise ImageError("a playlist, whose parts are not followed: name the video files")
         url, patience, unreadable = f"file:{os.path.abspath(source)}", None, UNREADABLE
         options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     else:
         url, patience, unreadable = source, PATIENCE, "no video comes from there"
         options = {"format_whitelist": f"{FORMATS},{LIVE_FORMATS}", "protocol_whitelist": PROTOCOLS}
     if url.startswith("rtsp:"):
-        options["rtsp_flags"] = "prefer_tcp"  # by UDP pictures come with holes
+        options["rtsp_flags"] = "prefer_tcp"  # UDP loses parts of frames
     try:
-        # The words in a file, such as its title, need not be Unicode.
+        # Metadata such as the title need not be Unicode.
         with av.open(url, options=options, metadata_errors="replace", timeout=patience) as container:
             streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
             if not streams:
                 raise ImageError("no video in the file")
-            if streams[0].codec_context is None:  # PyAV's annotations do not know of it
+            if streams[0].codec_context is None:  # PyAV's annotations exclude it
                 raise ImageError(unreadable)
+            check_size((streams[0].width, streams[0].height), MAX_PIXELS)
             streams[0].codec_context.options = {"max_pixels": str(MAX_PIXELS)}
             yield container, streams[0]
     except ExitError as error:
@@ -192,12 +226,11 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
         raise ImageError(unreadable if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
 
 
-def _upright(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
-    """Returns a frame as RGB with square pixels, turned as its file says.
-
-    DVDs and HDV store pixels that are shown wider or narrower than high; left so, faces would be distorted.
-    """
+def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
+    """Returns a frame as upright RGB with square pixels: DVDs and HDV have others, which distort faces."""
     width = max(1, round(frame.width * (stream.sample_aspect_ratio or 1)))
-    check_size((width, frame.height))  # a few bytes can claim pixels of any width
+    check_size((width, frame.height), MAX_PIXELS)  # a few bytes can claim pixels of any width
+    if frame.colorspace == UNTAGGED and frame.height >= HD:
+        frame.colorspace = Colorspace.ITU709
     image = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
     return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)), np.uint8)

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fer_vit.geometry import Array, Image
-from fer_vit.intervals import Interval, interval_text
 from fer_vit.report.colours import ACCENT, FAINT, TRACK
-from fer_vit.report.table import markdown
+from fer_vit.report.table import Interval, interval_text, markdown
 
 
 def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str]) -> Image:

@@ -40,7 +40,7 @@ ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
 
 
 def region_colour(region: str) -> str:
-    """Returns the line colour of a region; grey for one that has none of its own."""
+    """Returns the line colour of a region; grey for an unknown one."""
     return REGIONS.get(region, "#8a8a90")
 
 
@@ -60,7 +60,7 @@ def heat_colours() -> Image:
 
 @cache
 def evidence_colours() -> NDArray[np.uint8]:
-    """Returns the page's heat colours (256, 4), RGBA: 1 speaks strongly against, 128 is clear, 255 speaks for."""
+    """Returns the page's heat colours (256, 4), RGBA: 1 is strongly against, 128 is clear, 255 is strongly for."""
     value = (np.arange(256)[:, None] - 128) / 127
     colours = np.where(value < 0, (28, 126, 214), (232, 89, 12))
     return np.hstack([colours, 220 * np.abs(value).clip(0, 1) ** 0.7]).astype(np.uint8)

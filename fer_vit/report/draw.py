@@ -1,4 +1,4 @@
-"""One face as a picture: where it is, which pixels and which regions speak for an expression, what was predicted.
+"""One face as a picture: its box, the attribution of an expression to pixels and regions, and the prediction.
 
 `zoom` first scales a face to display resolution; everything else is drawn at that scale, so that lines and text are
 crisp on a 48-pixel face and cheap on a 24-megapixel photo.
@@ -20,8 +20,8 @@ SIDE = 320
 """Side of a panel in a figure, in pixels."""
 
 _PAD, _HEAD, _FOOT, _GAP, _BAR = 18, 56, 34, 14, 200
-PANELS = tuple((x, _HEAD, x + SIDE, _HEAD + SIDE) for x in (_PAD, _PAD + SIDE + _GAP))
-"""Where the two pictures are in a figure, xyxy: the photo with its boxes, the heat map."""
+PANEL = (_PAD, _HEAD, _PAD + SIDE, _HEAD + SIDE)
+"""Where the photo is in a figure, xyxy."""
 CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 """Indices of a box's corners in xyxy: clockwise from the upper left."""
 
@@ -41,8 +41,8 @@ class FaceView:
         track: The number of the person in a video; None in a photo.
         seconds: The frame's time.
         probabilities: Probability of each label.
-        heat: Scores on a grid over the crop (h, w), negative where it speaks against; (0, 0) if unexplained.
-        shares: Share of each region, same keys as `regions`, negative where it speaks against; empty if unexplained.
+        heat: Scores on a grid over the crop (h, w), negative against the expression; (0, 0) if unexplained.
+        shares: Attribution to each region, same keys as `regions`, negative against it; empty if unexplained.
     """
 
     photo: Image
@@ -75,35 +75,12 @@ class Bar(NamedTuple):
     strong: bool = False
 
 
-def face_figure(view: FaceView) -> Pil.Image:
-    """Draws one face: in `PANELS` its photo with boxes and its heat map, then its shares and its prediction."""
-    figure = _titled(view, PANELS[1][2] + 2 * (2 * _GAP + _BAR) + _PAD - _GAP)
-    draw = ImageDraw.Draw(figure)
-    # Drawn at twice the size and reduced: Pillow's lines are not anti-aliased.
-    close = zoom(view, 2 * SIDE)
-    pictures = (draw_boxes(close), overlay_heat(close.photo, close.heat, close.to_crop, close.crop_size))
-    for panel, picture in zip(PANELS, pictures, strict=True):
-        _paste_half(figure, panel, picture)
-
-    foot = _HEAD + SIDE + 20
-    draw.text((PANELS[0][0], foot), "face and regions" if view.regions else "face", MUTED, font(12), "ls")
-    draw.text((PANELS[1][0], foot), "what speaks for it", MUTED, font(12), "ls")
-    scale = Pil.fromarray(heat_colours()[None]).resize((72, 8))
-    figure.paste(scale, (PANELS[1][2] - 34 - 72, foot - 8))
-    draw.text((PANELS[1][2] - 34 - 72 - 6, foot), "0", MUTED, font(12), "rs")
-    draw.text((PANELS[1][2], foot), "most", MUTED, font(12), "rs")
-
-    left = PANELS[1][2] + 2 * _GAP
-    _draw_bars(draw, left, "share of the regions", share_bars(view.shares))
-    _draw_bars(draw, left + _BAR + 2 * _GAP, "probability", probability_bars(view.probabilities))
-    return figure
-
-
 def prediction_figure(view: FaceView) -> Pil.Image:
-    """Draws one face with its box and regions, in the first of `PANELS`, beside its probabilities."""
-    figure = _titled(view, PANELS[0][2] + 2 * _GAP + _BAR + _PAD)
-    _paste_half(figure, PANELS[0], draw_boxes(zoom(view, 2 * SIDE)))
-    _draw_bars(ImageDraw.Draw(figure), PANELS[0][2] + 2 * _GAP, "probability", probability_bars(view.probabilities))
+    """Draws one face with its box and regions, in `PANEL`, beside its probabilities."""
+    figure = _titled(view, PANEL[2] + 2 * _GAP + _BAR + _PAD)
+    # Drawn at twice the size and reduced: Pillow's lines are not anti-aliased.
+    _paste_half(figure, draw_boxes(zoom(view, 2 * SIDE)))
+    _draw_bars(ImageDraw.Draw(figure), PANEL[2] + 2 * _GAP, "probability", probability_bars(view.probabilities))
     return figure
 
 
@@ -192,15 +169,6 @@ def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(probabilities.items(), key=lambda item: -item[1])
 
 
-def share_bars(shares: dict[str, float]) -> list[Bar]:
-    """Returns the bars of the regions' shares: the longest is furthest from 0; what speaks against is grey."""
-    largest = max(map(abs, shares.values()), default=0.0) or 1.0
-    return [
-        Bar(name.replace("_", " "), share, abs(share) / largest, region_colour(name) if share >= 0 else FAINT)
-        for name, share in shares.items()
-    ]
-
-
 def probability_bars(probabilities: dict[str, float]) -> list[Bar]:
     """Returns the bars of at most the 12 most probable labels, the top one emphasised."""
     return [
@@ -220,7 +188,7 @@ def printable(text: str) -> str:
 
 
 def fitted(text: str, size: int, width: float) -> str:
-    """Returns printable text truncated at its start to a width in pixels: the end of a path says most."""
+    """Returns printable text truncated at its start to a width in pixels: the end of a path is most informative."""
     text = printable(text)
     kept = text[-160:]
     while kept and font(size).getlength("…" + kept if kept != text else kept) > width:
@@ -248,11 +216,12 @@ def _titled(view: FaceView, width: int) -> Pil.Image:
     return figure
 
 
-def _paste_half(figure: Pil.Image, panel: tuple[int, int, int, int], picture: Image) -> None:
-    """Centres a picture in a panel at half its size."""
-    ImageDraw.Draw(figure).rectangle((panel[0], panel[1], panel[2] - 1, panel[3] - 1), EMPTY)
+def _paste_half(figure: Pil.Image, picture: Image) -> None:
+    """Centres a picture in the panel at half its size."""
+    left, top, right, bottom = PANEL
+    ImageDraw.Draw(figure).rectangle((left, top, right - 1, bottom - 1), EMPTY)
     small = Pil.fromarray(picture).reduce(2)
-    figure.paste(small, (panel[0] + (SIDE - small.width) // 2, panel[1] + (SIDE - small.height) // 2))
+    figure.paste(small, (left + (SIDE - small.width) // 2, top + (SIDE - small.height) // 2))
 
 
 def _draw_bars(draw: ImageDraw.ImageDraw, left: int, title: str, bars: Iterable[Bar]) -> None:

@@ -31,7 +31,7 @@ class Card(NamedTuple):
     guess: int
     confidence: float
     kinds: Sequence[str]
-    lines: Sequence[str]  # what else there is to say
+    lines: Sequence[str]  # further text
 
 
 def write_evaluation(

@@ -8,8 +8,8 @@ only the pictures beside the page and its own script.
 import base64
 import hashlib
 import io
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,10 +20,10 @@ from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil
 
 from fer_vit.geometry import Array, invert
-from fer_vit.intervals import Interval, mean_intervals
 from fer_vit.report.colours import evidence_colours, expression_colour, region_colour
-from fer_vit.report.draw import FaceView, face_figure, percent, printable, ranked, zoom
+from fer_vit.report.draw import FaceView, percent, printable, ranked, zoom
 from fer_vit.report.heads import JOINED
+from fer_vit.report.table import Interval
 
 Means: TypeAlias = dict[str, dict[str, Interval]]
 """Mean share by predicted label and region."""
@@ -35,18 +35,18 @@ GENERATOR = "fer-vit visualize"
 
 
 class Evidence(NamedTuple):
-    """What speaks for one label or another in a face.
+    """Attribution for labels of a face.
 
     Attributes:
         order: Indices of the labels, the most probable first.
-        labels: Shares (R,) and heat (h, w) by the label's index; only for the predicted one if not class-specific.
-        contrast: Shares and heat for the most probable label rather than the second, or None.
+        labels: Shares (R,) and heat (h, w) by the index of each label that was explained.
+        contrast: Shares and heat for the most probable label rather than the second.
         relations: How much each region takes from each (R, R).
     """
 
     order: Sequence[int]
     labels: Mapping[int, tuple[Array, Array]]
-    contrast: tuple[Array, Array] | None
+    contrast: tuple[Array, Array]
     relations: Array
 
 
@@ -56,8 +56,8 @@ class FaceRecord:
 
     Attributes:
         probabilities: Probability of each label.
-        shares: Share of each region that was present, negative where it speaks against, for the predicted label.
-        data: What `page.js` draws the face from, as JSON; indices are those of labels and regions.
+        shares: Attribution of the predicted label to each region that was present, negative against it.
+        data: What `page.js` draws the face from, as JSON; indices refer to labels and regions.
     """
 
     probabilities: dict[str, float]
@@ -73,15 +73,12 @@ class FaceRecord:
 def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
     """Writes pictures of face `number` in a report and returns what the page needs.
 
-    In the report's folder, `faces` gets a figure, and `photos` the plain face and its heat maps. The view explains the
-    predicted label; `regions` are the model's, in its order.
+    The report's folder `photos` gets the face and its heat maps. The view explains the predicted label; `regions` are
+    the model's, in its order.
     """
     close = zoom(view, PHOTO)
     name = f"{number:06d}.jpg"
-    for subfolder in ("faces", "photos"):
-        (folder / subfolder).mkdir(parents=True, exist_ok=True)
-    # Full colour resolution: the lines of the regions are thin.
-    face_figure(view).save(folder / "faces" / name, quality=90, subsampling=0)
+    (folder / "photos").mkdir(parents=True, exist_ok=True)
     Pil.fromarray(close.photo).save(folder / "photos" / name, quality=82)
     heat_maps(evidence).save((folder / "photos" / name).with_suffix(".png"))
     data = _page_data(close, f"photos/{name}", evidence, regions)
@@ -90,7 +87,6 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
 
 def _page_data(close: FaceView, image: str, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
     labels = [evidence.labels.get(label) for label in range(len(close.probabilities))]
-    contrast = evidence.contrast
     return {
         "name": printable(close.name),
         "where": close.where,
@@ -104,7 +100,7 @@ def _page_data(close: FaceView, image: str, evidence: Evidence, regions: Sequenc
         "crop": close.crop_size,
         "boxes": [_rounded(close.regions.get(name), 2) for name in regions],
         "shares": [label and _rounded(label[0]) for label in labels],
-        "contrast": contrast and _rounded(contrast[0]),
+        "contrast": _rounded(evidence.contrast[0]),
         "relations": _rounded(evidence.relations),
     }
 
@@ -118,7 +114,7 @@ def heat_maps(evidence: Evidence) -> Pil.Image:
 
     Each is scaled to its own largest value, and smooth between the cells of its grid.
     """
-    found = dict(evidence.labels) | ({len(evidence.order): evidence.contrast} if evidence.contrast else {})
+    found = dict(evidence.labels) | {len(evidence.order): evidence.contrast}
     maps = np.zeros((len(evidence.order) + 1, HEAT, HEAT))
     for index, (_, heat) in found.items():
         large = Pil.fromarray(heat.astype(np.float32)).resize((HEAT, HEAT), Pil.Resampling.BICUBIC)
@@ -129,19 +125,8 @@ def heat_maps(evidence: Evidence) -> Pil.Image:
     return picture
 
 
-def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
-    """Returns each region's mean share and its interval per predicted label, over faces that show the region."""
-    shares = defaultdict(list)
-    for record in records:
-        shares[record.label].append([record.shares.get(region, np.nan) for region in regions])
-    return {
-        label: {name: mean for name, mean in zip(regions, mean_intervals(np.array(rows)), strict=True) if mean["faces"]}
-        for label, rows in shares.items()
-    }
-
-
 def is_report(page: Path) -> bool:
-    """Tells whether a file is a page that `write_page` made."""
+    """Returns whether a file is a page of `write_page`."""
     if not page.is_file():
         return False
     with page.open("rb") as file:
@@ -168,10 +153,16 @@ _ENVIRONMENT.filters |= {"data_uri": _data_uri, "percent": percent, "printable":
 def render(path: Path, name: str, **values: object) -> None:
     """Writes the page that the template `NAME.html` and the script `NAME.js` make of values; replaces another one."""
     style, script = (_LOADER.get_source(_ENVIRONMENT, file)[0] for file in ("page.css", f"{name}.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    digest = script_digest(name)
     page = _ENVIRONMENT.get_template(f"{name}.html").generate(style=style, script=script, digest=digest, **values)
     with path.open("w", encoding="utf-8") as file:
         file.writelines(page)
+
+
+def script_digest(name: str) -> str:
+    """Returns the SHA-256 of the script `NAME.js` as content security policies name it."""
+    script = _LOADER.get_source(_ENVIRONMENT, f"{name}.js")[0]
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def write_page(
@@ -188,7 +179,7 @@ def write_page(
 ) -> None:
     """Writes the page beside the folder `photos` of `save_face`; an existing one is replaced.
 
-    It shows the faces of one model in the order of `records`, and their `mean_shares`. `facts` say what was run, for
+    It shows the faces of one model in the order of `records`, and their `mean_shares`. `facts` describe the run, for
     example {"Method": ..., "Model": ...}. The pictures of `relations` and `heads` become part of the page. Each of the
     `people` in videos has a time line, see `timeline.Video.lines`.
     """

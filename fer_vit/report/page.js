@@ -140,8 +140,11 @@ function stacked({start, end, gaps}, times, layers, title) {
   const high = Math.max(...sums[0]), low = Math.min(...sums[1]), span = end - start || 1;
   const x = time => (1000 * (time - start) / span).toFixed(1), y = value => (100 * (high - value) / (high - low || 1)).toFixed(1);
   const drawn = element('svg', {viewBox: '0 0 1000 100', preserveAspectRatio: 'none', 'aria-hidden': 'true'});
+  const middle = (i, j) => (times[i] + times[j in times ? j : i]) / 2;
+  const spans = times.map((time, i) => times.length < 60 ? [middle(i, i - 1), middle(i, i + 1)] : [time]);  // steps where frames are few
   layers.forEach(({colour, name}, n) => {
-    const points = [...times.map((time, i) => `${x(time)} ${y(edges[n][i][0])}`), ...times.map((time, i) => `${x(time)} ${y(edges[n][i][1])}`).reverse()];
+    const along = side => spans.flatMap((span, i) => span.map(time => `${x(time)} ${y(edges[n][i][side])}`));
+    const points = [...along(0), ...along(1).reverse()];
     drawn.prepend(element('path', {d: `M${points.join('L')}Z`, '--c': colour}, element('title', {}, words(name))));
   });
   if (low < 0) drawn.append(element('line', {x1: 0, x2: 1000, y1: y(0), y2: y(0)}));
@@ -155,8 +158,9 @@ function timeline(person) {
   const nearest = time => own.reduce((best, i) => Math.abs(faces[i].seconds - time) < Math.abs(faces[best].seconds - time) ? i : best);
   const strip = element('div', {class: 'strip'}), ticks = element('div', {class: 'ticks'}), slots = 14;
   for (let slot = 0; slot < slots; slot++) {
-    const number = nearest(start + (slot + .5) / slots * (end - start)), inside = Math.abs(at(faces[number].seconds) * slots - slot - .5) <= .75;
-    strip.append(inside ? element('img', {src: faces[number].image, alt: '', loading: 'lazy', draggable: 'false'}) : element('span'));
+    const time = start + (slot + .5) / slots * (end - start), number = nearest(time), half = .5 / slots * (end - start);
+    const there = time > person.times[0] - half && time < person.times.at(-1) + half && !person.gaps.some(([from, to]) => from < time && time < to);
+    strip.append(there ? element('img', {src: faces[number].image, alt: '', loading: 'lazy', draggable: 'false'}) : element('span'));
   }
   const unit = [.1, .2, .5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600].find(one => (end - start) / one <= 6) || 7200;
   for (let time = Math.ceil(start / unit) * unit; time <= end - .07 * (end - start); time += unit) ticks.append(element('span', {'--x': at(time)}, clock(time)));

@@ -1,1 +1,12 @@
-"""Data sets: one file each, from the folder as its owners distribute it to manifest rows."""
+"""Data sets as distributed: one file per data set, whose `read(root, **options) -> Reading` declares its options."""
+
+from collections.abc import Callable
+
+from fer_vit.data.schema import Reading
+from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder, rafdb
+
+SOURCES: dict[str, Callable[..., Reading]] = {
+    module.__name__.rpartition(".")[2]: module.read
+    for module in (ferplus, fer2013, rafdb, affectnet, fairface, folder, drawn)
+}
+"""The reader of every data set by the name of its file. Its options become options of `prepare`."""

@@ -29,11 +29,15 @@ SUFFIX = "_exp.npy"
 def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
     """Reads AffectNet from the folder of train_set and val_set, sorted by file name; 7 classes leave contempt out.
 
-    Its own test split was never published and everyone reports on val_set: that is `test` here, and a fixed tenth of
+    The test split was never published and results are reported on val_set: it is `test` here, and a fixed tenth of
     train is held out as val.
 
+    Args:
+        root: The folder.
+        classes: For affectnet: 8, or 7 without contempt.
+
     Raises:
-        FerVitError: There is no split, or an annotation cannot be understood.
+        FerVitError: There is no split, or an annotation is invalid.
     """
     reading = Reading(NAMES[:classes], [])
     for folder, split in FOLDERS.items():

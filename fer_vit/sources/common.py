@@ -1,25 +1,30 @@
-"""Shared by the sources: held-out splits, text tables, and errors that name file and line."""
+"""Shared by the sources: held-out splits, text tables, zips, and errors that name file and line."""
 
 import csv
 import os
+import shutil
+import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from errno import EINVAL
 from pathlib import Path
-from zlib import crc32
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, short
+from fer_vit.files import scratch_folder
 
 PERSON = "person"
-"""The column that says who is shown, where a data set knows it."""
+"""The column with the identity, in data sets that have it."""
 
 
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
-    """Moves a tenth of every class of the training images into each of `splits`; of known persons, a tenth of these.
+    """Moves a tenth of every class of the training images into each of `splits`; of known persons, a tenth of them.
 
-    The choice depends on the images' (or persons') names alone (by their CRC-32), so it is the same on every machine. A
-    small class gives one image as long as train keeps one. Rows keep their order; a note reports the change.
+    The CRC-32 of the name of the image or person decides, so the choice is the same on every machine. A small class
+    gives one image as long as train keeps one. Rows keep their order; a note reports the change.
     """
     classes: dict[str | None, set[str]] = defaultdict(set)
     for row in reading.rows:
@@ -27,7 +32,7 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
             classes[None if PERSON in row.extra else row.label].add(_unit(row))
     moved: dict[str, Split] = {}
     for units in classes.values():
-        names = sorted(units, key=lambda name: (crc32(os.fsencode(name)), name))
+        names = sorted(units, key=lambda name: (zlib.crc32(os.fsencode(name)), name))
         tenth = min(max(1, round(len(names) / 10)), (len(names) - 1) // len(splits))
         for i, split in enumerate(splits):
             moved |= dict.fromkeys(names[i * tenth : (i + 1) * tenth], split)
@@ -40,7 +45,7 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
 
 
 def _unit(row: Row) -> str:
-    """Returns what is held out as a whole: the person, where it is known, else the image."""
+    """Returns what is held out as a whole: the person if known, else the image."""
     return row.extra.get(PERSON, row.name)
 
 
@@ -61,17 +66,76 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
-    """Returns the error for a line of a table that cannot be understood."""
+    """Returns the error for an invalid line of a table."""
     came = f"`{short(came)}`"
     return FerVitError(f"{path}, line {line}: expected {expected}, but got {came}. Restore the file as distributed.")
 
 
 def not_found(root: Path, expected: str) -> FerVitError:
-    """Returns the error for a root that does not hold the data set; it says what is there instead."""
+    """Returns the error for a root without the data set, with the content of the root."""
     came = "no such folder"
     if root.is_file():
         came = "a file"
     elif root.is_dir():
-        there = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))
-        came = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "") or "an empty folder"
+        names = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))
+        came = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") or "an empty folder"
     return FerVitError(f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout.")
+
+
+def is_zip(path: Path) -> bool:
+    """Returns whether a path names a zip."""
+    return path.suffix.lower() == ".zip"
+
+
+@contextmanager
+def unpacked(archive: Path, out: Path) -> Iterator[Path]:
+    """Unpacks a zip into a hidden folder beside `out` that is removed afterwards; yields a folder unchanged.
+
+    Messages name the zip instead of the hidden folder. zipfile strips roots, drives and `..` from names, writes links
+    as files, and reads no more of an entry than its header declares.
+
+    Raises:
+        FerVitError: The zip is damaged, compressed in an unusual way, or does not fit on the disk.
+    """
+    if not is_zip(archive):
+        yield archive
+        return
+    with scratch_folder(out) as scratch:
+        folder = scratch / "zip"  # `fer_vit.files` uses other names in there
+        folder.mkdir()
+        _extract(archive, folder, out)
+        # A zip of a folder usually contains the folder rather than its contents; macOS adds __MACOSX.
+        inner = [
+            path for path in folder.glob("[!.]*") if path.name != "__MACOSX" and (path.is_dir() or path.name[0] != "_")
+        ]
+        try:
+            yield inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
+        except FerVitError as error:
+            raise FerVitError(str(error).replace(str(folder), str(archive))) from error
+
+
+def _open_zip(archive: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(archive, metadata_encoding="utf-8")  # macOS writes UTF-8 without zip's flag for it
+    except UnicodeDecodeError:
+        return zipfile.ZipFile(archive)
+
+
+def _extract(archive: Path, folder: Path, out: Path) -> None:
+    try:
+        with _open_zip(archive) as file:
+            entries = file.infolist()
+            # A few bytes of bzip2 can fill all memory at once
+            if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                raise FerVitError(f"Expected a zip that uses deflate, but {archive} does not. Unpack it first.")
+            size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
+            if size > free:
+                raise FerVitError(
+                    f"Expected room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}. "
+                    "Choose another folder."
+                )
+            file.extractall(folder)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno != EINVAL:  # from a damaged zip: a seek before its start
+            raise
+        raise FerVitError(f"Expected a complete zip at {archive}, but got: {error}. Fetch it again.") from error

@@ -1,7 +1,7 @@
 """Drawing faces: cartoons whose landmarks and expressions are known exactly.
 
-Two expressions of one person differ in known regions (`differing_regions`), against which explanations can be checked,
-and in nothing more than one pixel outside these regions' boxes.
+Two expressions of one person differ in known regions (`differing_regions`), at most one pixel outside their boxes, so
+that explanations can be checked against the truth.
 
 A face is drawn in its own frame, in which the landmarks lie near `geometry.TEMPLATE`: origin at the upper left,
 lengths as fractions of the image's side, no roll. Side -1 is the person's right (the smaller x), side 1 the left.
@@ -98,7 +98,7 @@ LOOKS = {
     "gradient_y": (-0.25, 0.25),
     "noise": (1.0, 7.0),  # standard deviation in grey levels
 }
-"""The range of everything in a picture but its expression: lowest and highest value."""
+"""Lowest and highest value of everything in a picture except the expression."""
 
 SKINS = np.array([(250, 220, 196), (240, 200, 165), (205, 150, 110), (150, 98, 68), (122, 80, 57)], float)
 HAIRS = np.array([(35, 28, 26), (75, 48, 32), (125, 80, 45), (205, 160, 90), (165, 75, 40), (160, 160, 165)], float)
@@ -179,7 +179,7 @@ def _light(image: Array, look: Look, rng: np.random.Generator) -> Image:
     return np.broadcast_to(noisy.round().clip(0, 255).astype(np.uint8), (size, size, 3)).copy()
 
 
-# Shapes: outlines (P, 2) in the face's frame. Everything is a filled polygon, so that all sizes look the same.
+# Shapes: outlines (P, 2) in the face's frame. Everything is a filled polygon: all sizes look the same.
 
 
 def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:

@@ -1,11 +1,11 @@
-"""Drawn faces, for trying the tool without a data set: see `drawing`."""
+"""Drawn faces, to try fer-vit without a data set: see `drawing`."""
 
 from contextlib import nullcontext
 from pathlib import Path
 
 from tqdm import tqdm
 
-from fer_vit.data.schema import SPLITS, Reading, Row, Split
+from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, remove_stale
@@ -16,8 +16,14 @@ from fer_vit.sources.drawing import draw_face
 def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
 
-    Each image shows another person, chosen by the seed; `size` is its side in pixels. The folder is new or empty, or
-    already holds the same images.
+    Each image shows another person. The folder is new or empty, or already holds the same images.
+
+    Args:
+        root: The folder.
+        count: For drawn: number of faces.
+        seed: For drawn: the same seed draws the same faces.
+        size: For drawn: side of the images in pixels.
+        colour: For drawn: in colour rather than grey.
 
     Raises:
         FerVitError: The folder holds something else or cannot be written, or a number is too small.
@@ -27,8 +33,8 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
         raise FerVitError(f"Expected count and size from 1, seed from 0, but got {came}. Choose larger numbers.")
     rows = []
     remove_stale(root)
-    drawn = root.is_file() or (root.exists() and any(root.iterdir()))  # perhaps by a run that was killed later
-    with nullcontext(root) if drawn else atomic_write(root, SPLITS) as folder:
+    drawn = root.is_file() or (root.exists() and any(root.iterdir()))  # by an earlier run
+    with nullcontext(root) if drawn else atomic_write(root) as folder:
         for number in tqdm(range(count), desc="draw", unit="face", disable=None, leave=False, delay=1):
             split: Split = "train" if number < 0.7 * count else "val" if number < 0.85 * count else "test"
             label = EXPRESSIONS[number % len(EXPRESSIONS)]

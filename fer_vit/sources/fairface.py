@@ -17,21 +17,21 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.common import bad_line, not_found, read_csv
 
 ATTRIBUTES = ("age", "gender", "race")
-"""As the annotators saw them: a group of ages, female or male, one of seven races."""
+"""By the annotators: an age group, female or male, one of seven races."""
 TABLES = ("labels.csv", "fairface_label_train.csv", "fairface_label_val.csv")
 FOLDERS: dict[str, Split] = {"train": "train", "val": "val"}
 
 
 def read(root: Path) -> Reading:
-    """Reads FairFace, in the tables' order, with age, gender and race as columns of their own.
+    """Reads FairFace, in the tables' order, with columns for age, gender and race.
 
-    No face has a label; the reading names the eight expressions that labels or votes can be added for.
+    No face has a label; labels or votes for the eight expressions can be added.
 
     Args:
-        root: The folder that holds the tables and the folders train and val, or one that holds it as `fairface`.
+        root: The folder with the tables and the folders train and val, or its parent if it is named `fairface`.
 
     Raises:
-        FerVitError: There is no table, no image, or a line of a table cannot be understood.
+        FerVitError: There is no table, no image, or a line of a table is invalid.
     """
     base = root / "fairface" if (root / "fairface").is_dir() else root
     reading = Reading(EXPRESSIONS, [], extra=ATTRIBUTES)

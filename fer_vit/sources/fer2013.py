@@ -1,6 +1,6 @@
 """FER2013: 35,887 faces of the ICML 2013 challenge, 48 x 48, grey (Goodfellow et al. 2013, arXiv:1307.0414).
 
-Either the challenge's table, whose pixels become PNG images here, or the folders that circulate as well:
+Either the challenge's table, whose pixels become PNG images, or folders:
 
     fer2013.csv or icml_face_data.csv    emotion, pixels, Usage
     train/angry/*.jpg, test/angry/*.jpg  one folder for each class; no validation split
@@ -30,7 +30,7 @@ def read(root: Path) -> Reading:
     From the table, an image is named "file:line"; from the folders, a fixed tenth of train is held out as val.
 
     Raises:
-        FerVitError: Neither is there, or a line or a folder cannot be understood.
+        FerVitError: There is neither, or a line or a folder is invalid.
     """
     for path in (root, *(root / name for name in TABLES)):
         if path.is_file():

@@ -1,20 +1,23 @@
 """FERPlus: FER2013's faces with the votes of ten people each (Barsoum et al. 2016, arXiv:1608.01041).
 
-As its owners' script writes it:
+As the official script writes it:
 
     FER2013Train/label.csv       file name, box, ten vote counts; no header
     FER2013Train/*.png           48 x 48, grey
     FER2013Valid, FER2013Test    the same
+
+fer2013new.csv, perhaps in the same folder, also contains the votes of the test images and is never read.
 """
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from fer_vit.data.schema import Reading, Row, Split
+from fer_vit.data.schema import VOTES, Reading, Row, Split
 from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.common import bad_line, not_found, read_csv
@@ -27,18 +30,18 @@ FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FE
 
 
 def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Reading:
-    """Reads FERPlus, in the tables' order.
+    """Reads FERPlus, in the tables' order. The column `label_votes` has the number of votes for an image's label.
 
     Args:
-        root: The folder that holds FER2013Train, FER2013Valid and FER2013Test, or one that holds it as `ferplus`.
-        labels: The labels for training: the majority's expression, or the share of every expression as well.
-            Validation and test always use the majority.
+        root: The folder with FER2013Train, FER2013Valid and FER2013Test, or its parent if it is named `ferplus`.
+        labels: For ferplus: training labels by majority, or with the share of every expression (soft). Validation and
+            test always use the majority.
 
     Raises:
-        FerVitError: There is no split, or a line of a label.csv cannot be understood.
+        FerVitError: There is no split, or a line of a label.csv is invalid.
     """
     base = root / "ferplus" if (root / "ferplus").is_dir() else root
-    reading = Reading(NAMES, [])
+    reading = Reading(NAMES, [], extra=(VOTES,))
     for folder, split in FOLDERS.items():
         table = base / folder / "label.csv"
         if table.is_file():
@@ -51,7 +54,7 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
 
 
 def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> None:
-    """Adds a table's images to a reading. The folder is listed once, which is faster than checking every file."""
+    """Adds a table's images to a reading. The folder is listed once, which is faster than a check of every file."""
     existing = set(os.listdir(table.parent))
     for line, cells in read_csv(table):
         name, counts, votes = cells[0], _counts(cells), None
@@ -66,7 +69,8 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
             reading.dropped["image missing"] += 1
         elif label is not None:
             shares = None if votes is None else tuple(votes.tolist())
-            reading.rows.append(Row(table.parent / name, f"{table.parent.name}/{name}", split, NAMES[label], shares))
+            row = Row(table.parent / name, f"{table.parent.name}/{name}", split, NAMES[label], shares)
+            reading.rows.append(replace(row, extra={VOTES: str(counts[label])}))
         elif max(counts[len(NAMES) :]) > max(counts[: len(NAMES)]):
             reading.dropped["unknown or not a face"] += 1
         else:
@@ -94,9 +98,9 @@ def majority(counts: Sequence[int]) -> int | None:
 def soft(counts: Sequence[int]) -> Array | None:
     """Returns the share of every expression (8,), summing to 1: FERPlus' "cross-entropy" labels.
 
-    The largest counts are gathered, ties together, until they hold 75 % of the votes or are three, or until unknown or
-    NF is among them, which is not counted itself. None if at most half of the votes were gathered, or ties made them
-    more than three. Single votes do not count.
+    The largest counts are collected, ties together, until they are 75 % of the votes or three counts, or until unknown
+    or NF is reached, which does not count. None if at most half of the votes were collected, or ties made more than
+    three counts. Single votes do not count.
     """
     votes = _without_single(counts)
     expressions, others = votes[: len(NAMES)], votes[len(NAMES) :]

@@ -2,11 +2,11 @@
 
 With splits or without:
 
-    train/happy/*.jpg, val/happy/*.jpg, test/happy/*.jpg   `valid`, `training` and the like as well
+    train/happy/*.jpg, val/happy/*.jpg, test/happy/*.jpg   also `valid`, `training`, ...
     happy/*.jpg                                            without splits
     happy/anna/*.jpg                                       a folder for each person, with splits or without
 
-A folder called `test` or `val` is a class like the others where there are others and no train.
+A folder named `test` or `val` is a class if there are other folders but no train.
 """
 
 from dataclasses import replace
@@ -27,15 +27,15 @@ SPLIT_FOLDERS: dict[str, Split] = {
 }
 
 FEWEST_PERSONS = 3
-"""One for each split; fewer folders may mean something else."""
+"""One for each split; fewer folders may have another meaning."""
 
 
 def read(root: Path) -> Reading:
     """Reads images from class folders, sorted by path; labels are in FERPlus' order, then others alphabetically.
 
-    Hidden files are skipped; images below a class folder are found at any depth, and a folder directly in it names a
-    person. Where there is no val, a fixed tenth of train is held out for it, of persons where they are known; where
-    there are no splits at all, another tenth becomes test.
+    Hidden files are skipped. Images may be at any depth below a class folder; a folder directly in it names a person.
+    Without val, a fixed tenth of train is held out for it, of persons if they are known; without any splits, another
+    tenth becomes test.
 
     Raises:
         FerVitError: There is no image in any class folder, or only one class and no splits.
@@ -68,7 +68,7 @@ def _read_splits(root: Path, splits: dict[Path, Split]) -> Reading:
     reading.rows.sort(key=lambda row: row.name)
     labels = {str(row.label) for row in reading.rows}
     known = tuple(name for name in EXPRESSIONS if name in labels)
-    spelled: dict[str, str] = {}  # as a person's first folder has it
+    spelled: dict[str, str] = {}  # as in a person's first folder
     for row in reading.rows:
         if name := row.extra.get(PERSON):
             row.extra[PERSON] = spelled.setdefault(normalize("NFC", str(name).strip()).casefold(), str(name))
@@ -81,7 +81,7 @@ def _read_splits(root: Path, splits: dict[Path, Split]) -> Reading:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Lists the folders inside a folder that are not hidden, sorted; none where the folder is missing."""
+    """Lists the folders in a folder that are not hidden, sorted; empty if the folder is missing."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -17,23 +17,23 @@ NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutra
 """The labels 1 to 7."""
 
 ATTRIBUTES = {
-    "gender": ("male", "female", "unsure"),
+    "gender": ("male", "female", "unclear"),
     "race": ("Caucasian", "African-American", "Asian"),
     "age": ("0-3", "4-19", "20-39", "40-69", "70+"),
 }
-"""What the last three lines of an annotation say, as numbers from 0."""
+"""Values of the numbers in the last three lines of an annotation, from 0."""
 
 SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
 
 
 def read(root: Path) -> Reading:
-    """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or one that holds it as `basic`.
+    """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or its parent if it is named `basic`.
 
-    RAF-DB has no validation split: a fixed tenth of train is held out as val. Gender, race and age become columns of
-    their own where the annotations are there.
+    RAF-DB has no validation split: a fixed tenth of train is held out as val. With the annotations, gender, race and
+    age become columns.
 
     Raises:
-        FerVitError: The table or all images are missing, or a line or an annotation cannot be understood.
+        FerVitError: The table or all images are missing, or a line or an annotation is invalid.
     """
     base = root / "basic" if (root / "basic").is_dir() else root
     table, images = base / "EmoLabel" / "list_patition_label.txt", base / "Image" / "aligned"
@@ -67,7 +67,7 @@ def _parse(table: Path, line: int, text: str) -> tuple[str, Split, str]:
 
 
 def _attributes(file: Path) -> dict[str, str]:
-    """Returns what an annotation says, nothing when there is none."""
+    """Returns the attributes in an annotation, empty without one."""
     if not file.is_file():
         return {}
     numbers = file.read_text("utf-8", errors="replace").split()[-len(ATTRIBUTES) :]

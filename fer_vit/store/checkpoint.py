@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fer_vit.errors import FerVitError, short
-from fer_vit.model.config import drop_retired
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -20,7 +19,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         with ZipFile(path) as file:
             if sum(entry.file_size for entry in file.infolist()) > size:
-                raise ValueError("it is compressed")  # torch never does, and little could become very much
+                raise ValueError("it is compressed")  # torch writes none, and it could expand to gigabytes
         checkpoint = as_dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # torch raises many types for files that are not checkpoints
         raise FerVitError(
@@ -32,28 +31,26 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not all_are([*state.values()], Tensor) or sum(value.nbytes for value in state.values()) > size:
         raise FerVitError(f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote.")
     _check_sections(checkpoint, path)
-    if isinstance(hyper["network"], dict):
-        hyper["network"] = drop_retired(hyper["network"])
     return checkpoint
 
 
 def is_pretraining(hyper: dict[str, Any]) -> bool:
-    """Tells by its settings a checkpoint of masked pretraining, which knows no expressions."""
+    """Returns whether these are the settings of masked pretraining, which has no labels."""
     return {"network", "mask_ratio"} <= hyper.keys() and "labels" not in hyper
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """Returns a dictionary with string keys unchanged, and an empty one for anything else."""
+    """Returns a dictionary with string keys, else an empty one."""
     return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else {}
 
 
 def all_are(values: Any, kind: Any) -> bool:
-    """Tells whether something is a list or tuple whose items are all of a type."""
+    """Returns whether something is a list or tuple whose items are all of a type."""
     return isinstance(values, list | tuple) and all(isinstance(value, kind) for value in values)
 
 
 def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
-    """Raises FerVitError when the state that Lightning resumes from is not as Lightning writes it."""
+    """Raises FerVitError when the state for resuming is not of the types that Lightning writes."""
     for section in ("callbacks", "loops", "optimizer_states", "lr_schedulers"):
         state = checkpoint.get(section, [])
         if not all_are([*state.values()] if isinstance(state, dict) else state, dict):
@@ -63,10 +60,10 @@ def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
 
 
 def _check_saved(state: dict[Any, Any], path: Path) -> None:
-    """Raises FerVitError when the state of a callback names files that are not in its own folder.
+    """Raises FerVitError when the state of a callback names files outside its folder.
 
-    A resumed run deletes the files that Lightning's ModelCheckpoint has recorded as its older ones, wherever they are.
-    The best one may be in the previous run's folder: Lightning leaves it there, unless it is a URL or leads upwards.
+    A resumed run deletes the files that ModelCheckpoint has recorded as older ones, wherever they are. The best one may
+    be in the previous run's folder: Lightning keeps it there, unless it is a URL or leads upwards.
     """
     models = state.get("best_k_models")
     older = [*models] if isinstance(models, dict) else []
@@ -81,7 +78,7 @@ def _check_saved(state: dict[Any, Any], path: Path) -> None:
 
 
 def _leads_elsewhere(name: str) -> bool:
-    """Tells whether a path is a URL, or leads out of a folder that it names."""
+    """Returns whether a path is a URL, or leads out of a folder that it names."""
     parts = Path(name).parts
     upwards = parts.count("..")
     return "://" in name or "::" in name or parts[:upwards] != ("..",) * upwards

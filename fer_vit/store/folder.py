@@ -1,12 +1,12 @@
 """Trained models as files: shipped models, folders, the Hugging Face hub, and checkpoints of `fer-vit fit`.
 
-A folder holds model.safetensors and config.json: what to build, and what prediction needs (labels, cropping,
-calibration). Nothing here runs code from a file, or trusts the sizes that a file claims.
+A folder contains model.safetensors and config.json: the architecture, and what prediction needs (labels, cropping,
+calibration). No code in a file is run, and sizes that a file claims are checked.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from fer_vit.conformal import COVERAGES
 from fer_vit.errors import FerVitError, short
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.config import RegionViTConfig, drop_retired
+from fer_vit.model.config import read_config
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.checkpoint import all_are, is_pretraining, load_checkpoint
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
 
 MAX_CONFIG = 1_000_000
-"""Largest config.json in bytes; ours have 2 kB."""
-EXTRA_KEYS = ("labels", "align", "template", "temperature", "thresholds")
+"""Largest config.json in bytes; the included ones have 2 kB."""
+EXTRA_KEYS = ("labels", "align", "template", "temperature", "thresholds", "prior", "adjustment")
 """What prediction needs besides the network."""
 CARD = """---
 library_name: fer-vit
@@ -40,26 +40,34 @@ tags: [facial-expression-recognition]
 
     faces = load("path/to/this/folder").predict("photo.jpg")
 
-To be filled in: what it was trained on, how good it is, and what it must not be used for.
+To be filled in: training data, results, prohibited uses.
 """
-"""The card of a folder that has none."""
+"""The card of a folder without one."""
 
 
 def _is_template(value: Any) -> bool:
-    """Tells whether a value is five points (x, y) in or near a crop, or none."""
+    """Returns whether a value is five points (x, y) in or near a crop, or none."""
     if not all_are(value, list | tuple) or [len(point) for point in value] not in ([], [2] * 5):
         return False
     return all(isinstance(number, int | float) and -9 <= number <= 9 for point in value for number in point)
 
 
 def _are_thresholds(value: Any, classes: int) -> bool:
-    """Tells whether a value is what `fit_thresholds` gives, or nothing."""
+    """Returns whether a value is a result of `fit_thresholds`, or empty."""
     if not isinstance(value, dict) or value.keys() not in (set(), set(map(str, COVERAGES))):
         return False
     rows = [*value.values()]
     if not all_are(rows, list) or any(len(row) != 1 + classes for row in rows):
         return False
-    return all(isinstance(number, int | float) and 0 <= number <= 1 for row in rows for number in row)
+    numbers = [number for row in rows for place, number in enumerate(row) if number is not None or not place]
+    return all(isinstance(number, int | float) and 0 <= number <= 1 for number in numbers)
+
+
+def _is_prior(value: Any, classes: int) -> bool:
+    """Returns whether a value is a positive share for each class, or empty."""
+    if not isinstance(value, list | tuple) or len(value) not in (0, classes):
+        return False
+    return all(isinstance(number, float) and 1e-9 < number <= 1 for number in value)
 
 
 EXTRA_RULES: dict[str, tuple[Callable[[Any, int], bool], str]] = {
@@ -67,8 +75,10 @@ EXTRA_RULES: dict[str, tuple[Callable[[Any, int], bool], str]] = {
     "template": (lambda value, _: _is_template(value), "five points (x, y)"),
     "temperature": (lambda value, _: isinstance(value, int | float) and 1e-3 <= value <= 1e3, "from 0.001 to 1000"),
     "thresholds": (_are_thresholds, "numbers from 0 to 1 for 90 and 95 %, one for all faces and one for each label"),
+    "prior": (_is_prior, "a share above 0 for each label, or empty"),
+    "adjustment": (lambda value, _: isinstance(value, int | float) and 0 <= value <= 1, "from 0 to 1"),
 }
-"""What these settings may be, given the number of labels, and the words for it in messages."""
+"""Rule for a setting, given the number of labels, and its text for messages."""
 
 
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
@@ -77,12 +87,12 @@ def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
 
 
 def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> RegionViT:
-    """Builds the network that a file, called `name` in messages, describes, ready to predict on the CPU.
+    """Builds a network, called `name` in messages, ready to predict on the CPU.
 
-    Raises FerVitError when the settings (arguments of `RegionViT`) and the state dict do not fit each other.
+    Raises FerVitError when the settings (arguments of `RegionViT`) and the state dict do not match.
     """
     try:
-        with torch.device("meta"):  # takes no memory, whatever the settings ask for
+        with torch.device("meta"):  # uses no memory, however large the network
             wanted = RegionViT(**settings).state_dict()
         check_weights(wanted, state, name)
         net = RegionViT(**settings)
@@ -95,10 +105,10 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
 
 
 def average_networks(names: Sequence[str]) -> RegionViT:
-    """Averages the weights of models, say of several seeds: a "model soup" (Wortsman et al. 2022).
+    """Averages the weights of models, for example of several seeds: a "model soup" (Wortsman et al. 2022).
 
-    Running statistics are averaged as well; counters, and whether crops are standardised, are the first model's, and
-    the calibration is none.
+    Running statistics are averaged as well; counters and `standardize` are the first model's. The average has neither
+    calibration nor logit adjustment.
 
     Raises:
         FerVitError: A model cannot be loaded, or has another architecture, or other labels or crops than the first.
@@ -106,7 +116,7 @@ def average_networks(names: Sequence[str]) -> RegionViT:
     first, *others = nets = [load_network(name) for name in names]
     for name, net in zip(names[1:], others, strict=True):
         net.config = replace(net.config, standardize=first.config.standardize)
-        for what in ("config", *EXTRA_KEYS[:-2]):
+        for what in ("config", "labels", "align", "template"):
             if getattr(net, what) != getattr(first, what):
                 raise FerVitError(f"{name} has another {what} than {names[0]}. Average models of one configuration.")
     states = [net.state_dict() for net in nets]
@@ -114,11 +124,12 @@ def average_networks(names: Sequence[str]) -> RegionViT:
         if value.is_floating_point():
             value.copy_(torch.stack([state[key].double() for state in states]).mean(0))
     first.temperature, first.thresholds = 1.0, {}
+    first.adjust((), 0)
     return first
 
 
 def save_network(net: RegionViT, folder: Path) -> None:
-    """Writes a folder that `load_network` reads: weights in their own precision, settings and a model card."""
+    """Writes a folder for `load_network`: weights in their precision, settings and a model card."""
     settings = {"config": asdict(net.config)} | {name: getattr(net, name) for name in EXTRA_KEYS}
     weights = save({name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"})
     folder.mkdir(exist_ok=True)
@@ -133,7 +144,7 @@ def read_model(
     """Reads the arguments of `RegionViT`, and its state dict.
 
     Args:
-        name: A model that fer-vit ships, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
+        name: An included model, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
         pretraining: Whether it may be a checkpoint of masked pretraining, without labels and head.
         **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of huggingface_hub.
 
@@ -145,7 +156,7 @@ def read_model(
         settings, state = unpack_checkpoint(load_checkpoint(Path(name)), name)
         if not (settings["labels"] or pretraining):
             raise FerVitError(
-                f"{name} is of masked pretraining and knows no expressions. Train a classifier that starts from it: "
+                f"{name} is of masked pretraining and has no expressions. Train a classifier from it: "
                 f"`fer-vit fit --model.init {name}`."
             )
         return settings, state
@@ -153,7 +164,7 @@ def read_model(
     check_folder(folder, name)
     try:
         if (folder / CONFIG).stat().st_size > MAX_CONFIG:
-            raise FerVitError(f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes, but that of {name} is larger.")
+            raise FerVitError(f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes in {name}, but it is larger.")
         settings = json.loads((folder / CONFIG).read_text("utf-8"))
         state = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
@@ -162,7 +173,7 @@ def read_model(
 
 
 def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Returns what `read_model` does, from a checkpoint in memory; messages call it `name`."""
+    """Returns the result of `read_model` for a checkpoint in memory, called `name` in messages."""
     hyper = checkpoint["hyper_parameters"]
     settings = {"config": hyper["network"], **{key: hyper[key] for key in EXTRA_KEYS if key in hyper}}
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
@@ -177,20 +188,15 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
         raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
-    config = drop_retired(config)
-    if unknown := config.keys() - {field.name for field in fields(RegionViTConfig)}:
-        raise FerVitError(
-            f"{name} does not fit this version of fer-vit (`{min(map(str, unknown))}` is unknown). Upgrade fer-vit."
-        )
     if not pretraining:
         check_labels(settings["labels"], name)
     extra = {key: settings[key] for key in EXTRA_KEYS if key in settings}
     for key, (fits, expected) in EXTRA_RULES.items():
         if key in extra and not fits(extra[key], len(settings["labels"])):
             raise FerVitError(f"{name}: expected {key} to be {expected}, but got {short(extra[key])}.")
-    # JSON has only lists
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
-    return {**extra, "config": RegionViTConfig(**{**values, "pretrained": False})}  # the file has the weights
+    if extra.get("adjustment") and not extra.get("prior"):
+        raise FerVitError(f"{name}: expected a prior beside an adjustment of {extra['adjustment']}, but got none.")
+    return {**extra, "config": read_config({**config, "pretrained": False}, name)}  # the file has the weights
 
 
 def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:
@@ -198,17 +204,17 @@ def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str
     for key, here, there in differing(wanted, state):
         raise FerVitError(
             f"{name} is of another version of fer-vit, or damaged (weights `{short(key)}`: {there}, but its "
-            f"settings ask for {here})."
+            f"settings require {here})."
         )
     for key, value in state.items():
         if not value.float().isfinite().all():
             raise FerVitError(f"{name} holds weights that are not finite (`{key}`), as after training that diverged.")
 
 
-def differing(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Iterator[tuple[str, str, str]]:
-    """Yields name, kind here and kind there of the weights that two networks do not share."""
-    for key in dict.fromkeys([*mine, *theirs]):
-        here, there = (_kind(state[key]) if key in state else "missing" for state in (mine, theirs))
+def differing(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Iterator[tuple[str, str, str]]:
+    """Yields name, type in the first and type in the second state dict of weights that differ in type or shape."""
+    for key in dict.fromkeys([*first, *second]):
+        here, there = (_kind(state[key]) if key in state else "missing" for state in (first, second))
         if here != there:
             yield key, here, there
 

@@ -1,4 +1,4 @@
-"""Finding models in the package, in folders and on the Hugging Face hub, and publishing them there."""
+"""Models in the package, in folders and on the Hugging Face hub."""
 
 import hashlib
 import re
@@ -9,33 +9,33 @@ from typing import Any
 from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import DryRunError
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, suggest
 
 SHIPPED = Path(__file__).parents[1] / "weights"
 """The models in the package, each in its own folder."""
 DEFAULT = "ferplus-fairface-small"
-"""The model that is used when none is named."""
+"""The default model."""
 CONFIG, WEIGHTS, CARD_FILE = "config.json", "model.safetensors", "README.md"
 FILES = [CONFIG, WEIGHTS, CARD_FILE]
-"""The files that are fetched from the hub."""
+"""The files on the hub."""
 MAX_BYTES = 10_000_000_000
-"""Largest download from the hub; the largest of timm's models have 8 GB."""
+"""Largest download from the hub; timm's largest models have 8 GB."""
 
 
 def find_folder(name: str | Path, **hub: Any) -> Path:
-    """Returns the folder of a model: in the package, on disk or in the hub's cache. FerVitError: there is none."""
-    if name in (models := shipped_models()):  # a Path means a folder of that name
+    """Returns the folder of a model in the package, on disk or in the hub's cache, or raises FerVitError."""
+    if name in (models := shipped_models()):  # a Path is never an included model
         return models[str(name)]
     if str(name) and Path(name).is_dir():
         return Path(name)
-    known = f"Expected a model that is shipped ({', '.join(models)}), a checkpoint, a folder or user/name on the hub"
+    known = f"Expected an included model ({', '.join(models)}), a checkpoint, a folder or user/name on the hub"
     if str(name).count("/") != 1:
-        raise FerVitError(f"{known}, but there is no {name}.")
+        raise FerVitError(f"{known}, but there is no {name}.{suggest(str(name), models)}")
     try:
         return _download(str(name), **hub)
     except FerVitError:
         raise
-    except Exception as error:  # the hub's, the disk's, or one of httpx, whose names differ by version
+    except Exception as error:  # of the hub, the disk or the HTTP client, which differs by version
         raise FerVitError(f"{known}, but cannot get {name} from the hub ({_reason(error)}).") from error
 
 
@@ -43,7 +43,7 @@ def _download(name: str, **hub: Any) -> Path:
     """Fetches a model over https unless it is cached, limits its size and checks its weights' hash."""
     if not hub.get("local_files_only"):
         _check_endpoint()
-        with suppress(DryRunError):  # the hub does not answer: the model may be in the cache
+        with suppress(DryRunError):  # without an answer the cache may have the model
             files = snapshot_download(name, allow_patterns=FILES, dry_run=True, **hub)
             if (size := sum(file.file_size or 0 for file in files)) > MAX_BYTES:
                 raise FerVitError(f"Expected at most {MAX_BYTES:,} bytes of {name} on the hub, but it has {size:,}.")
@@ -89,7 +89,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     try:
         repo = api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=repo.repo_id, folder_path=folder, allow_patterns=FILES)
-    except Exception as error:  # of as many kinds
+    except Exception as error:  # as above
         raise FerVitError(
             f"Cannot push {folder} to {name} on the hub ({_reason(error)}). Check the name and log in."
         ) from error

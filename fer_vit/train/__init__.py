@@ -1,1 +1,1 @@
-"""Training: everything that knows Lightning."""
+"""Training: all code that uses Lightning."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: how and when they are written, and what they hold for a run that resumes.
+"""Checkpoints of a run: how and when they are written, and the settings of a resumed run.
 
 All of Lightning's private names that fer-vit uses are here and in `run`, each with its reason.
 """
@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.store.checkpoint import is_pretraining
 from fer_vit.store.folder import build_network, unpack_checkpoint
@@ -55,28 +55,19 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 
 
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
-    """Returns the settings in a checkpoint as options of the command line, without those that name files.
+    """Returns the settings in a checkpoint as options of the command line, without file names.
 
     Raises FerVitError when they do not fit the weights or are not fer-vit's, as in a stranger's file.
     """
     settings, state = unpack_checkpoint(checkpoint, path)
     build_network(settings, state, path)
     task = MaskedPretraining if is_pretraining(checkpoint["hyper_parameters"]) else FERTask
-    left_out = ("labels", "teachers", "init")
+    left_out = ("labels", "init")
     hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name not in left_out}
     if unknown := hyper.keys() - inspect.signature(task).parameters.keys():
         raise FerVitError(f"{path} is of another version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit.")
     network = Namespace(**asdict(settings["config"]))  # type: ignore[no-untyped-call]
     return Namespace(model=Namespace(**{**hyper, "network": network}))  # type: ignore[no-untyped-call]
-
-
-def check_teachers(checkpoint: dict[str, Any], task: FERTask) -> None:
-    """Raises FerVitError when a run that learned from teachers would go on without any."""
-    teachers = checkpoint["hyper_parameters"].get("teachers")
-    if teachers and not task.hparams["teachers"]:
-        raise FerVitError(
-            f"The run has the teachers {short(teachers)}. Name them again: `--model.teachers [FILE,...]`."
-        )
 
 
 class LastCheckpoint(ModelCheckpoint):
@@ -94,11 +85,11 @@ class LastCheckpoint(ModelCheckpoint):
         """Loads nothing: Lightning would delete the file that a checkpoint names as its predecessor, anywhere."""
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Brings the best checkpoint along into the folder of a run that resumes; Lightning would forget its score."""
+        """Copies the best checkpoint into the folder of a resumed run; Lightning would forget its score."""
         for callback in trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
             if not (isinstance(callback, ModelCheckpoint) and callback.monitor and callback.save_top_k == 1 and state):
-                continue  # among them this one, whose predecessor is not needed
+                continue  # also for this callback, whose predecessor is not needed
             best, folder = Path(state["best_model_path"]), Path(callback.dirpath or "")
             if best.is_file() and best.suffix == ".ckpt" and best.parent != folder:
                 if trainer.is_global_zero:
@@ -165,17 +156,17 @@ class LastCheckpoint(ModelCheckpoint):
         self._save_newest(trainer)
 
     def _should_skip_saving_checkpoint(self, trainer: L.Trainer) -> bool:
-        # Private: what ModelCheckpoint's hooks ask while a run goes on.
+        # Private: ModelCheckpoint's hooks call it during a run.
         return super()._should_skip_saving_checkpoint(trainer) or accumulates(trainer)
 
     def _save_newest(self, trainer: L.Trainer) -> None:
-        # Private, all three: what ModelCheckpoint's own hooks do when an epoch ends, at moments for which it has no
-        # hook. `trainer.save_checkpoint` would not record which step was saved last, and save it twice.
+        # Private, all three: ModelCheckpoint's own hooks call them at the end of an epoch; here there is no hook.
+        # `trainer.save_checkpoint` would not record which step was saved last, and save it twice.
         if not super()._should_skip_saving_checkpoint(trainer):  # a run may end amid a group
             self._save_checkpoint(trainer, self.format_checkpoint_name(self._monitor_candidates(trainer)))
 
 
 def accumulates(trainer: L.Trainer) -> bool:
-    """Tells whether the optimiser waits for more batches; a checkpoint would lack the gradients of earlier ones."""
-    # Private: it knows about accumulated batches and the last, incomplete group of them.
+    """Whether the optimiser waits for more batches; a checkpoint would lack the gradients of earlier ones."""
+    # Private: it counts accumulated batches, also in the last, incomplete group.
     return trainer.fit_loop._should_accumulate()

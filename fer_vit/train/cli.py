@@ -1,7 +1,9 @@
 """The verbs fit, validate and test: LightningCLI over a task (FERTask, MaskedPretraining) and FaceDataModule."""
 
+import json
 import logging
 import os
+import shlex
 import warnings
 from argparse import ArgumentError, ArgumentParser
 from argparse import Namespace as Words
@@ -18,21 +20,23 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, suggest_option
 from fer_vit.face.crop import CropSpec
-from fer_vit.model.precision import has_bf16
 from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
 from fer_vit.store.configs import find_config
 from fer_vit.store.folder import read_model
-from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint, check_teachers, checkpoint_settings
+from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint, checkpoint_settings
+from fer_vit.train.cost import has_bf16
 from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.module import ConfusionLogger, ReconstructionLogger
 from fer_vit.train.pretraining import MaskedPretraining
-from fer_vit.train.results import ReconstructionWriter, ResultWriter
 from fer_vit.train.run import print_once, run
 from fer_vit.train.starting import model_settings
 from fer_vit.train.task import FERTask
 
 Task = Literal["classification", "pretraining"]
+Options = list[str] | dict[str, Any]
+"""Words of a command line, or nested values as in a config."""
 
 
 class TrainCLI(LightningCLI):
@@ -42,11 +46,10 @@ class TrainCLI(LightningCLI):
     """
 
     def __init__(
-        self, verb: str, args: list[str], name: str, settings: Namespace | None, task: Task = "classification"
+        self, verb: str, args: Options, name: str, settings: Namespace | None, task: Task = "classification"
     ) -> None:
         self.verb, self.settings, self.task = verb, settings, task
         classify = task == "classification"
-        pictures = ResultWriter() if classify else ReconstructionWriter()
         logger = "lightning.pytorch.loggers.TensorBoardLogger"
         super().__init__(
             FERTask if classify else MaskedPretraining,
@@ -57,8 +60,12 @@ class TrainCLI(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             trainer_defaults={
-                "callbacks": [pictures, LearningRateMonitor("step"), LastCheckpoint()],
-                "enable_model_summary": False,  # `run` says more in a line
+                "callbacks": [
+                    ConfusionLogger() if classify else ReconstructionLogger(),
+                    LearningRateMonitor("step"),
+                    LastCheckpoint(),
+                ],
+                "enable_model_summary": False,  # `run` prints a line instead
                 "logger": {"class_path": logger, "init_args": {"save_dir": "runs", "name": name}},
             },
             parser_kwargs={"exit_on_error": False, "prog": f"fer-vit {verb}"},
@@ -67,11 +74,9 @@ class TrainCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links what model and data share, and adds options for checkpoints and for the Trainer's method."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
-        best = {"monitor": "val/accuracy", "mode": "max"}
-        if self.task == "pretraining":
-            best = {"monitor": "val/loss", "mode": "min"}
-        parser.set_defaults({f"checkpoint.{name}": value for name, value in {"filename": "best", **best}.items()})
-        words = "What is trained: a classifier, or by masked pretraining an encoder from which one can start."
+        monitor, mode = ("val/accuracy", "max") if self.task == "classification" else ("val/loss", "min")
+        parser.set_defaults({"checkpoint.filename": "best", "checkpoint.monitor": monitor, "checkpoint.mode": mode})
+        words = "What is trained: a classifier, or by masked pretraining an encoder from which a classifier starts."
         parser.add_argument("--task", type=Task, default=self.task, help=words)
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
         parser.link_arguments(crop, "data.spec", compute_fn=CropSpec)
@@ -83,12 +88,16 @@ class TrainCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the options on top of the settings of the checkpoint, or of the model to start from."""
-        self.config = parser.parse_args(args, self.settings)
+        parse = parser.parse_object if isinstance(args, dict) else parser.parse_args
+        try:
+            self.config = parse(args, self.settings)
+        except ArgumentError as error:
+            raise FerVitError(f"{error}{suggest_option(args, parser)}") from error
         if name := self.config.model.get("init"):
             taken = model_settings(read_model(name, pretraining=True)[0])
             taken["network"] = Namespace(**asdict(taken["network"]))  # type: ignore[no-untyped-call]
             settings = Namespace(model=Namespace(**taken))  # type: ignore[no-untyped-call]
-            self.config = parser.parse_args(args, settings)
+            self.config = parse(args, settings)
 
     def before_instantiate_classes(self) -> None:
         """Computes in float32 where bfloat16 would be emulated, which is many times slower."""
@@ -100,7 +109,7 @@ class TrainCLI(LightningCLI):
             trainer.precision = "32-true"
 
     def instantiate_classes(self) -> None:
-        """Builds everything; raises FerVitError when the configuration has, say, null or a list in the wrong place."""
+        """Builds everything; raises FerVitError when the configuration has, for example, a list in the wrong place."""
         try:
             super().instantiate_classes()
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
@@ -111,38 +120,79 @@ class TrainCLI(LightningCLI):
             strategy.checkpoint_io = AtomicCheckpointIO()
 
 
-def train(args: list[str]) -> dict[str, Any]:
-    """Runs fit, validate or test with its options; wrong ones raise FerVitError.
+def train(args: list[str]) -> str:
+    """Runs fit, validate or test with command-line words; returns and raises as `run_verb`."""
+    verb, *words = args
+    pairs = zip(["", *words], words, strict=False)
+    words = [find_config(word) if before in ("-c", "--config") else word for before, word in pairs]
+    prefix = "--config="
+    words = [prefix + find_config(word.removeprefix(prefix)) if word.startswith(prefix) else word for word in words]
+    return run_verb(verb, words, first_options(words))
 
-    Returns the manifest, and the checkpoint: that which was evaluated, or the best one of a fit ("": none was written).
-    With `--ckpt_path` the settings of the checkpoint are the defaults; options override them.
+
+def fit(config: str | Path, **overrides: Any) -> str:
+    """Trains with a config (a file or the name of a shipped one); returns and raises as `run_verb`.
+
+    Overrides have the names of the command line: `fit("finetune", **{"data.manifest": path})`.
+    """
+    path = find_config(str(config))
+    options = yaml.safe_load(Path(path).read_text())
+    for name, value in overrides.items():
+        set_option(options, name, value)
+    checkpoint = options.get("ckpt_path")
+    given = Words(ckpt_path=checkpoint and Path(checkpoint), config=[path], task=None, help=None)
+    return run_verb("fit", options, given)
+
+
+def set_option(options: Options, name: str, value: Any) -> None:
+    """Adds an option, for example `model.init`, after those given; its value is JSON in words."""
+    if isinstance(options, list):
+        options.append(f"--{name}={value if isinstance(value, str) else json.dumps(value)}")
+        return
+    *groups, last = name.split(".")
+    nested: dict[str, Any] = options
+    for group in groups:
+        nested = nested.setdefault(group, {})
+    nested[last] = value
+
+
+def run_verb(verb: str, options: Options, given: Words) -> str:
+    """Runs fit, validate or test; `given` has the options that are needed first (see `first_options`).
+
+    With `ckpt_path` the settings of the checkpoint are the defaults; options override them.
+
+    Returns:
+        The best checkpoint of a fit ("": none was written), or the evaluated one.
+
+    Raises:
+        FerVitError: An option is wrong, or the run failed for a known reason.
     """
     hide_noise()
-    verb, *words = args
-    words = with_paths(words)
     try:
-        given = first_options(words)
         checkpoint = load_checkpoint(given.ckpt_path) if given.ckpt_path else None
-        if verb != "fit" and not given.asks and not checkpoint:
+        if verb != "fit" and not given.help and not checkpoint:
             raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` evaluates a checkpoint, but got none.")
         settings = checkpoint_settings(checkpoint, given.ckpt_path) if checkpoint else None
-        task = chosen_task(given, checkpoint)
-        words.append(f"--task={task}")
-        if checkpoint:  # its weights are in it
-            words += ["--model.network.pretrained=false", *["--model.init=null"] * (task == "classification")]
+        task = choose_task(given, checkpoint)
+        set_option(options, "task", task)
+        if checkpoint:  # contains the weights
+            set_option(options, "model.network.pretrained", False)
+            if task == "classification":
+                set_option(options, "model.init", None)
         name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
-        cli = TrainCLI(verb, words, name, settings, task)
+        cli = TrainCLI(verb, options, name, settings, task)
         if path := cli.config.ckpt_path:  # perhaps from a config; checked before the run has a folder
             if not checkpoint or Path(path) != given.ckpt_path:
                 checkpoint = load_checkpoint(Path(path))
             cli.model.on_load_checkpoint(checkpoint)
-            if verb == "fit":
-                check_teachers(checkpoint, cli.model)
         del checkpoint
-        options = {name: cli.config_init[name] for name in cli.run_options}
-        run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **options)
-        best: Any = cli.trainer.checkpoint_callback
-        return {"manifest": cli.config.data.manifest, "checkpoint": best.best_model_path if verb == "fit" else path}
+        method = {name: cli.config_init[name] for name in cli.run_options}
+        run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
+        callback: Any = cli.trainer.checkpoint_callback
+        best = str(callback.best_model_path if verb == "fit" else path)
+        if verb == "fit" and best:
+            print_once(f"Next: fer-vit evaluate {shlex.quote(str(cli.config.data.manifest))} --checkpoint {best}")
+        return best
     except (ArgumentError, MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
         # An error from a worker has a traceback as its text; the last line is the message.
         lines = str(error).strip().splitlines()[-1:] if "Traceback (most recent" in str(error) else [str(error)]
@@ -155,25 +205,20 @@ def first_options(words: list[str]) -> Words:
     parser.add_argument("--ckpt_path", type=Path)
     parser.add_argument("-c", "--config", action="append", default=[])
     parser.add_argument("--task", choices=get_args(Task))
-    parser.add_argument("-h", "--help", "--print_config", dest="asks", nargs="?", const=True)
-    return parser.parse_known_args(words)[0]
-
-
-def with_paths(words: list[str]) -> list[str]:
-    """Replaces the names of configs among the words of a command by their paths."""
-    pairs = zip(["", *words], words, strict=False)
-    words = [find_config(word) if before in ("-c", "--config") else word for before, word in pairs]
-    prefix = "--config="
-    return [prefix + find_config(word.removeprefix(prefix)) if word.startswith(prefix) else word for word in words]
+    parser.add_argument("-h", "--help", "--print_config", dest="help", nargs="?", const=True)
+    try:
+        return parser.parse_known_args(words)[0]
+    except ArgumentError as error:
+        raise FerVitError(" ".join(str(error).split())) from error
 
 
 def needs_no_labels(task: Task) -> bool:
-    """Tells whether faces without a label can be learned from; its name is in `--help`."""
+    """Whether faces without a label can be learned from; `--help` shows this name."""
     return task == "pretraining"
 
 
-def chosen_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
-    """Returns what is to be trained: as the option says, else the last config that does, else the checkpoint.
+def choose_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
+    """Returns the task of the option, else of the last config that has one, else of the checkpoint.
 
     Raises:
         FerVitError: The checkpoint is of the other task.
@@ -188,7 +233,7 @@ def chosen_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
     task: Task = "pretraining" if is_pretraining(checkpoint["hyper_parameters"]) else "classification"
     if chosen not in (None, task):
         raise FerVitError(
-            f"The checkpoint {given.ckpt_path} is of {task}, but {chosen} is to go on. A classifier starts from any "
+            f"Expected a checkpoint of {chosen}, but {given.ckpt_path} is of {task}. A classifier starts from any "
             "model by `--model.init`."
         )
     return task
@@ -200,15 +245,12 @@ def hide_noise() -> None:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda line: not any(words in line.getMessage() for words in hidden)
     )
-    # The metrics are already computed over all processes
-    warnings.filterwarnings("ignore", message=".*sync_dist=True.*accumulate the metric across devices")
-    # FaceDataModule restores the position
-    warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
-    # A run that resumes at the end of an epoch has no figures yet
-    warnings.filterwarnings("ignore", message=r".*could not find the monitored key .*: \['epoch', 'step'\]")
-    # LastCheckpoint restores the best score
-    warnings.filterwarnings("ignore", message="The dirpath has changed from")
-    # `model.freeze` wants that
-    warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
-    # Lightning's own use of torch
-    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+    for message in (
+        ".*sync_dist=True.*accumulate the metric across devices",  # the metrics are already over all processes
+        "You're resuming from a checkpoint that ended before the epoch",  # FaceDataModule restores the position
+        r".*could not find the monitored key .*: \['epoch', 'step'\]",  # resumed at the end of an epoch: no figures yet
+        "The dirpath has changed from",  # LastCheckpoint restores the best score
+        r"Found \d+ module\(s\) in eval mode at the start of training",  # from `model.freeze`
+        ".*isinstance.treespec, LeafSpec.*",  # Lightning's own use of torch
+    ):
+        warnings.filterwarnings("ignore", message=message)

@@ -9,18 +9,15 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from fer_vit.data.dataset import FaceDataset
-from fer_vit.data.folds import in_fold
-from fer_vit.data.manifest import Manifest, class_counts, no_label
+from fer_vit.data.dataset import FaceDataset, ShardDataset
+from fer_vit.data.manifest import Manifest, class_counts, in_fold, no_label
 from fer_vit.data.sample import Batch, Draw, Sample, collate
-from fer_vit.data.samplers import EvalSampler, TrainSampler, check_position, from_litdata
+from fer_vit.data.samplers import EvalSampler, ShardSampler, TrainSampler, check_position
 from fer_vit.data.schema import SPLITS, Split
 from fer_vit.data.shards import is_sharded
-from fer_vit.data.stream import ShardDataset, ShardSampler
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.face.crop import CropSpec
-from fer_vit.labels import Merge
 from fer_vit.processes import cores, one_thread, run_seed, start_worker
 
 
@@ -35,12 +32,11 @@ class FaceDataModule(L.LightningDataModule):
             this process has cores per device, 8 at most.
         augment: How training crops are changed.
         balanced: Draw every class equally often in training.
-        fold: Leave a fold of the training faces out, for example 0/3, the first of three: the model can then judge
-            them in `fer-vit distill`. A checkpoint records it.
-        merge: New labels by old ones, say {happiness: positive, sadness: negative}; null leaves the faces of one out.
-            Votes add up. Every label of the manifest must be named.
+        fold: Held-out fold of the training faces, for example 0/3, the first of three: `fer-vit distill` then uses the
+            model's predictions for it. A checkpoint records it.
         spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
-        unlabelled: Allow rows without a label (the command line does so for `task: pretraining`).
+        unlabelled: Allow rows without a label (the command line does so for `task: pretraining`). Without a val split a
+            fixed 2 % of the training faces are held out for it.
     """
 
     def __init__(
@@ -51,7 +47,6 @@ class FaceDataModule(L.LightningDataModule):
         augment: AugmentConfig = AugmentConfig(),  # noqa: B008 - frozen
         balanced: bool = False,
         fold: str | None = None,
-        merge: Merge | None = None,
         spec: CropSpec | None = None,
         unlabelled: bool = False,
     ) -> None:
@@ -66,27 +61,23 @@ class FaceDataModule(L.LightningDataModule):
         self.spec = spec or CropSpec(224)
         self.unlabelled = unlabelled
         self.streamed = is_sharded(manifest)
-        if self.streamed and balanced:
+        if self.streamed and (balanced or fold):
             raise FerVitError(
-                "Shards are streamed and cannot be sampled by class: use model.class_weight: balanced rather than "
-                "data.balanced, or a manifest in one file."
+                f"Shards are streamed, without {'folds' if fold else 'sampling by class'}: leave out data."
+                f"{'fold' if fold else 'balanced (or use model.logit_adjust)'}, or use a manifest in one file."
             )
-        if self.streamed and fold:
-            raise FerVitError("Shards are streamed and have no folds: leave out data.fold, or use one file.")
-        if self.streamed and merge:
-            raise FerVitError("Shards are streamed and keep their labels: leave out data.merge, or use one file.")
         self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
         if fold:
             self.manifest = self.manifest.select(~in_fold(self.manifest, fold))
-        if merge:
-            self.manifest = self.manifest.merge_labels(merge)
+        if unlabelled and not self.streamed and not len(self.manifest.split("val")):
+            self.manifest = self.manifest.hold_out(0.02)
         self.labels = list(self.manifest.names)
         self.position: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns, for checkpoints, the fold, the position in the epoch and the options that determine its order.
 
-        Lightning counts the batches too, but asks for a loader before it has restored the count.
+        Lightning counts the batches too, but requests a loader before it has restored the count.
         """
         if self.trainer is None:
             return {}
@@ -102,18 +93,21 @@ class FaceDataModule(L.LightningDataModule):
         self.position = state_dict if isinstance(state_dict, dict) else {}
 
     def _order(self) -> dict[str, Any]:
-        mine = {"world_size": _processes(), "batch_size": self.batch_size, "balanced": self.balanced}
-        return {"seed_everything": run_seed(), **mine}
+        return {
+            "seed_everything": run_seed(),
+            "world_size": _processes(),
+            "batch_size": self.batch_size,
+            "balanced": self.balanced,
+        }
 
     def dataset(self, split: Split) -> FaceDataset:
         """Returns a split, augmented if it is `train`; FerVitError when it is empty, or rows lack labels."""
         manifest = self.manifest.split(split)
-        path = self.manifest.path
         if not len(manifest):
-            raise FerVitError(f"{path} has no rows with split {split}. Prepare the data set with that split.")
+            raise FerVitError(f"{manifest.path} has no rows with split {split}. Prepare the data set with that split.")
         dataset = FaceDataset(manifest, self.spec, Augment(self.augment) if split == "train" else None)
         if dataset.targets is None and (self.balanced or not self.unlabelled):
-            raise no_label(path, split)
+            raise no_label(manifest.path, split)
         return dataset
 
     def class_counts(self) -> torch.Tensor:
@@ -125,7 +119,7 @@ class FaceDataModule(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Sample]:
         """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one.
 
-        The first loader resumes where a checkpoint says, if there is one.
+        The first loader resumes at the position of a loaded checkpoint.
         """
         dataset, weights = self._shards() if self.streamed else self.dataset("train"), None
         if self.balanced:
@@ -134,8 +128,8 @@ class FaceDataModule(L.LightningDataModule):
             weights /= weights.sum()
         processes = _processes()
         rank = dist.get_rank() if processes > 1 else 0
-        deal = ShardSampler if self.streamed else TrainSampler
-        sampler = deal(dataset, weights, processes, rank, self._start(len(dataset)))
+        create_sampler = ShardSampler if self.streamed else TrainSampler
+        sampler = create_sampler(dataset, weights, processes, rank, self._start(len(dataset)))
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Sample]:
@@ -162,11 +156,11 @@ class FaceDataModule(L.LightningDataModule):
 
     def _start(self, rows: int) -> tuple[int, int]:
         """Takes from the stored position the epoch to resume, and how many of its rows are done."""
-        position, self.position = from_litdata(self.position), {}
+        position, self.position = self.position, {}
         if position and position.get("fold") != self.fold:
             raise FerVitError(
                 f"The checkpoint was trained with data.fold {short(position.get('fold'))}, but now it is {self.fold}. "
-                "Use the same: the model must not have learned the faces that it is to judge."
+                "Use the same: the model must not learn the faces that it predicts in `distill`."
             )
         epoch, batches = position.get("epoch", 0), position.get("batches", 0)
         if batches:
@@ -175,8 +169,8 @@ class FaceDataModule(L.LightningDataModule):
         done = batches * self.batch_size * _processes() if plausible else 0
         if not plausible or done > rows:
             raise FerVitError(
-                f"The checkpoint says it is at batch {short(batches)} of epoch {short(epoch)}. Resume from another "
-                "checkpoint."
+                f"The checkpoint is at an impossible position: batch {short(batches)} of epoch {short(epoch)}. Resume "
+                "from another checkpoint."
             )
         return epoch, done
 

@@ -1,41 +1,42 @@
-"""What every training of a RegionViT shares: seeds, optimiser, schedule, and what a checkpoint must fit."""
+"""Common parts of trainings: seeds, optimiser, schedule, checks of loss and checkpoint, logged pictures."""
 
 import math
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import param_groups_layer_decay
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from torchvision.utils import make_grid
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
+from fer_vit.report.charts import draw_confusion
 from fer_vit.store.folder import differing
 
 
 class RegionViTModule(L.LightningModule):
-    """A RegionViT, `net`, in training.
-
-    What it learns is up to the subclass, whose settings include lr, weight_decay, warmup, min_lr and compile.
-    """
+    """A RegionViT, `net`, in training; subclasses have the settings lr, weight_decay, warmup, min_lr and compile."""
 
     net: RegionViT
 
     def setup(self, stage: str) -> None:
-        """Chooses the attention kernel for the device; compiles the encoder if asked to."""
+        """Chooses the attention kernel for the device; compiles the encoder if requested."""
         device, in_bf16 = self.trainer.strategy.root_device, str(self.trainer.precision).startswith("bf16")
         use_fused_attention(self.net, fused_is_faster(device, self.net.layout.num_tokens, stage == "fit" and in_bf16))
         if self.hparams["compile"] and stage == "fit":
             self.net.forward_features = torch.compile(self.net.forward_features)  # type: ignore[method-assign]
 
     def on_train_start(self) -> None:
-        """Makes the user's learning rate and weight decay override those of the checkpoint that is resumed."""
+        """Replaces the learning rate and weight decay of a resumed checkpoint by the user's."""
         wanted = self.configure_optimizers()["optimizer"].param_groups
         schedule: Any = self.lr_schedulers()
         for group, new, factor in zip(schedule.optimizer.param_groups, wanted, schedule.lr_lambdas, strict=True):
@@ -44,7 +45,7 @@ class RegionViTModule(L.LightningModule):
         schedule.base_lrs = [new["initial_lr"] for new in wanted]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Seeds each step of each process on its own, so that a resumed run draws the same numbers."""
+        """Seeds each step of each process, so that a resumed run draws the same numbers."""
         seed = derived_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank)
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes milliseconds
         if self.device.type == "cuda":
@@ -67,10 +68,10 @@ class RegionViTModule(L.LightningModule):
         schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"])
         return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def finished(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
+    def log_loss(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
         """Logs and returns the loss of a step; raises FerVitError when it is not finite."""
         if not loss.isfinite():
-            raise not_finite(loss, outputs, paths, f"epoch {self.current_epoch}, step {self.global_step}")
+            raise loss_error(loss, outputs, paths, f"epoch {self.current_epoch}, step {self.global_step}")
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
@@ -83,7 +84,7 @@ class RegionViTModule(L.LightningModule):
             )
 
 
-def not_finite(loss: Tensor, logits: Tensor, paths: list[str], when: str) -> FerVitError:
+def loss_error(loss: Tensor, logits: Tensor, paths: list[str], when: str) -> FerVitError:
     """Returns the error for a loss that is not finite; `when` names the epoch and step."""
     bad = [path for path, finite in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not finite]
     advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
@@ -97,7 +98,7 @@ def check_loss(loss: Tensor, split: str) -> None:
     """Raises FerVitError when the loss on a split is not finite."""
     if not loss.isfinite():
         raise FerVitError(
-            f"The loss on the {split} split is {loss.item()}: the weights are ruined. Lower model.lr or set "
+            f"The loss on the {split} split is {loss.item()}: the weights are unusable. Lower model.lr or set "
             "trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
         )
 
@@ -112,3 +113,29 @@ def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: fl
         return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
 
     return LambdaLR(optimizer, factor)
+
+
+class ConfusionLogger(Callback):
+    """Logs the confusion matrix of a split as a picture."""
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Logs the picture."""
+        picture = draw_confusion(pl_module.confusion.cpu().numpy(), pl_module.labels)
+        log_picture(trainer, f"{pl_module.stage}/confusion", picture, "HWC")
+
+    on_test_end = on_validation_end
+
+
+class ReconstructionLogger(Callback):
+    """Logs a picture of masked pretraining after each validation: faces, masked faces, reconstructions."""
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Logs the picture."""
+        grid = make_grid(pl_module.pictures.transpose(0, 1).flatten(0, 1), nrow=len(pl_module.pictures))
+        log_picture(trainer, "val/reconstruction", grid, "CHW")
+
+
+def log_picture(trainer: L.Trainer, name: str, picture: Any, axes: str) -> None:
+    """Logs a picture to TensorBoard, if that is the logger, outside the sanity check."""
+    if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero and not trainer.sanity_checking:
+        trainer.logger.experiment.add_image(name, picture, trainer.global_step, dataformats=axes)

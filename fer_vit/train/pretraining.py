@@ -1,27 +1,56 @@
 """Masked pretraining of a RegionViT on faces without labels.
 
-B images, S crop size, P patch size, C channels, M patch and region tokens.
+Complete patches of the image are hidden from the model (Xie et al., "SimMIM", CVPR 2022), so that nothing leaks through
+a stem's field of view or an overlapping region. The target is the pixels of each token, normalised (He et al., "Masked
+Autoencoders Are Scalable Vision Learners", CVPR 2022), so a constant prediction has a loss of 1. The mean and deviation
+that were divided out are predicted as well, so reconstructions contain nothing of the hidden pixels.
+
+B images, S crop size, P patch size, C channels, R regions of k x k tokens, M patch and region tokens, D width.
 """
 
 import math
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torchmetrics import MeanMetric
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import check_number
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.geometry import TEMPLATE, Align
-from fer_vit.model.config import RegionViTConfig, drop_retired
-from fer_vit.model.masking import Hidden, encode_hidden, hide, pixel_loss, reconstruct
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_embed import crop_image
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.tokens import Cover, TokenLayout, to_grey
 from fer_vit.train.module import RegionViTModule, check_loss
 
 SHOWN = 8
 """Faces in the picture of reconstructions."""
+
+
+class Hidden(NamedTuple):
+    """Partly hidden faces, and the hidden content.
+
+    Attributes:
+        seen: The faces with covered patches (B, 3, S, S).
+        pixels: True where a pixel is hidden (B, 1, S, S).
+        tokens: True for tokens of which more than half is hidden (B, M).
+        target: The pixels of each token, normalised (B, M, C P^2).
+        weights: 1 for the pixels of the target that are hidden, else 0 (B, M, C P^2).
+        moments: Mean and standard deviation of each token's pixels, relative to the visible pixels (B, M, 2).
+        light: Mean and standard deviation of each face's visible pixels (B, 2).
+    """
+
+    seen: Tensor
+    pixels: Tensor
+    tokens: Tensor
+    target: Tensor
+    weights: Tensor
+    moments: Tensor
+    light: Tensor
 
 
 class MaskedPretraining(RegionViTModule):
@@ -42,7 +71,7 @@ class MaskedPretraining(RegionViTModule):
 
     Attributes:
         net: The model, without a head.
-        pictures: Faces of the last validation: as they are, masked, reconstructed (3, n, 3, S, S).
+        pictures: Faces of the last validation: original, masked, reconstructed (3, n, 3, S, S).
     """
 
     def __init__(
@@ -59,7 +88,7 @@ class MaskedPretraining(RegionViTModule):
     ) -> None:
         super().__init__()
         if isinstance(network, dict):  # as a checkpoint has it
-            network = RegionViTConfig(**drop_retired(network))
+            network = RegionViTConfig(**network)
         check_regions(network.regions)
         self.save_hyperparameters()
         self.save_hyperparameters({"network": asdict(replace(network, pretrained=False))})
@@ -71,14 +100,14 @@ class MaskedPretraining(RegionViTModule):
         self.net = RegionViT(replace(network, keep_rate=()), [], align, template)
         width, channels = self.net.vit.embed_dim, network.in_chans
         self.mask_token = nn.Parameter(torch.zeros(width))
-        self.decoder = nn.Linear(width, channels * self.net.patch_size**2)
+        self.decoder = nn.Linear(width, channels * self.net.patch_size**2 + 2)  # pixels, their mean and deviation
         self.loss: Any = MeanMetric()
         self.pictures: Tensor | None = None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch of which random patches are hidden."""
         preds, hidden = self.predict_hidden(batch, torch.rand(len(batch.path), self.num_patches, device=self.device))
-        return self.finished(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
+        return self.log_loss(pixel_loss(preds, hidden) + moment_loss(preds, hidden), preds.flatten(1), batch.path)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the loss on the val split; a face is masked in the same way every time."""
@@ -93,14 +122,14 @@ class MaskedPretraining(RegionViTModule):
             self.pictures = torch.stack([batch.image, hidden.seen, filled])[:, :SHOWN].float().cpu()
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the loss on the val split, over all processes."""
+        """Logs the loss of the pixels on the val split, over all processes: 1 for a constant prediction."""
         loss = self.loss.compute()
         check_loss(loss, "val")  # before a checkpoint is saved
         self.log("val/loss", loss, prog_bar=True)
         self.loss.reset()
 
     def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
-        """Hides the patches with the least noise (B, ceil(S / P)^2) and predicts all tokens' pixels (B, M, C P^2)."""
+        """Hides the patches with the least noise (B, ceil(S / P)^2) and predicts all tokens (B, M, C P^2 + 2)."""
         image, boxes, valid = batch.image, batch.boxes, batch.valid
         hidden = hide(self.net, image, boxes, valid, noise, self.hparams["mask_ratio"])
         return self.decoder(encode_hidden(self.net, boxes, valid, hidden, self.mask_token)), hidden
@@ -109,3 +138,114 @@ class MaskedPretraining(RegionViTModule):
     def num_patches(self) -> int:
         """Number of patches that can be hidden, also without patch tokens."""
         return math.ceil(self.net.config.img_size / self.net.patch_size) ** 2
+
+
+def hide(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Tensor, ratio: float) -> Hidden:
+    """Hides the patches of each face with the least noise.
+
+    Args:
+        net: The model.
+        image: Face crops (B, 3, S, S), RGB in [0, 1].
+        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
+        valid: Which regions are present (B, R); the others have no target.
+        noise: A number per patch (B, ceil(S / P)^2), row by row; the last ones may be cut off by the edges.
+        ratio: Share of the patches that are hidden.
+    """
+    size, side = net.config.img_size, math.isqrt(noise.shape[1])
+    first = noise.argsort(1)[:, : round(ratio * side**2)]
+    patches = torch.zeros_like(noise, dtype=torch.bool).scatter(1, first, True).view(-1, 1, side, side)
+    pixels = patches.repeat_interleave(net.patch_size, 2).repeat_interleave(net.patch_size, 3)[..., :size, :size]
+    shares = cut_tokens(pixels.float(), boxes, net.layout, net.patch_size)  # (B, M, P^2)
+    present = valid[:, : net.layout.num_regions].repeat_interleave(net.layout.tokens_per_region, 1)
+    present = F.pad(present, (net.layout.num_patches, 0), value=True)  # (B, M)
+    read = image if net.config.in_chans == 3 else to_grey(image)
+    light = visible_light(read, pixels)
+    target = cut_tokens(read, boxes, net.layout, net.patch_size)
+    mean, deviation = target.mean(-1, keepdim=True), (target.var(-1, correction=0, keepdim=True) + 1e-6).sqrt()
+    moments = torch.cat([mean - light[:, None, :1], deviation], -1) / light[:, None, 1:]
+    # A pixel of a region is a mean over several of the image; it counts if all of them are hidden.
+    weights = ((shares > 0.999) & present[..., None]).float().repeat(1, 1, net.config.in_chans)
+    tokens = shares.mean(-1) > 0.5
+    target = (target - mean) / deviation
+    return Hidden(cover_pixels(image, pixels), pixels, tokens, target, weights, moments, light)
+
+
+def visible_light(image: Tensor, pixels: Tensor) -> Tensor:
+    """Returns mean and standard deviation (B, 2) of images (B, C, S, S) outside the hidden pixels (B, 1, S, S)."""
+    weights = (~pixels).expand_as(image).flatten(1).float()
+    count, flat = weights.sum(1, keepdim=True).clamp(min=1), image.flatten(1)
+    mean = (flat * weights).sum(1, keepdim=True) / count
+    variance = ((flat - mean).square() * weights).sum(1, keepdim=True) / count
+    return torch.cat([mean, (variance + 1e-6).sqrt()], 1)
+
+
+def cover_pixels(image: Tensor, pixels: Tensor) -> Tensor:
+    """Sets the hidden pixels (B, 1, S, S) of faces (B, 3, S, S) to each face's mean visible colour."""
+    visible = (~pixels).sum((2, 3), keepdim=True).clamp(min=1)
+    return torch.where(pixels, image.masked_fill(pixels, 0).sum((2, 3), keepdim=True) / visible, image)
+
+
+def encode_hidden(net: RegionViT, boxes: Tensor, valid: Tensor, hidden: Hidden, token: Tensor) -> Tensor:
+    """Encodes the visible part; `token` (D,) replaces hidden tokens. -> (B, M, D)."""
+    tokens = net.tokenize(hidden.seen, boxes, valid, Cover(hidden.tokens, token))
+    return net.forward_features(tokens).x[:, net.layout.num_prefix :]
+
+
+def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: int) -> Tensor:
+    """Returns the pixels of each patch and region token of images (B, C, S, S): (B, M, C P^2).
+
+    Regions, with boxes (B, R, 4), are resampled to k P x k P pixels.
+    """
+
+    def unfold(x: Tensor) -> Tensor:
+        return F.unfold(x, patch_size, stride=patch_size).transpose(1, 2)
+
+    parts = [unfold(image)] if layout.num_patches else []
+    if layout.num_regions:
+        regions = unfold(crop_image(image, boxes, layout.region_grid * patch_size))
+        parts.append(regions.reshape(len(image), layout.num_regions * layout.tokens_per_region, -1))
+    return torch.cat(parts, 1)
+
+
+def pixel_loss(preds: Tensor, hidden: Hidden) -> Tensor:
+    """Mean squared error of predictions (B, M, C P^2 + 2) over the hidden pixels; 1 if constant, 0 without any."""
+    errors = (preds[..., :-2].float() - hidden.target).square() * hidden.weights
+    return errors.sum() / hidden.weights.sum().clamp(min=1)
+
+
+def moment_loss(preds: Tensor, hidden: Hidden) -> Tensor:
+    """Mean squared error of the last two predictions (B, M, C P^2 + 2) over tokens with hidden pixels."""
+    known = hidden.weights.any(-1, keepdim=True)
+    errors = (preds[..., -2:].float() - hidden.moments).square() * known
+    return errors.sum() / (2 * known.sum()).clamp(min=1)
+
+
+def reconstruct(net: RegionViT, boxes: Tensor, hidden: Hidden, preds: Tensor) -> Tensor:
+    """Fills the hidden pixels of faces (B, 3, S, S) with predictions (B, M, C P^2 + 2).
+
+    Without patch tokens they come from the regions, later ones over earlier ones; the rest stays hidden.
+    """
+    values, moments = preds[..., :-2].float(), preds[..., -2:].float()
+    pixels = (values * moments[..., 1:] + moments[..., :1]) * hidden.light[:, None, 1:] + hidden.light[:, None, :1]
+    layout, size, patch = net.layout, net.config.img_size, net.patch_size
+    if layout.num_patches:
+        whole = F.fold(pixels[:, : layout.num_patches].transpose(1, 2), size, patch, stride=patch)
+    else:
+        whole = paste_regions(pixels, boxes, layout, size, patch)
+    return torch.where(hidden.pixels & ~whole.isnan(), whole.clamp(0, 1), hidden.seen)
+
+
+def paste_regions(pixels: Tensor, boxes: Tensor, layout: TokenLayout, size: int, patch_size: int) -> Tensor:
+    """Draws pixels of region tokens (B, R k^2, C P^2) into their boxes (B, R, 4): (B, C, S, S), NaN elsewhere."""
+    batch, side = len(pixels), layout.region_grid * patch_size
+    columns = pixels.reshape(batch * layout.num_regions, layout.tokens_per_region, -1).transpose(1, 2)
+    crops = F.fold(columns, side, patch_size, stride=patch_size).view(batch, layout.num_regions, -1, side, side)
+    centres = torch.arange(size, device=pixels.device) + 0.5
+    where = torch.cartesian_prod(centres, centres).flip(1).view(1, size, size, 2)  # (x, y)
+    whole = crops.new_full((batch, crops.shape[2], size, size), torch.nan)
+    for crop, box in zip(crops.unbind(1), boxes.unbind(1), strict=True):
+        corner, sides = box[:, None, None, :2], (box[:, None, None, 2:] - box[:, None, None, :2]).clamp(min=1e-6)
+        grid = (where - corner) / sides * 2 - 1  # -1 and 1 are the edges of the box
+        values = F.grid_sample(crop, grid, padding_mode="border", align_corners=False)
+        whole = torch.where((grid.abs() <= 1).all(-1)[:, None], values, whole)
+    return whole

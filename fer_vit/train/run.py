@@ -1,4 +1,4 @@
-"""A run of the Trainer: what it prints, and how it ends when something outside it fails."""
+"""A run of the Trainer: its output, and its end after failures outside it."""
 
 import signal
 import sys
@@ -14,16 +14,16 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fer_vit.errors import FerVitError
-from fer_vit.model.cost import describe
 from fer_vit.train.checkpoints import newest_checkpoint
+from fer_vit.train.cost import describe
 
 PATIENCE = 30
-"""Seconds that a process has for finding out by itself that another is gone, and for saying so."""
-LOST = "Another process of this run died or no longer answers; its own output may say why."
+"""Seconds in which a process can detect that another is gone and report it."""
+LOST = "Another process of this run died or no longer answers; its output may show why."
 
 
 class PatientObserver(subprocess_script._ChildProcessObserver):
-    """Lightning's watch over the processes that it started; it would kill this one before it can say what to do."""
+    """Lightning's observer of the processes that it started; it would kill this one before it can print advice."""
 
     def _terminate_all(self) -> None:
         time.sleep(PATIENCE)
@@ -33,7 +33,7 @@ class PatientObserver(subprocess_script._ChildProcessObserver):
 
 
 def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
-    """Runs fit, validate or test of the Trainer; a failing process kills those it started, which would wait for it.
+    """Runs fit, validate or test of the Trainer; a failing process kills its children, which would wait for it.
 
     Raises:
         FerVitError: Another process of the run is gone, or the disk is full.
@@ -46,7 +46,7 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
         getattr(trainer, verb)(model, **options)
     except BaseException as error:
         processes = getattr(trainer.strategy.launcher, "procs", [])  # absent if torchrun or SLURM started them
-        while processes:  # emptied, so that `PatientObserver` lets this process print why
+        while processes:  # emptied, so that `PatientObserver` lets this process print the reason
             processes.pop().kill()
         callbacks: list[Any] = trainer.checkpoint_callbacks
         last = newest_checkpoint({Path(callback.dirpath) for callback in callbacks if callback.dirpath})
@@ -62,12 +62,12 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
 
 def describe_failure(error: BaseException, last: Path | None) -> str | None:
     """Returns the message for a full disk or a lost process; None for any other error."""
-    if isinstance(error, OSError) and error.errno == ENOSPC:  # of the logs: `AtomicCheckpointIO` has its own message
+    if isinstance(error, OSError) and error.errno == ENOSPC:  # of the logs: `AtomicCheckpointIO` has another message
         advice = f"Resume with `--ckpt_path {last}`" if last else "Start again"
         return f"Cannot write the logs ({error.strerror}). {advice} when there is room."
     if not dist.is_initialized() or not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
         return None
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it prints why
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it prints the reason
     advice = (
         f"Resume with the same options and `--ckpt_path {last}`." if last else "Start again: no checkpoint exists yet."
     )

@@ -1,7 +1,7 @@
-"""Starting a training from a trained model: which of its weights are taken, and which stay as they are."""
+"""Starting a training from a trained model: copied weights, frozen parts."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,25 +20,25 @@ ROWS = ("vit.head.weight", "vit.head.bias", "pool.query")
 
 
 def model_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns what `FERTask` takes from the arguments of another `RegionViT` unless told otherwise."""
+    """Returns the arguments of another `RegionViT` that are defaults of `FERTask`."""
     template = tuple((x, y) for x, y in settings.get("template", ())) or TEMPLATE
     return {"network": settings["config"], "align": settings.get("align", "landmarks"), "template": template}
 
 
 @torch.no_grad()
 def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> str:
-    """Copies every tensor of another network that fits, and of its head the rows of the labels that both have.
+    """Copies the tensors of another network that fit, and the rows of the head for labels that both have.
 
-    Positions that are computed are not copied, and nothing of a head of another kind.
+    Computed positions and heads of another kind are not copied.
 
     Args:
-        net: The network that is to start.
-        settings: Arguments of `RegionViT` for the other; without labels it has no head.
-        state: The other's state dict.
-        name: What messages call the other.
+        net: The network to start.
+        settings: Arguments of `RegionViT` for the other network; without labels it has no head.
+        state: State dict of the other network.
+        name: Its name in messages.
 
     Returns:
-        A line that says what was taken, what was not, and why.
+        A line for the user: copied and other tensors, different settings.
 
     Raises:
         FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
@@ -46,46 +46,47 @@ def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tens
     known = list(settings["labels"]) if settings["config"].head == net.config.head else []
     kept = [label for label in net.labels if label in known]
     computed = [key for key, value in net.named_parameters() if not value.requires_grad]
-    mine = {key: value for key, value in net.state_dict().items() if key not in computed}
-    theirs = {key: value for key, value in state.items() if key not in computed}
-    encoder = [key for key in mine if not key.startswith(HEAD)]
-    fitting = [key for key in encoder if key in theirs and theirs[key].shape == mine[key].shape]
-    why = _why_not(net, settings, mine, theirs)
+    here = {key: value for key, value in net.state_dict().items() if key not in computed}
+    there = {key: value for key, value in state.items() if key not in computed}
+    encoder = [key for key in here if _in_encoder(key)]
+    fitting = [key for key in encoder if key in there and there[key].shape == here[key].shape]
+    why = _describe_differences(net, settings, here, there)
     if len(fitting) < 0.9 * len(encoder):
         raise FerVitError(
             f"Expected nine tenths of the encoder to fit {name}, but only {len(fitting)} of {len(encoder)} tensors "
             f"do{why}. Leave out the options of the network, or choose another model."
         )
-    head = [key for key in mine if key.startswith(HEAD) and key in theirs] if kept else []
-    if bad := next((key for key in fitting + head if not theirs[key].isfinite().all()), None):
+    head = [key for key in here if not _in_encoder(key) and key in there] if kept else []
+    if bad := next((key for key in fitting + head if not there[key].isfinite().all()), None):
         raise FerVitError(f"{name} holds weights that are not finite (`{bad}`), as after training that diverged.")
     for key in fitting + head:
         if key in ROWS:
             for label in kept:
-                mine[key][net.labels.index(label)] = theirs[key][known.index(label)]
+                here[key][net.labels.index(label)] = there[key][known.index(label)]
         else:
-            mine[key].copy_(theirs[key])
+            here[key].copy_(there[key])
     new = [label for label in net.labels if label not in kept]
     classes = [f"kept {', '.join(kept)}"] * bool(kept) + [f"new {', '.join(new)}"] * bool(new)
     return f"Started from {name}: {len(fitting)} of {len(encoder)} tensors of the encoder; {'; '.join(classes)}{why}."
 
 
-def _why_not(net: RegionViT, settings: dict[str, Any], mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> str:
-    """Says which tensors of the encoder are not copied, and which settings differ; empty if none."""
-    different = differing(mine, theirs)
-    reasons = [f"{key} ({there} there, {here} here)" for key, here, there in different if not key.startswith(HEAD)]
-    other = settings["config"]
-    changed = [field.name for field in fields(other) if _differ(other, net.config, field.name)]
-    parts = [f"not taken: {', '.join(reasons[:3])}" + f" and {len(reasons) - 3} more" * (len(reasons) > 3)]
-    parts = parts * bool(reasons) + [f"settings of its own: {', '.join(changed)}"] * bool(changed)
-    return "".join(f"; {part}" for part in parts)
+def _describe_differences(
+    net: RegionViT, settings: dict[str, Any], here: Mapping[str, Tensor], there: Mapping[str, Tensor]
+) -> str:
+    """Describes the tensors of the encoder that are not copied, and different settings; empty if none."""
+    kinds = [f"{key} ({other} there, {own} here)" for key, own, other in differing(here, there) if _in_encoder(key)]
+    before, now = asdict(settings["config"]), asdict(net.config)
+    changed = [name for name in now if name != "pretrained" and before[name] != now[name]]
+    more = f" and {len(kinds) - 3} more" * (len(kinds) > 3)
+    return f"; not copied: {', '.join(kinds[:3])}{more}" * bool(kinds) + (
+        f"; different settings: {', '.join(changed)}" * bool(changed)
+    )
 
 
-def _differ(one: object, other: object, name: str) -> bool:
-    first, second = getattr(one, name), getattr(other, name)
-    return name != "pretrained" and (list(first) != list(second) if isinstance(first, tuple) else first != second)
+def _in_encoder(name: str) -> bool:
+    return not name.startswith(HEAD)
 
 
 def is_frozen(name: str, freeze: Freeze) -> bool:
-    """Tells whether a parameter or module does not learn: in the patch embeddings, or anywhere before the head."""
-    return {"none": False, "stem": "patch_embed" in name, "encoder": not name.startswith(HEAD)}[freeze]
+    """Whether a parameter or module does not learn: in the patch embeddings, or anywhere before the head."""
+    return {"none": False, "stem": "patch_embed" in name, "encoder": _in_encoder(name)}[freeze]

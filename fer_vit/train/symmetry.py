@@ -1,4 +1,4 @@
-"""Training of a network that gives a crop and its mirror image the same answer, by its weights."""
+"""Training of a network whose weights give a crop and its mirror image the same logits."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,15 +22,15 @@ SIDES = {".right_": ".left_", ".left_": ".right_"}
 class Symmetry(L.Callback):
     """Keeps a network's weights such that a crop and its mirror image have the same logits.
 
-    Channels and attention heads come in pairs, one in each half: what one sees in a face, the other sees in its mirror
-    image. So every weight equals another one, and half of them are free. Cohen & Welling, "Group Equivariant
-    Convolutional Networks" (ICML 2016), for the group of mirror images. Prediction needs nothing of this.
+    Channels and attention heads come in pairs, one in each half: one computes for a face the values of the other for
+    its mirror image. So every weight equals another one, and half of them are free. Cohen & Welling, "Group Equivariant
+    Convolutional Networks" (ICML 2016), for the group of mirror images. Prediction needs no special code.
 
-    The weights are made symmetric when training starts: a trained model that was not so loses what it has learned.
+    The weights are made symmetric when training starts, which ruins a trained model that is not symmetric.
     """
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Makes the weights symmetric; raises FerVitError where the network, or the run that goes on, cannot be so."""
+        """Makes the weights symmetric; raises FerVitError if the network, or the resumed run, cannot be symmetric."""
         net: Any = pl_module.net
         if not (difference := asymmetry(net.config)) < 2e-5:  # rounding makes up to 3e-6
             raise FerVitError(
@@ -42,7 +42,7 @@ class Symmetry(L.Callback):
         state = net.state_dict()
         if trainer.ckpt_path and any(not torch.equal(state[name], mirror_image(name, state)) for name in state):
             raise FerVitError(
-                "A run that began without Symmetry cannot go on with it: leave it out, or start a new run."
+                "A run that began without Symmetry cannot resume with it: leave it out, or start a new run."
             )
         make_symmetric(state)
 
@@ -53,7 +53,7 @@ class Symmetry(L.Callback):
 
 
 def symmetric_step(net: RegionViT) -> None:
-    """Makes gradients symmetric, after which AdamW keeps weights that are so, and the statistics of batch norms."""
+    """Makes gradients symmetric, so that AdamW keeps the weights symmetric, and the statistics of batch norms."""
     make_symmetric({name: value.grad for name, value in net.named_parameters() if value.grad is not None})
     make_symmetric({name: value for name, value in net.named_buffers() if ".running_" in name})
 
@@ -67,7 +67,7 @@ def make_symmetric(tensors: Mapping[str, Tensor]) -> None:
 
 
 def mirror_image(name: str, tensors: Mapping[str, Tensor]) -> Tensor:
-    """What a tensor would have to be in a mirror: kernels are flipped, pairs of channels and sides change places."""
+    """Returns a tensor of the mirrored network: kernels are flipped, pairs of channels and sides swapped."""
     side = next((side for side in SIDES if side in name), "")
     x = tensors.get(name.replace(side, SIDES.get(side, "")), tensors[name])
     if ".qkv." in name:
@@ -80,7 +80,7 @@ def mirror_image(name: str, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def swap_halves(x: Tensor, axes: range) -> Tensor:
-    """Exchanges the first and second half of a tensor along axes; those of size 1 stay."""
+    """Exchanges the first and second half of a tensor along axes; axes of size 1 stay."""
     for axis in axes:
         x = x.roll(x.shape[axis] // 2, axis)
     return x
@@ -88,10 +88,9 @@ def swap_halves(x: Tensor, axes: range) -> Tensor:
 
 @torch.no_grad()
 def asymmetry(config: RegionViTConfig) -> float:
-    """How much mirroring a random crop changes its logits, in units of their deviation.
+    """Returns the change of logits when a random crop is mirrored, in units of their deviation.
 
-    It is that of one block with random symmetric weights, larger than those before training: with small ones attention
-    would be even, and hide what is not symmetric in it.
+    Measured on one block with large random symmetric weights; near-uniform attention would mask an asymmetry.
     """
     rng, size = np.random.default_rng(0), config.img_size
     with torch.random.fork_rng(devices=[]):

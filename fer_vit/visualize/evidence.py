@@ -1,11 +1,11 @@
-"""The evidence for a face: its photo, its regions and what speaks for its expression."""
+"""Explains faces: the attribution for the predicted expression, or for every one."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -14,79 +14,75 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from fer_vit.data.sample import Batch
 from fer_vit.explain.heads import HeadRoles, head_roles, relations
-from fer_vit.explain.methods import CLASS_SPECIFIC, Method, explain_each
+from fer_vit.explain.methods import explain_each
 from fer_vit.explain.trace import Trace, trace
-from fer_vit.face.detect import Face
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.photos import FoundPhoto
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.results import FaceResult
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import Evidence
 
+LabelChoice = Literal["predicted", "all"]
+Shown: TypeAlias = tuple[FaceResult, Image | None]
+"""A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
 GRID = 24
 """Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
 
 
-class FoundFace(NamedTuple):
-    """A face, its index in a photo or frame, and the picture; None: it is read from the photo's path."""
-
-    photo: FoundPhoto
-    number: int
-    face: Face | None
-    image: Image | None = None
-
-
 class ExplainedFace(NamedTuple):
-    """A face with what speaks for its most probable expression (in `view`) and for every one (in `evidence`)."""
+    """A face with the attribution for its predicted expression (in `view`) and for all explained ones (`evidence`)."""
 
+    face: FaceResult
     view: FaceView
     evidence: Evidence
     crop: Tensor  # what the model saw (3, S, S), in [0, 1]
     roles: HeadRoles | None
 
 
-def explained(
-    model: Recognizer, faces: Iterable[FoundFace], chunks: Iterable[Batch], method: Method, heads: bool
+def explain_faces(
+    model: Recognizer,
+    faces: Iterable[Shown],
+    chunks: Iterable[Batch],
+    method: str,
+    heads: bool = False,
+    labels: LabelChoice = "predicted",
 ) -> Iterator[ExplainedFace]:
-    """Explains faces; `chunks` are the same ones, ready for the model."""
+    """Explains faces; `chunks` are their crops, ready for the model. The last chunk may have more faces."""
     faces = iter(faces)
     # Photos are read again: workers return only crops, since photos can be large.
     read = lru_cache(maxsize=1)(_read_again)
     for chunk in chunks:
         seen = trace(model.net, chunk.image, chunk.boxes, chunk.valid)
-        probabilities = model.net.probabilities(seen.logits).tolist()
         roles = _per_face(head_roles(seen)) if heads else repeat(None)
-        for row, (evidence, role) in enumerate(zip(evidence_of(model.net, seen, method), roles, strict=False)):
-            photo, index, face, image = next(faces)
-            result = model.result(photo, Path(photo.path), index, face, row, chunk, probabilities[row])
+        # `zip` stops at the end of the chunk before it takes the next face.
+        explanations = zip(explain_labels(model.net, seen, method, labels), roles, faces, strict=False)
+        for row, (evidence, role, (face, image)) in enumerate(explanations):
             regions = model.region_boxes(chunk, row)
             shares, heat = evidence.labels[evidence.order[0]]
             by_name = dict(zip(model.crop_spec.regions, shares.tolist(), strict=True))
             shown = {name: by_name[name] for name in regions}
-            picture = read(photo.path) if image is None else image
-            if picture is None:  # it is gone: the face as the model saw it
-                result, picture = replace(result, box=None, to_crop=np.eye(2, 3)), as_image(chunk.image[row])
-            view = replace(result.view(picture), regions=regions, heat=heat, shares=shown)
-            yield ExplainedFace(view, evidence, chunk.image[row], role)
+            picture = read(face.path) if image is None else image
+            view = face.view(as_image(chunk.image[row]) if picture is None else picture)
+            if picture is None:  # the photo was removed: the crop is shown
+                view = replace(view, box=None, to_crop=np.eye(2, 3))
+            view = replace(view, regions=regions, heat=heat, shares=shown)
+            yield ExplainedFace(face, view, evidence, chunk.image[row], role)
 
 
-def evidence_of(net: RegionViT, seen: Trace, method: Method) -> Iterator[Evidence]:
-    """Yields what speaks for each label in each face; only the predicted one if the method is not class-specific."""
+def explain_labels(net: RegionViT, seen: Trace, method: str, labels: LabelChoice = "predicted") -> Iterator[Evidence]:
+    """Yields the attribution for the predicted label of each face, or for all, and for it rather than the second."""
     order = seen.logits.argsort(dim=1, descending=True, stable=True)
-    first, second = order[:, 0], order[:, :2][:, -1]
-    classes = torch.eye(seen.logits.shape[1], device=first.device)
-    directions = classes[first][None]
-    if method in CLASS_SPECIFIC:  # every label, and the first rather than the second
-        directions = torch.cat([classes[:, None].expand(-1, len(first), -1), directions - classes[second]])
+    number = order.shape[1] if labels == "all" else 1
+    ranked = torch.eye(order.shape[1], device=order.device)[order].unbind(1)  # (B, C) each, the most probable first
+    directions = torch.stack([*ranked[:number], ranked[0] - ranked[min(1, len(ranked) - 1)]])
     explanations, flow = explain_each(net, seen, method, directions), relations(seen)
     for row, ranking in enumerate(order.tolist()):
-        each = [
+        *each, contrast = [
             (_array(one.shares[row]), _array(adaptive_avg_pool2d(one.heat[row, None], GRID)[0])) for one in explanations
         ]
-        labels = dict(enumerate(each[:-1])) if method in CLASS_SPECIFIC else {ranking[0]: each[0]}
-        yield Evidence(ranking, labels, each[-1] if method in CLASS_SPECIFIC else None, _array(flow[row]))
+        yield Evidence(ranking, dict(zip(ranking, each, strict=False)), contrast, _array(flow[row]))
 
 
 def _per_face(roles: HeadRoles) -> Iterator[HeadRoles]:

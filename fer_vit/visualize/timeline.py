@@ -12,11 +12,11 @@ from tqdm import tqdm
 
 from fer_vit.data.sample import Batch, collate
 from fer_vit.face.detect import Face
-from fer_vit.predict.photos import OK, Photo, PhotoDataset, PhotoOptions
+from fer_vit.predict.photos import Photo, PhotoDataset, PhotoOptions
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.predict.results import FaceResult
 from fer_vit.report.draw import printable
-from fer_vit.visualize.evidence import FoundFace
+from fer_vit.visualize.evidence import Shown
 
 PICTURES = 120
 """Pictures of one person, at most; and of all people in one video four times as many, but at least one of each."""
@@ -27,7 +27,7 @@ FRAMES = 8
 
 
 @dataclass
-class Person:
+class Timeline:
     """One track of a video: when it was there, with which smoothed probabilities (C,), and the faces to show of it."""
 
     path: str
@@ -39,7 +39,7 @@ class Person:
     _frame: int = 0  # the last one, counted among those that were read
     _stride: int = 1
 
-    def see(self, face: FaceResult, seconds: float, frame: int) -> None:
+    def add(self, face: FaceResult, seconds: float, frame: int) -> None:
         """Adds a face; of those to show every second one is dropped whenever they are twice as many as needed."""
         if self.times and frame > self._frame + 1:
             self.gaps.append((self.times[-1], seconds))
@@ -58,7 +58,7 @@ class Video:
 
     start: float
     end: float
-    people: dict[int, Person] = field(default_factory=dict)
+    people: dict[int, Timeline] = field(default_factory=dict)
 
     def pictures(self) -> Iterator[FaceResult]:
         """Yields the faces to show, evenly chosen for each person."""
@@ -93,7 +93,7 @@ def evenly(faces: Sequence[FaceResult], most: int) -> list[FaceResult]:
 def limit(videos: Iterable[Video], most: int) -> bool:
     """Leaves at most so many faces to show, as many of each person; in a crowd, the people who are there longest.
 
-    Tells whether that left any out.
+    Returns whether any were left out.
     """
     people = [(video, track) for video in videos for track in video.people]
     before = sum(len(video.people[track].faces) for video, track in people)
@@ -118,13 +118,13 @@ def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counte
         video.end = photo.seconds
         for face in photo.faces:
             track = face.track or 0
-            video.people.setdefault(track, Person(photo.path, track)).see(face, photo.seconds, frame)
+            video.people.setdefault(track, Timeline(photo.path, track)).add(face, photo.seconds, frame)
     return videos, status
 
 
 def pictures(
     model: Recognizer, videos: dict[str, Video], options: PhotoOptions
-) -> Iterator[tuple[Sequence[FoundFace], Sequence[Batch]]]:
+) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
     """Yields the faces to show, in the frames that are read once more, and as the model's input."""
     from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
 
@@ -136,18 +136,14 @@ def pictures(
         frames = islice(read_frames(Path(path), only=wanted), len(wanted))
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
             while some := list(islice(frames, FRAMES)):
-                found = [_found(face, frame.image) for frame in some for face in wanted[frame.number]]
-                crops = (photos.samples(one.image, 1, [one.face], path)[0] for one in found if one.image is not None)
+                found = [(face, frame.image) for frame in some for face in wanted[frame.number]]
+                crops = (photos.samples(image, 1, [_face(face)], path)[0] for face, image in found)
                 yield found, [chunk.ready(model.device) for chunk in collate([*crops]).split(CHUNK)]
                 bar.update(len(some))
 
 
-def _found(result: FaceResult, image: Any) -> FoundFace:
-    """Returns a face as it was found in its frame (H, W, 3)."""
-    face = None
-    if result.box is not None and result.landmarks is not None:
-        score = np.nan if result.score is None else result.score
-        face = Face(result.box, np.array([*result.landmarks.values()]), score)
-    # Tracks are looked up by the face's index.
-    tracks = (result.track or 0,) * (result.face + 1)
-    return FoundFace(Photo(result.path, OK, [], 0, result.frame, result.seconds, tracks), result.face, face, image)
+def _face(result: FaceResult) -> Face | None:
+    """Returns a face as the detector found it; None without landmarks."""
+    if result.box is None or result.landmarks is None:
+        return None
+    return Face(result.box, np.array([*result.landmarks.values()]), np.nan if result.score is None else result.score)

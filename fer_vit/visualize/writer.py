@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 from PIL import Image as Pil
 
 from fer_vit.data.sample import Batch
-from fer_vit.explain.methods import Method
+from fer_vit.evaluate.intervals import mean_intervals
 from fer_vit.geometry import Array
-from fer_vit.intervals import mean_intervals
 from fer_vit.predict.inputs import is_video
-from fer_vit.predict.photos import FoundPhoto, PhotoOptions
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.results import SMALL, FaceResult
 from fer_vit.predict.tables import counted, listed
 from fer_vit.report.charts import relations_figure
 from fer_vit.report.draw import FaceView, ranked
-from fer_vit.report.html import Evidence, FaceRecord, Means, mean_shares, save_face, write_page
+from fer_vit.report.html import Evidence, FaceRecord, Means, save_face, write_page
 from fer_vit.report.table import Cell, TableWriter
-from fer_vit.visualize.evidence import FoundFace, explained
+from fer_vit.visualize.evidence import LabelChoice, Shown, explain_faces
 from fer_vit.visualize.heads import HeadWriter
 from fer_vit.visualize.timeline import limit, pictures, watch
 
 REPORT = (
-    *("faces", "photos", "faces.parquet", "shares.csv", "relations.png", "relations.csv"),
+    *("photos", "faces.parquet", "shares.csv", "relations.png", "relations.csv"),
     *("heads", "heads.png", "heads_distance.png", "heads_relations.png", "heads.csv", "heads_relations.csv"),
     "index.html",
 )
@@ -41,9 +41,10 @@ def write_report(
     model: Recognizer,
     sources: Sequence[Path],
     options: PhotoOptions,
-    method: Method,
+    method: str,
     heads: bool,
     name: str,
+    labels: LabelChoice = "predicted",
     most: int = sys.maxsize,
 ) -> int:
     """Writes a report of photos and videos to a new folder and returns how many faces it shows.
@@ -60,25 +61,29 @@ def write_report(
     fewer = limit(videos.values(), most)
     faces = chain(_photos(model, photos, options, status, most), pictures(model, videos, options) if films else ())
     records: list[FaceRecord] = []
+    small = 0
     columns = table_columns(regions, bool(films))
     with TableWriter(folder / "faces.parquet", columns) as table:
-        for found, chunks in faces:
-            # Of the last chunk, fewer faces than it has may be wanted.
-            for (photo, *_), explained_face in zip(found, explained(model, found, chunks, method, heads), strict=False):
-                view, evidence, crop, roles = explained_face
+        for some, chunks in faces:
+            for face, view, evidence, crop, roles in explain_faces(model, some, chunks, method, heads, labels):
                 relation_writer.add(view, evidence)
                 if head_writer and roles:
                     head_writer.add(view, crop, roles)
                 records.append(save_face(folder, len(records), view, evidence, regions))
-                table.write([_row(photo, view)])
+                table.write([_row(face, view)])
+                small += face.size < SMALL
     means = mean_shares(records, regions)
     write_shares(folder, means)
     counts = {"Photos": status, "Frames": frames}
+    warning = f"{small:,} of {counted(len(records), 'face')} below {SMALL} pixels: labels of small faces flicker"
     limited = {"Explained": f"at most {most:,} faces of photos, and of videos"} if fewer or len(records) >= most else {}
     write_page(
         folder / "index.html",
-        "What speaks for each prediction",
-        {"Method": method, "Model": name} | {kind: listed(found) for kind, found in counts.items() if found} | limited,
+        "Why each prediction?",
+        {"Method": method, "Model": name}
+        | {kind: listed(count) for kind, count in counts.items() if count}
+        | limited
+        | ({"Warning": warning} if small else {}),
         records,
         means,
         regions,
@@ -91,13 +96,13 @@ def write_report(
 
 def _photos(
     model: Recognizer, photos: Sequence[Path], options: PhotoOptions, status: Counter[str], most: int
-) -> Iterator[tuple[Sequence[FoundFace], Sequence[Batch]]]:
+) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
     """Yields the first faces of photos, and counts all photos by status."""
     for some, chunks in model.batches(photos, options) if photos else ():
         status.update(photo.reason for photo in some)
-        found = [FoundFace(photo, index, face) for photo in some for index, face in enumerate(photo.faces)][:most]
-        yield found, chunks
-        most -= len(found)
+        faces = [face for photo in model.classify(some, chunks, photos) for face in photo.faces][:most]
+        yield [(face, None) for face in faces], chunks
+        most -= len(faces)
 
 
 def table_columns(regions: Sequence[str], videos: bool) -> dict[str, type]:
@@ -106,10 +111,21 @@ def table_columns(regions: Sequence[str], videos: bool) -> dict[str, type]:
     return {"path": str, **when, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
 
 
-def _row(photo: FoundPhoto, view: FaceView) -> dict[str, Cell]:
+def _row(face: FaceResult, view: FaceView) -> dict[str, Cell]:
     label, confidence = ranked(view.probabilities)[0]
-    when = {"frame": photo.frame, "seconds": photo.seconds, "track": view.track}
+    when = {"frame": face.frame, "seconds": face.seconds, "track": face.track}
     return {"path": view.name, "face": view.face, "predicted": label, "confidence": confidence, **when, **view.shares}
+
+
+def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
+    """Returns each region's mean share and its interval per predicted label, over faces that show the region."""
+    shares = defaultdict(list)
+    for record in records:
+        shares[record.label].append([record.shares.get(region, np.nan) for region in regions])
+    return {
+        label: {name: mean for name, mean in zip(regions, mean_intervals(np.array(rows)), strict=True) if mean["faces"]}
+        for label, rows in shares.items()
+    }
 
 
 def write_shares(folder: Path, means: Means) -> None:

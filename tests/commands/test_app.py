@@ -1,41 +1,174 @@
+"""`fer-vit app` as a process of its own: its temporary folder, its API as documented, and its page in a browser."""
+
+import json
+import os
+import re
+import shutil
+import signal
 import socket
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import requests
+from PIL import Image
+from playwright.sync_api import expect
+from skimage.data import astronaut
 
-from tests.helpers.commands import fails, main
+from tests.helpers.browser import chromium, opened
+from tests.helpers.commands import fails
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    monkeypatch.delitem(sys.modules, "fer_vit.app.page", raising=False)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.delitem(sys.modules, "fer_vit.app.server", raising=False)
     assert 'pip install "fer-vit[app]"' in fails(capsys, "app")
 
 
-def test_a_port_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_addresses(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Expected port to be from 0 to 65535, but got 70000" in fails(capsys, "app", "--port", 70000)
-
-
-def test_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("gradio")
-    assert "No checkpoint at gone.ckpt" in fails(capsys, "app", "--checkpoint", "gone.ckpt")
-
-
-def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str], yunet_named: None) -> None:
-    pytest.importorskip("gradio")
     with socket.create_server(("localhost", 0)) as taken:
         line = fails(capsys, "app", "--port", taken.getsockname()[1])
     assert "Address already in use" in line
     assert "Choose another `--host` or `--port`." in line
 
 
-@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
-def test_a_warning_where_others_can_come(
-    host: str, warned: bool, capsys: pytest.CaptureFixture[str], yunet_named: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("gradio")
-    monkeypatch.setattr("fer_vit.app.page.serve", lambda *_: None)
-    main(["app", "--host", host, "--port", "0"])
-    out, err = capsys.readouterr()
-    assert out.startswith(f"Open http://{host}:")
-    assert [line for line in err.splitlines() if "warning: anyone who reaches" in line] == err.splitlines()[:warned]
+@pytest.mark.slow
+def test_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "No checkpoint at gone.ckpt" in fails(capsys, "app", "--checkpoint", "gone.ckpt", "--port", 0)
+
+
+class Server(NamedTuple):
+    """A running `fer-vit app`: where it is, what it prints, and its temporary folder."""
+
+    address: str
+    log: Path
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+
+def started(folder: Path, yunet: Path, *words: str) -> Server:
+    """Starts a server whose own refusal of the network is in force, not that of the tests."""
+    log = folder / "log"
+    environment = os.environ | {"PYTHONPATH": "", "FER_VIT_YUNET": str(yunet), "TMPDIR": str(folder)}
+    command = (sys.executable, "-m", "cli", "app", "--port", "0", *words)
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=DOCS.parent, env=environment, stdout=file, stderr=file)
+    while not (found := re.search(r"Open (http://\S+)", log.read_text())):
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    return Server(found[1], log, folder, process)
+
+
+@pytest.fixture(scope="module")
+def server(yunet: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = started(tmp_path_factory.mktemp("app"), yunet)
+    yield server
+    server.process.terminate()
+    assert server.process.wait(30) == 128 + signal.SIGTERM
+    assert not [*server.folder.glob(".fer-vit-app.*")], "uploads are left behind"
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("photos") / "photo.jpg"
+    Image.fromarray(astronaut()).save(path)
+    return path
+
+
+@pytest.mark.slow
+def test_what_a_killed_server_leaves_is_removed_at_the_next_start(yunet: Path, tmp_path: Path) -> None:
+    killed = started(tmp_path, yunet, "--host", "0.0.0.0", "lab.example")
+    assert "warning: anyone who reaches" in killed.log.read_text()
+    killed.process.kill()
+    killed.process.wait()
+    (left,) = tmp_path.glob(".fer-vit-app.*")
+    assert left.stat().st_mode & 0o777 == 0o700
+    both = [started(tmp_path, yunet) for _ in range(2)]
+    assert not left.exists()
+    assert len([*tmp_path.glob(".fer-vit-app.*")]) == 2
+    for server in both:
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(30) == 0
+    assert not [*tmp_path.glob(".fer-vit-app.*")]
+
+
+@pytest.mark.slow
+def test_the_clients_of_the_documentation(server: Server, photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (DOCS / "app.md").read_text().replace("http://localhost:7860", server.address)
+    monkeypatch.chdir(photo.parent)
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 5
+    client = subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True)
+    assert client.stdout.startswith("photo.jpg happiness")
+    commands = re.findall(r"^    (curl .*(?:\\\n.*)*)", page, re.MULTILINE)
+    tables = [
+        subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout for command in commands
+    ]
+    assert tables[0].startswith("path,status,face,")
+    report = json.loads(tables[1])
+    assert requests.get(server.address + report["html"]).ok
+    assert requests.delete(f"{server.address}/results/{report['id']}").status_code == 204
+
+
+@pytest.mark.slow
+def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (90, 90), "grey").save(tmp_path / "empty.png")
+    with chromium("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream") as browser:
+        page, wrong = opened(browser, server.address)
+        page.on(
+            "request", lambda asked: asked.url.startswith((server.address, "data:", "blob:")) or wrong.append(asked.url)
+        )
+        page.on("dialog", lambda dialog: wrong.append(dialog.message))
+        page.set_default_timeout(60_000)
+        files, find = page.locator("input[type=file]"), page.get_by_role("button", name="Find faces")
+        files.set_input_files([photo, tmp_path / "empty.png"])
+        find.click()
+        expect(page.get_by_text("photo.jpg: 1 face (1 happiness).")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("No face found in empty.png.")).to_be_visible()
+        report = page.frame_locator("iframe").locator("dialog[open]")
+        expect(report.locator("svg .region")).to_have_count(11, timeout=60_000)
+        expect(page.locator(".pictures img")).to_have_js_property("complete", True)
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        with page.expect_download() as archive:
+            page.get_by_text("Report (zip)").click()
+        shutil.unpack_archive(archive.value.path(), tmp_path / "report", "zip")
+        assert (tmp_path / "report" / "index.html").is_file()
+        name = "<img src=x onerror=alert(1)>.jpg"
+        files.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": b"x"})
+        find.click()
+        expect(page.get_by_text("cannot be read: not an image that can be decoded.")).to_be_visible(timeout=60_000)
+        files.set_input_files([photo] * 20)
+        find.click()
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.get_by_text("Cancelled.")).to_be_visible()
+        page.get_by_role("button", name="Use the camera").click()
+        expect(page.locator(".camera video")).not_to_have_js_property("videoWidth", 0)
+        page.get_by_role("button", name="Take photo").click()
+        expect(page.get_by_text("No face found in camera.jpg.")).to_be_visible(timeout=60_000)
+        page.goto("about:blank")
+        assert wrong == []
+    (folder,) = server.folder.glob(".fer-vit-app.*")
+    end = time.monotonic() + 10
+    while list(folder.iterdir()) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not list(folder.iterdir()), "the page was closed"
+
+
+@pytest.mark.slow
+def test_only_uploads_are_read(server: Server, photo: Path) -> None:
+    answer = requests.post(f"{server.address}/api/predict", data={"files": "/etc/hostname", "model": "/etc/hostname"})
+    assert answer.status_code == 422
+    for address in ("http://example.org/model", "file:///etc/hostname"):
+        with photo.open("rb") as file:
+            answer = requests.post(f"{server.address}/api/predict", files={"files": file}, data={"model": address})
+        assert answer.status_code == 422

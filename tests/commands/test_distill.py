@@ -8,8 +8,7 @@ import torch
 
 from fer_vit import load
 from fer_vit.commands import distill
-from fer_vit.data.folds import in_fold
-from fer_vit.data.manifest import Manifest
+from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.writing import write_manifest
 from fer_vit.evaluate.labelled import evaluate_logits
 from fer_vit.face.crop import CropSpec
@@ -21,20 +20,11 @@ from tests.helpers.commands import TINY, fails, main
 
 @pytest.fixture(autouse=True)
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Teachers judge in float32 on every machine."""
+    """Teachers predict in float32 on every machine."""
     monkeypatch.setattr(distill, "has_bf16", lambda accelerator: False)
 
 
-def test_bfloat16_changes_little(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    teacher, faces = load(), Manifest.read(drawn / "faces.parquet")
-    said = []
-    for short in (False, True):
-        monkeypatch.setattr(distill, "has_bf16", lambda accelerator, short=short: short)
-        said.append(distill.judge(teacher, faces, list(range(8))))
-    assert 0 < np.abs(said[0] - said[1]).max() < 0.05
-
-
-def test_training_votes_are_mixed_with_what_teachers_say(
+def test_training_votes_are_mixed_with_predictions(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given, output = tmp_path / "faces.parquet", tmp_path / "distilled.parquet"
@@ -46,14 +36,14 @@ def test_training_votes_are_mixed_with_what_teachers_say(
     for split in ("val", "test"):
         assert after.split(split).table["votes"].equals(before.split(split).table["votes"])
     votes, old, row = after.split("train").targets(), before.split("train").targets(), 5
-    said = []
+    predicted = []
     for teacher in (checkpoint, "ferplus-small"):
         model = load(teacher)
         model.net.temperature = 1.0
         for mirrored in (False, True):
             logits, _ = evaluate_logits(model, given, "train", mirrored)
-            said.append(model.net.probabilities(logits)[row].numpy())
-    assert np.allclose(votes[row], 0.75 * old[row] + 0.25 * np.mean(said, axis=0), atol=1e-5)
+            predicted.append(model.net.probabilities(logits)[row].numpy())
+    assert np.allclose(votes[row], 0.75 * old[row] + 0.25 * np.mean(predicted, axis=0), atol=1e-5)
     assert np.allclose(votes.sum(1), 1, atol=1e-5)
     assert f"{len(before):,} rows" in capsys.readouterr().out
     with pytest.raises(SystemExit):
@@ -62,9 +52,7 @@ def test_training_votes_are_mixed_with_what_teachers_say(
     main([*words, "--overwrite"])
 
 
-def test_what_cannot_be_distilled_is_said(
-    drawn: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors(drawn: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, reason in (
         ([str(drawn / "faces.parquet"), str(tmp_path / "new.parquet"), "--weight=2"], "weight"),
         ([str(seven), str(tmp_path / "new.parquet")], "Expected labels"),
@@ -86,7 +74,7 @@ def faces(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def teachers(checkpoint: Path, tmp_path: Path) -> list[str]:
-    """Three checkpoints, each of another model that has left out a third of the training faces."""
+    """Three checkpoints of different models, each with another held-out third of the training faces."""
     saved, paths = torch.load(checkpoint, weights_only=True), []
     for index in range(3):
         torch.manual_seed(index)
@@ -97,18 +85,18 @@ def teachers(checkpoint: Path, tmp_path: Path) -> list[str]:
     return paths
 
 
-def said(teacher: str, manifest: Path) -> np.ndarray:
-    """What a teacher says of each training face and its mirror image, on average."""
+def mean_of_views(teacher: str, manifest: Path) -> np.ndarray:
+    """A teacher's mean probabilities of each training face and its mirror image."""
     views = [evaluate_logits(load(teacher), manifest, "train", mirrored)[0].double() for mirrored in (False, True)]
     return torch.stack([view.softmax(-1) for view in views]).mean(0).numpy()
 
 
-def test_teachers_judge_what_they_have_not_learned(
+def test_teachers_predict_their_held_out_folds(
     faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["distill", *teachers, str(faces), str(tmp_path / "out.parquet"), "--weight=1"])
     train = Manifest.read(faces).split("train")
-    of_each = [said(teacher, faces) for teacher in teachers]
+    of_each = [mean_of_views(teacher, faces) for teacher in teachers]
     votes = Manifest.read(tmp_path / "out.parquet").split("train").targets()
     folds = [in_fold(train, f"{index}/3") for index in range(3)]
     for row in range(len(train)):
@@ -118,11 +106,14 @@ def test_teachers_judge_what_they_have_not_learned(
     for index, teacher in enumerate(teachers):
         rows = folds[index]
         agrees = np.mean(of_each[index][rows].argmax(1) == true[rows])
-        assert f"{teacher}: agrees with {agrees:.1%} of {rows.sum()} faces that it left out (fold {index}/3)" in out
+        assert f"{teacher}: agrees with {agrees:.1%} of {rows.sum()} faces of its held-out fold {index}/3" in out
     assert f"Together they agree with {np.mean(votes.argmax(1) == true):.1%} of 28 faces" in out
 
     main(["distill", teachers[0], "ferplus-small", str(faces), str(tmp_path / "two.parquet"), "--weight=1"])
-    votes, whole = Manifest.read(tmp_path / "two.parquet").split("train").targets(), said("ferplus-small", faces)
+    votes, whole = (
+        Manifest.read(tmp_path / "two.parquet").split("train").targets(),
+        mean_of_views("ferplus-small", faces),
+    )
     assert np.allclose(votes, np.where(folds[0][:, None], (of_each[0] + whole) / 2, whole), atol=1e-6)
     assert "28 faces that it may have learned" in capsys.readouterr().out
 
@@ -130,19 +121,17 @@ def test_teachers_judge_what_they_have_not_learned(
     assert f"These teachers have learned {folds[2].sum()} of the faces" in error
 
 
-def test_a_run_records_the_fold_that_it_leaves_out(
-    drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_records_its_held_out_fold(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
     main(["fit", *words, "--data.fold=1/3"])
     (last,) = tmp_path.rglob("last.ckpt")
     assert torch.load(last, weights_only=True)["FaceDataModule"]["fold"] == "1/3"
     error = fails(capsys, "fit", *words, "--data.fold=0/3", f"--model.init={last}")
-    assert "may have learned the faces that `data.fold` leaves out" in error
+    assert "may have learned the faces of the held-out fold" in error
 
 
 def write_unlabelled(folder: Path) -> Path:
-    """40 drawn faces without labels, 30 of them to learn, 3 of these without landmarks; and a column of their own."""
+    """40 drawn faces without labels, 30 of them to learn, 3 of these without landmarks; and another column."""
     reading = read(folder / "photos", count=40, size=32, seed=9)
     for number, row in enumerate(reading.rows):
         row.label = None
@@ -164,14 +153,14 @@ def test_faces_without_labels_get_those_of_all_teachers(
     table = both.table.slice(len(given))
     new = Manifest(both.path, table, both.names)
     assert [new.name(row) for row in range(len(new))] == [Manifest.read(photos).name(row) for row in range(3, 30)]
-    labelled = tmp_path / "labelled.parquet"  # the same faces, so that `said` reads them
+    labelled = tmp_path / "labelled.parquet"  # the same faces, so that `mean_of_views` reads them
     Manifest(both.path, table, both.names).write(labelled)
-    expected = np.mean([said(teacher, labelled) for teacher in teachers], axis=0)
+    expected = np.mean([mean_of_views(teacher, labelled) for teacher in teachers], axis=0)
     assert np.allclose(new.targets(), expected, atol=1e-6)
     assert table["label"].to_pylist() == [EXPRESSIONS[best] for best in expected.argmax(1)]
     assert set(table["age"].to_pylist()) == {"3-9"}
     assert set(both.table["age"].to_pylist()[:40]) == {None}
-    assert "27 training faces; 3 more were not found and are left out" in out
+    assert "27 training faces; 3 more were not detected and are left out" in out
     for label, name in enumerate(EXPRESSIONS):
         mine = expected.argmax(1) == label
         sure = f", mean confidence {expected[mine, label].mean():.2f}" if mine.any() else ""

@@ -1,6 +1,7 @@
 import csv
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,11 +12,10 @@ import numpy as np
 import pytest
 
 from fer_vit import load
-from fer_vit.cli import verb_parser
+from fer_vit.app.live import LivePage
 from fer_vit.commands import live as command
 from fer_vit.predict.live import Seen
 from fer_vit.predict.results import table_columns
-from fer_vit.report.live import LivePage
 from tests.helpers.commands import fails, main
 from tests.helpers.videos import Actor, Blobs, scene, write_video
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture
 def clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bright square, which is taken for a face, for ten frames."""
-    monkeypatch.setattr("fer_vit.face.detect.YuNet", lambda min_score: Blobs())
+    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda path, min_score: Blobs())
     image = np.zeros((120, 160, 3), np.uint8)
     image[30:90, 50:110] = 220
     return write_video(tmp_path / "a.mp4", [image] * 10, [n / 25 for n in range(10)])
@@ -39,8 +39,8 @@ def rows(table: Path) -> list[dict[str, str]]:
 def test_a_file_to_its_end(
     clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = []
-    monkeypatch.setattr(LivePage, "show", lambda page, image, faces, status: shown.append((faces, status)))
+    shown, show = [], LivePage.show
+    monkeypatch.setattr(LivePage, "show", lambda page, seen: shown.append(seen.photo.faces[0]) or show(page, seen))
     table = tmp_path / "live.csv"
     main(["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"])
     out, err = capsys.readouterr()
@@ -49,14 +49,13 @@ def test_a_file_to_its_end(
     assert found[-1]["frame"] == "9"
     assert {row["path"] for row in found} == {str(clip)}
     lines = out.splitlines()
-    assert lines[0].startswith(f"{clip}: open http://127.0.0.1:")
+    assert lines[0].startswith(f"{clip}: open http://localhost:")
     assert lines[1] == f"{len(found)} frames"
     assert f"{10 - len(found)} skipped" in lines[3]
     assert lines[4] == f"Table: {table}"
     assert err == ""  # no line that is updated outside a terminal
-    assert [faces[0].label for faces, _ in shown] == [row["label_smoothed"] for row in found]
-    assert f"{10 - len(found)} skipped" in shown[-1][1]
-    assert "ms (95 %: " in shown[-1][1]
+    assert [face.label_smoothed for face in shown] == [row["label_smoothed"] for row in found]
+    assert "ms (95 %: " in lines[3]
 
 
 def interrupted(frames: Iterator[Seen]) -> Iterator[Seen]:
@@ -86,14 +85,20 @@ def test_what_cannot_be(clip: Path, checkpoint: Path, tmp_path: Path, capsys: py
     (tmp_path / "text.mp4").write_text("no video")
     words = ("--checkpoint", checkpoint, "--port", 0)
     assert "text.mp4: not a video that can be decoded." in fails(capsys, "live", tmp_path / "text.mp4", *words)
-    with LivePage("127.0.0.1", 0) as page:
-        assert "already in use" in fails(capsys, "live", clip, "--checkpoint", checkpoint, "--port", page.server_port)
+    with socket.create_server(("localhost", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "already in use" in fails(capsys, "live", clip, "--checkpoint", checkpoint, "--port", port)
 
 
-def test_without_a_source_the_first_camera_is_meant() -> None:
-    parser = verb_parser("live")
-    assert parser.parse_args([]).source == "0"
-    assert parser.parse_args(["rtsp://camera/1", "--port", "1"]).source == "rtsp://camera/1"
+def test_a_viewer_can_stop_it(
+    clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = LivePage.show
+    monkeypatch.setattr(LivePage, "show", lambda page, seen: setattr(page, "stopped", True) or show(page, seen))
+    table = tmp_path / "live.csv"
+    main(["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"])
+    assert len(rows(table)) == 1
+    assert "\n1 frames\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from fer_vit.commands import models as verb
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import DEFAULT, shipped_models
 from tests.helpers.commands import main
+
+ROOT = Path(__file__).parents[2]
 
 
 def table(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -14,12 +16,35 @@ def table(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_shipped_models_with_their_results(capsys: pytest.CaptureFixture[str]) -> None:
-    header, first, *_ = table(capsys)
+def test_shipped_models_with_their_results(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
+    header, first, *rest = table(capsys)
+    assert not any("cached" in line for line in rest)
     assert header.split() == ["name", "where", "size", "trained", "on", "results"]
     assert first.startswith(f"{DEFAULT} *")
     assert "shipped" in first
-    assert "FERPlus validation accuracy 0." in first
+    assert "FERPlus validation accuracy 8" in first
+
+
+def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for name, folder in shipped_models().items():
+        (line,) = [line for line in table(capsys) if line.startswith(name)]
+        found = {
+            one.metric_name: one.metric_value
+            for one in verb.card_data(folder).eval_results
+            if "test" in one.dataset_name
+        }
+        assert found.keys() == {"accuracy", "UAR", "ECE"}
+        for metric, value in found.items():
+            assert f"FERPlus official test {metric} {value:.1%}" in line
+            for text in (
+                readme.partition(f"[{name}]")[2].partition("\n")[0],
+                (folder / "README.md").read_text("utf-8"),
+            ):
+                assert f"{value:.1%}" in text
 
 
 def test_models_in_the_hubs_cache(
@@ -48,8 +73,3 @@ def test_models_in_the_hubs_cache(
     (line,) = [line for line in table(capsys) if "cached" in line]
     assert line.startswith("somebody/ours")
     assert line.split()[-2:] == ["-", "-"]
-
-
-def test_without_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
-    assert not any("cached" in line for line in table(capsys))

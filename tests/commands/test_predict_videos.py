@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import av
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -63,8 +64,8 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
         (n, pytest.approx(seconds, abs=1e-4), 0, 0) for n, seconds in enumerate(TIMES)
     ]
     for row in by_name["b.mp4"]:
-        for suffix in ("", "_smoothed"):
-            shares = {name: row[name + suffix] for name in EXPRESSIONS}
+        for prefix, suffix in (("p_", ""), ("smoothed_", "_smoothed")):
+            shares = {name: row[prefix + name] for name in EXPRESSIONS}
             assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
             assert row["label" + suffix] == max(shares, key=shares.__getitem__)
     *good, end = by_name["c.mkv"]
@@ -76,7 +77,7 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
     assert [row["status"] for row in by_name["e.mp4"]] == ["not a video that can be decoded"]
     for name in ("a.png", "d.png"):
         (row,) = by_name[name]
-        assert row["frame"] is row["seconds"] is row["track"] is row["happiness_smoothed"] is None
+        assert row["frame"] is row["seconds"] is row["track"] is row["smoothed_happiness"] is None
         assert row["status"] == "ok"
     same = [{**row, "path": ""} for row in by_name["b.mp4"]]
     assert_same(same, [{**row, "path": ""} for row in by_name["f.mov"]])
@@ -86,25 +87,13 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
     assert [row["label"] for row in table] == [row["label"] or "" for row in rows]
 
 
-def test_choice_of_frames_and_smoothing(folder: Path, checkpoint: Path, tmp_path: Path) -> None:
-    def frames(*options: object) -> list[object]:
-        rows = predict(folder / "b.mp4", checkpoint, tmp_path / "t.jsonl", *CROPS, "--overwrite", *options)
-        return [row["frame"] for row in rows]
-
-    assert frames("--every", 2) == [0, 2, 4]
-    assert frames("--fps", 5) == [0, 3, 5]
-    assert frames("--start", 0.05, "--end", 0.4) == [2, 3, 4]
-    rows = predict(folder / "b.mp4", checkpoint, tmp_path / "raw.jsonl", *CROPS, "--smooth", 0)
-    for row in rows:
-        for name in EXPRESSIONS:
-            assert row[f"{name}_smoothed"] == pytest.approx(row[name], abs=1e-5)
-
-
 def test_what_was_counted(tmp_path: Path) -> None:
     frames = [Photo("b.mp4", NO_FACE, [], frame=frame) for frame in range(2)]
-    photos = [Photo("a.png", NO_FACE, []), *frames, Photo("b.mp4", "ends early: after 1 of 2 seconds", [])]
+    ends = [Photo(f"{name}.mp4", f"ends early: after {name} of 2 seconds", []) for name in "01"]
+    damage = "damaged: 3 frames may show wrong pictures"
+    photos = [Photo("a.png", NO_FACE, []), *frames, *ends, Photo("b.mp4", damage, [])]
     counts = write_table(tmp_path / "t.csv", table_columns(["calm"], videos=True), photos, 0.0)
-    assert summary(counts) == "1 photo, 2 frames, 1 failed video: 3 no face, 1 ends early\n0 faces"
+    assert summary(counts) == f"1 photo, 2 frames, 3 failed videos: 3 no face, 2 ends early, 1 {damage}\n0 faces"
 
 
 def in_parts(folder: Path, checkpoint: Path, output: Path, *more: object) -> list[dict[str, object]]:
@@ -114,11 +103,13 @@ def in_parts(folder: Path, checkpoint: Path, output: Path, *more: object) -> lis
 def test_a_video_has_a_part_and_a_rerun_does_what_is_left(
     folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = predict(folder, checkpoint, tmp_path / "t.parquet", *CROPS, "--summary", tmp_path / "p.jsonl")
+    expected = predict(folder, checkpoint, tmp_path / "t.parquet", *CROPS,
+                       *("--summary", tmp_path / "p.jsonl", "--intervals", tmp_path / "i.jsonl"))  # fmt: skip
     output = tmp_path / "parts"
-    rows = in_parts(folder, checkpoint, output, "--summary", tmp_path / "q.jsonl")
-    assert_same(rows, expected)
-    assert (tmp_path / "p.jsonl").read_text() == (tmp_path / "q.jsonl").read_text()
+    more = ("--summary", tmp_path / "q.jsonl", "--intervals", tmp_path / "j.jsonl")
+    assert_same(in_parts(folder, checkpoint, output, *more), expected)
+    for one, other in ("pq", "ij"):
+        assert (tmp_path / f"{one}.jsonl").read_text() == (tmp_path / f"{other}.jsonl").read_text() != ""
     parts = sorted(output.glob("part-*"))
     assert [{Path(p).name for p in pq.read_table(part)["path"].to_pylist()} for part in parts] == [
         {"a.png"},
@@ -154,7 +145,7 @@ def test_the_summary_of_people(folder: Path, checkpoint: Path, tmp_path: Path) -
     steps = [0.04, 0.04, 0.22, 0.04, 0.16, 0.16]
     for name in EXPRESSIONS:
         part = sum(step for label, step in zip(labels, steps, strict=True) if label == name) / sum(steps)
-        assert float(people[0][name]) == pytest.approx(part, abs=1e-3)
+        assert float(people[0][f"time_{name}"]) == pytest.approx(part, abs=1e-3)
 
 
 def test_wrong_words(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,11 +161,13 @@ def test_wrong_words(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pyt
         (["--smooth", -1], "smooth"),
         (["--detect_every", 0], "detect_every"),
         (["--summary", tmp_path / "people.txt"], "ends in .csv"),
-        (["--summary", tmp_path / "t.csv"], "a table of its own"),
+        (["--summary", tmp_path / "t.csv"], "separate tables"),
     ):
         assert expected in fails(capsys, *good, *words)
     photo = ["predict", folder / "a.png", *good[2:], "--summary", tmp_path / "people.csv"]
     assert "there is no video" in fails(capsys, *photo)
+    grid = ["predict", folder, *good[2:], "--intervals", tmp_path / "i.TextGrid"]
+    assert "A TextGrid contains one video, but there are 4" in fails(capsys, *grid)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -203,7 +196,13 @@ def test_a_face_that_moves(walk: Path, checkpoint: Path, tmp_path: Path, yunet_n
 
 
 def test_a_marked_copy(
-    walk: Path, folder: Path, checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
+    walk: Path,
+    folder: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    yunet_named: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = predict(walk, checkpoint, tmp_path / "t.jsonl", "--annotate", tmp_path / "marked.mp4")
     frames = list(zip(read_frames(walk), read_frames(tmp_path / "marked.mp4"), strict=True))
@@ -221,6 +220,15 @@ def test_a_marked_copy(
         assert expected in fails(capsys, *good, *words)
     assert "there are 4" in fails(capsys, "predict", folder, *good[2:], "--annotate", tmp_path / "new.mp4")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["marked.mp4", "t.jsonl"]
+
+    def fail(*_: object) -> None:
+        raise av.error.OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fer_vit.predict.annotate.FrameWriter.add", fail)
+    line = fails(capsys, *good, "--annotate", tmp_path / "new.mp4")
+    assert f"new.mp4 (No space left on device). The table {tmp_path / 'u.csv'} is complete." in line
+    assert len((tmp_path / "u.csv").read_text().splitlines()) == 11
+    assert not (tmp_path / "new.mp4").exists()
 
 
 def test_in_python(walk: Path, yunet_named: None, folder: Path) -> None:

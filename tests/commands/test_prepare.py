@@ -16,9 +16,9 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.detect import DetectorName, Face, whole
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import TEMPLATE, Array, Image
-from fer_vit.sources import folder, landmarks
+from fer_vit.sources import folder
 from fer_vit.sources.drawing import draw_face
-from fer_vit.sources.landmarks import add_landmarks
+from fer_vit.sources.images import add_landmarks
 
 POINTS = np.asarray(TEMPLATE)
 
@@ -26,7 +26,7 @@ POINTS = np.asarray(TEMPLATE)
 class BrightFaces:
     """Finds one face, filling the image, where the image is bright."""
 
-    def __init__(self, min_score: float = 0.0) -> None:
+    def __init__(self, path: Path | None = None, min_score: float = 0.0) -> None:
         self.min_score = min_score
 
     def __call__(self, image: Image) -> list[Face]:
@@ -35,7 +35,7 @@ class BrightFaces:
         return [face] if image.mean() > 100 else []
 
 
-def no_detector(min_score: float = 0.0) -> Any:
+def no_detector(path: Path | None = None, min_score: float = 0.0) -> Any:
     raise AssertionError("the detector is not needed")
 
 
@@ -63,7 +63,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bright(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.YuNet", BrightFaces)
+    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", BrightFaces)
 
 
 def zipped(folder: Path, inside: str = "") -> Path:
@@ -102,7 +102,7 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
 def test_without_a_detector(
     photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.YuNet", no_detector)
+    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", no_detector)
     prepare("folder", photos, tmp_path / "photos.parquet", detector=detector)
     manifest = Manifest.read(tmp_path / "photos.parquet")
     assert len(manifest) == 3
@@ -113,7 +113,7 @@ def test_without_a_detector(
 
 
 def test_drawn_faces_need_no_detector_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.YuNet", no_detector)
+    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", no_detector)
     prepare("drawn", tmp_path / "faces", tmp_path / "faces.parquet", count=16, size=32, colour=True, seed=3)
     manifest = Manifest.read(tmp_path / "faces.parquet")
     assert len(manifest) == 16
@@ -172,8 +172,8 @@ def test_a_damaged_zip(tmp_path: Path) -> None:
     [
         ("rafdb", {"labels": "soft"}, "`--labels` belongs to the source ferplus, not to rafdb"),
         ("ferplus", {"classes": 7}, "`--classes` belongs to the source affectnet, not to ferplus"),
-        ("folder", {"seed": 0}, "`--seed` belongs to the source drawn, not to folder"),
-        ("folder", {"colour": False}, "`--colour` belongs to the source drawn"),
+        ("folder", {"seed": 1}, "`--seed` belongs to the source drawn, not to folder"),
+        ("folder", {"colour": True}, "`--colour` belongs to the source drawn"),
     ],
 )
 def test_an_option_of_another_source(source: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ def test_an_option_of_another_source(source: Any, options: dict[str, Any], messa
 
 
 def test_a_missing_data_set(tmp_path: Path) -> None:
-    for root in (tmp_path / "missing", tmp_path / "missing.zip"):
-        with pytest.raises(FerVitError, match=f"there is none at {root}"):
-            prepare("ferplus", root, tmp_path / "new" / "out.parquet")
+    for name, message in (("missing", "but got no such folder"), ("missing.zip", "there is none at")):
+        with pytest.raises(FerVitError, match=message):
+            prepare("ferplus", tmp_path / name, tmp_path / "out.parquet")
     assert not list(tmp_path.iterdir())
 
 
@@ -266,7 +266,6 @@ def test_a_bad_folder_for_shards_is_refused(photos: Path, tmp_path: Path) -> Non
     refused("name of a new folder for shards", photos, overwrite=True)
     assert not (tmp_path / "out").exists()
     prepare("folder", photos, tmp_path / "out", detector="none", shards=1)
-    (tmp_path / "out" / "index.json").touch()  # earlier versions wrote one
     refused("exists already", tmp_path / "out")
     prepare("folder", photos, tmp_path / "out", detector="none", shards=1, overwrite=True)
     assert all(path.suffix == ".parquet" for path in (tmp_path / "out").iterdir())
@@ -278,14 +277,14 @@ def test_an_interrupt_leaves_no_file(photos: Path, tmp_path: Path, monkeypatch: 
         raise KeyboardInterrupt
 
     archive = zipped(photos)
-    monkeypatch.setattr("fer_vit.face.detect.YuNet", lambda min_score: interrupted)
+    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda path, min_score: interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare("folder", archive, tmp_path / "out" / "out.parquet")
     assert not list((tmp_path / "out").iterdir())
 
 
 def test_worker_processes_keep_the_order_and_count_what_they_drop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landmarks, "CHUNK", 4)
+    monkeypatch.setattr("fer_vit.sources.images.CHUNK", 4)
     rows = [Row(b"broken" if i % 5 == 0 else picture(i), f"{i}.png", "train", "fear") for i in range(22)]
     reading = add_landmarks(Reading(("fear",), rows, Counter({"earlier": 1})), None, workers=2)
     assert [row.name for row in reading.rows] == [f"{i}.png" for i in range(22) if i % 5]
@@ -299,7 +298,7 @@ def test_landmarks_that_are_there_stay() -> None:
     assert row.score is None
 
 
-def test_twins_of_val_are_no_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_near_duplicates_of_val_are_no_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, seed in (("train/happy/1", 1), ("train/happy/2", 2), ("val/happy/3", 2), ("val/sad/4", 4)):
         path = tmp_path / "faces" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -308,15 +307,15 @@ def test_twins_of_val_are_no_training_images(tmp_path: Path, capsys: pytest.Capt
         prepare("folder", tmp_path / "faces", tmp_path / out, detector="none", shards=shards)
         manifest = Manifest.read(tmp_path / out)
         names = [Path(manifest.name(row)).stem for row in range(len(manifest))]
-        assert dict(zip(names, manifest.column("twin"), strict=True)) == {"1": None, "3": True, "4": False}
-        assert sorted(manifest.twins("val")) == [False, True]
-        assert "left out: 1 (twin of a val or test image)" in capsys.readouterr().out
+        assert dict(zip(names, manifest.column("near_duplicate"), strict=True)) == {"1": None, "3": True, "4": False}
+        assert sorted(manifest.near_duplicates("val")) == [False, True]
+        assert "left out: 1 (near-duplicate of a val or test image)" in capsys.readouterr().out
 
 
 def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One photo, as a crop that is framed like FERPlus' and in full, found by two processes of their own."""
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
-    monkeypatch.setattr(landmarks, "CHUNK", 1)
+    monkeypatch.setattr("fer_vit.sources.images.CHUNK", 1)
     photo = np.asarray(pytest.importorskip("skimage.data").astronaut())
     images = {"train/happy/crop.png": photo[58:176, 166:284], "val/happy/full.png": photo}
     for name, image in images.items():
@@ -346,3 +345,23 @@ def test_a_data_set_without_a_readable_image_is_said_and_an_older_manifest_stays
 def _folder(path: Path) -> Path:
     path.mkdir()
     return path
+
+
+def test_another_manifest_is_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    faces = tmp_path / "faces"
+    (faces / "train").mkdir(parents=True)
+    (faces / "train" / "1.jpg").write_bytes(picture(200))
+    (faces / "labels.csv").write_text("path,age,gender,race\ntrain/1.jpg,20-29,Female,Indian\n")
+    prepare("drawn", tmp_path / "drawn", tmp_path / "drawn.parquet", count=8)
+    prepare("fairface", faces, tmp_path / "all.parquet", detector="none", add=[tmp_path / "drawn.parquet"])
+    assert f"added: 8 rows of {tmp_path / 'drawn.parquet'}" in capsys.readouterr().out
+    both, drawn = Manifest.read(tmp_path / "all.parquet"), Manifest.read(tmp_path / "drawn.parquet")
+    assert both.column("source") == ["fairface"] + ["drawn"] * 8
+    assert both.column("age") == ["20-29"] + [None] * 8
+    assert both.column("label")[1:] == drawn.column("label")
+    assert both.image_bytes(8) == drawn.image_bytes(7)
+    for label in ("happy", "sad"):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        (tmp_path / "photos" / label / "1.png").write_bytes(picture(200))
+    with pytest.raises(FerVitError, match=r"Expected labels happiness, sadness in .*drawn\.parquet, but got neutral"):
+        prepare("folder", tmp_path / "photos", tmp_path / "x.parquet", add=[tmp_path / "drawn.parquet"])

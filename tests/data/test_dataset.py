@@ -10,7 +10,6 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Draw, collate
 from fer_vit.data.samplers import EvalSampler, TrainSampler
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
@@ -42,28 +41,6 @@ def test_faces_are_aligned_and_regions_lie_on_them(manifest: Manifest) -> None:
         assert sample.target.tolist() == [1, 0]
 
 
-def test_a_face_without_landmarks_is_taken_whole_with_the_templates_regions(manifest: Manifest) -> None:
-    spec = CropSpec(80)
-    sample = FaceDataset(manifest, spec)[2]
-    assert sample.valid.all()
-    assert np.allclose(sample.boxes, region_boxes(np.array(spec.template) * 80), atol=1e-4)
-    assert (sample.image == draw_face("anger", 2, 80)[0]).all()
-
-
-def test_unaligned_crops_keep_their_frame_and_have_regions(manifest: Manifest) -> None:
-    dataset = FaceDataset(manifest, CropSpec(80, align="crop"))
-    assert (dataset[0].image == draw_face("anger", 0, 80)[0]).all()
-    assert np.allclose(dataset[0].boxes, region_boxes(dataset.landmarks[0]), atol=1e-4)
-
-
-def test_augmentation_follows_the_seed(manifest: Manifest) -> None:
-    dataset = FaceDataset(manifest, CropSpec(48), Augment(AugmentConfig()))
-    first, second, again = dataset[Draw(0, 3)], dataset[Draw(0, 4)], dataset[Draw(0, 3)]
-    assert (first.image == again.image).all()
-    assert (first.boxes == again.boxes).all()
-    assert not (first.image == second.image).all()
-
-
 def test_collate(manifest: Manifest) -> None:
     dataset = FaceDataset(manifest, CropSpec(48, regions=("mouth", "nose")))
     batch = collate([dataset[0], dataset[Draw(1, repeat=True)]])
@@ -82,7 +59,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         FaceDataset(Manifest.read(tmp_path / "m.parquet"), CropSpec(48))[0]
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4, 5, 7])
+@pytest.mark.parametrize("processes", [1, 4, 7])
 def test_every_row_is_dealt_out_once_and_repeats_are_marked(manifest: Manifest, processes: int) -> None:
     dataset = FaceDataset(manifest, CropSpec(48))
     dealt = [list(EvalSampler(dataset, processes, rank)) for rank in range(processes)]
@@ -90,7 +67,7 @@ def test_every_row_is_dealt_out_once_and_repeats_are_marked(manifest: Manifest, 
     assert sorted(draw.row for draws in dealt for draw in draws if not draw.repeat) == list(range(6))
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("processes", [1, 3, 4, 7])
 @pytest.mark.parametrize("start", [(0, 0), (2, 0), (2, 3)])
 def test_processes_share_the_order_of_one(manifest: Manifest, processes: int, start: tuple[int, int]) -> None:
     dataset = FaceDataset(manifest, CropSpec(48))

@@ -12,7 +12,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
 from fer_vit.data.writing import EMBED_BELOW, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import ImageError, encode_png
+from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
 
 NAMES = ("neutral", "anger")
@@ -35,7 +35,7 @@ def write(path: Path, *changed: Row) -> Path:
     return path
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_manifest_is_read_as_written(tmp_path: Path) -> None:
     manifest = Manifest.read(write(tmp_path / "m.parquet"))
     assert manifest.names == NAMES
     assert len(manifest) == 4
@@ -58,7 +58,7 @@ def test_hugging_faces_layout_and_metadata(tmp_path: Path) -> None:
     assert table.column("source").to_pylist() == ["made"] * 4
 
 
-def test_new_votes_come_to_the_rows_of_one_split(tmp_path: Path) -> None:
+def test_new_votes_for_one_split(tmp_path: Path) -> None:
     manifest = Manifest.read(write(tmp_path / "m.parquet"))
     manifest.with_votes("val", np.array([[0.25, 0.75]])).write(tmp_path / "other" / "n.parquet")
     again = Manifest.read(tmp_path / "other" / "n.parquet")
@@ -98,28 +98,18 @@ def test_a_grown_manifest_lies_where_its_image_files_are(tmp_path: Path) -> None
         files.append(Manifest.read(tmp_path / "c" / "m.parquet"))
 
 
-def test_columns_of_the_data_sets_own_and_twins(tmp_path: Path) -> None:
+def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> None:
     given = [replace(row, extra={"age": "3-9"} if row.name == "c" else {"race": "Indian"}) for row in rows()]
-    given[2].twin = True
+    given[2].near_duplicate = True
     write_manifest(tmp_path / "m.parquet", Reading(NAMES, given, extra=("age", "race")), "made")
     Manifest.read(tmp_path / "m.parquet").with_votes("val", np.array([[1, 1]])).write(tmp_path / "n.parquet")
     for name in ("m", "n"):
         manifest = Manifest.read(tmp_path / f"{name}.parquet")
         assert manifest.column("age") == [None, None, "3-9", None]
         assert manifest.split("train").column("race") == ["Indian", "Indian"]
-        assert [manifest.twins(split).tolist() for split in SPLITS] == [[False, False], [True], [False]]
-    with pytest.raises(FerVitError, match=r"no column `gender`\. Choose one of image, .*, twin, age, race"):
+        assert [manifest.near_duplicates(split).tolist() for split in SPLITS] == [[False, False], [True], [False]]
+    with pytest.raises(FerVitError, match=r"no column `gender`, only image, .*, near_duplicate, age, race"):
         manifest.column("gender")
-
-
-def test_a_manifest_of_files_stays_in_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(LARGE)
-    write_manifest(tmp_path / "m.parquet", Reading(NAMES, [Row(tmp_path / "a.png", "a", "train")]), "made")
-    manifest = Manifest.read(tmp_path / "m.parquet")
-    with pytest.raises(FerVitError, match="relative to its folder"):
-        manifest.write(tmp_path / "other" / "m.parquet")
-    manifest.write(tmp_path / "n.parquet")
-    assert Manifest.read(tmp_path / "n.parquet").image_bytes(0) == LARGE
 
 
 @pytest.mark.parametrize(("embed", "inside"), [("auto", [True, False]), ("always", [True, True])])
@@ -140,7 +130,7 @@ def test_small_images_go_inside_and_paths_are_relative(tmp_path: Path, embed: st
     assert [manifest.image_bytes(row) for row in range(2)] == [small.read_bytes(), large.read_bytes()]
 
 
-OUTSIDE = ["/etc/passwd", "../x.png", "a/../../x.png", "a/..", "..", "C:\\x.png", "\\\\host\\x.png", "a\\..\\x.png"]
+OUTSIDE = ["/etc/passwd", "a/../../x.png", "..", "C:\\x.png", "\\\\host\\x.png", "a\\..\\x.png"]
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
@@ -162,7 +152,7 @@ def test_a_shard_names_no_files(tmp_path: Path) -> None:
         Manifest.read(tmp_path)
 
 
-def test_text_that_is_not_unicode_is_said(tmp_path: Path) -> None:
+def test_invalid_unicode(tmp_path: Path) -> None:
     table = pq.read_table(write(tmp_path / "m.parquet"))
     labels = pa.Array.from_buffers(pa.string(), 4, pa.array([b"\xff"] * 4).buffers())
     pq.write_table(table.set_column(2, "label", labels), tmp_path / "m.parquet")
@@ -198,15 +188,6 @@ def test_a_data_set_may_be_a_link_to_another_disk(tmp_path: Path) -> None:
     assert manifest.image_bytes(0) == LARGE
 
 
-def test_an_image_that_is_gone_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "image.png"
-    path.write_bytes(LARGE)
-    write_manifest(tmp_path / "m.parquet", Reading(NAMES, [Row(path, "image", "train")]), "made")
-    path.unlink()
-    with pytest.raises(ImageError, match="No such file"):
-        Manifest.read(tmp_path / "m.parquet").image_bytes(0)
-
-
 def test_nothing_is_left_of_a_manifest_that_could_not_be_written(tmp_path: Path) -> None:
     for embed in ("always", "auto"):
         with pytest.raises(FerVitError, match=r"^x changed while it was read \(No such file or directory\)"):
@@ -235,13 +216,11 @@ GOOD = POINTS.tolist()
     [
         ("image", [{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": None}], 3, "image bytes or a path"),
         ("split", ["train", "validation", "val", "test"], 1, "train, val, test, but got `validation`"),
-        ("split", ["train", None, "val", "test"], 1, "train, val, test, but got None"),
         ("label", ["neutral", "anger", "joy", None], 2, "neutral, anger, but got `joy`"),
         ("votes", [None, [1.0], None, None], 1, r"2 votes, but got \[1.0\]"),
         ("votes", [None, None, [0.0, 0.0], None], 2, "not all 0"),
         ("votes", [[1.0, 1.0], None, [2.0, -1.0], None], 2, "not negative"),
         ("votes", [None, None, None, [1.0, float("nan")]], 3, "not negative"),
-        ("landmarks", [None, GOOD[:4], None, None], 1, "5 points"),
         ("landmarks", [GOOD, None, [*GOOD[:4], [1.0]], None], 2, "5 points"),
         ("landmarks", [None, None, None, [*GOOD[:4], [1.0, float("inf")]]], 3, "5 points"),
         ("face", [0, 0, None, 0], 2, "a face index"),
@@ -276,11 +255,8 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     ("meta", "words"),
     [
         (None, "metadata `fer_vit` is missing"),
-        (b"{", "metadata `fer_vit` is missing or invalid"),
         (json.dumps({"labels": ["a", "a"], "landmarks": LANDMARKS}), "labels that differ"),
         (json.dumps({"labels": ["\ud800", "b"], "landmarks": LANDMARKS}), "printable characters"),
-        (json.dumps({"labels": [["a"], 1], "landmarks": LANDMARKS}), "printable characters"),
-        (json.dumps({"labels": [], "landmarks": LANDMARKS}), "1 to 1,000 labels"),
         ("[" * 100_000, "metadata `fer_vit` is missing or invalid"),
         (json.dumps({"labels": ["a"], "landmarks": ["eye"]}), "expected the landmarks right_eye"),
     ],

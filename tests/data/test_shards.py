@@ -65,13 +65,7 @@ def test_votes_count_by_their_share(folder: Path) -> None:
     assert class_counts(folder, ("x", "y")).tolist() == [0.75, 2.25]
 
 
-def test_rows_without_a_label_cannot_be_counted(tmp_path: Path) -> None:
-    write_shards(tmp_path / "shards", Reading(("x",), [Row(PNG, "a", "train")]), "made", 1)
-    with pytest.raises(FerVitError, match=r"train-00000-of-00001.parquet has train rows without a label"):
-        class_counts(tmp_path / "shards", ("x",))
-
-
-def test_what_is_wrong_with_a_folder_is_said(folder: Path, tmp_path: Path) -> None:
+def test_wrong_folders_of_shards(folder: Path, tmp_path: Path) -> None:
     write_manifest(folder / "val-00000-of-00001.parquet", Reading(("y", "x"), READING.rows[3:]), "made")
     with pytest.raises(
         FerVitError, match=r"val-00000-of-00001.parquet: expected the labels x, y, as in .*, but got y, x"
@@ -90,15 +84,6 @@ def test_what_is_wrong_with_a_folder_is_said(folder: Path, tmp_path: Path) -> No
         FerVitError, match=r"Expected a file, a folder or s3://bucket/prefix, but got ftp://host/shards"
     ):
         Manifest.read("ftp://host/shards")
-
-
-def test_nothing_is_left_of_shards_that_could_not_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(FerVitError, match="Cannot write"):
-        write_shards(tmp_path / "file" / "shards", READING, "made", 2)
-    with pytest.raises(FerVitError, match="changed while it was read"):
-        write_shards(tmp_path / "shards", Reading(("x",), [Row(Path("gone.png"), "a", "train", "x")]), "made", 1)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_url_survives_path() -> None:

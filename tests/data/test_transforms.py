@@ -1,5 +1,3 @@
-import pickle
-
 import cv2
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ SPEC = CropSpec(SIZE)
 
 
 def dots(points: np.ndarray) -> np.ndarray:
-    """Draws a soft dot of its own grey at every landmark."""
+    """Draws a soft dot of another grey at every landmark."""
     y, x = np.mgrid[:SIZE, :SIZE] + 0.5
     image = np.zeros((SIZE, SIZE))
     for (px, py), grey in zip(points, GREYS, strict=True):
@@ -87,9 +85,9 @@ def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
     image = np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)
     first, second = augment(image, POINTS, SPEC, 5), augment(image, POINTS, SPEC, 5)
     other = Augment(AugmentConfig(erase=1.0))(image, POINTS, SPEC, 5)
-    for mine, again, theirs in zip(first, second, other, strict=True):
-        assert (mine == again).all()
-        assert (mine == theirs).all()
+    for one, again, another in zip(first, second, other, strict=True):
+        assert (one == again).all()
+        assert (one == another).all()
     assert not (augment(image, POINTS, SPEC, 6)[0] == first[0]).all()
 
 
@@ -132,13 +130,6 @@ def test_light_quality_and_covers_change_pixels_only(name: str) -> None:
         assert (changed < 0.5).all()
     else:
         assert changed.max() > 0.5
-
-
-@pytest.mark.parametrize("name", ["shrink", "jpeg"])
-def test_a_change_may_be_tiny(name: str) -> None:
-    image = cv2.GaussianBlur(np.random.default_rng(0).integers(60, 190, (SIZE, SIZE, 3), np.uint8), (0, 0), 3)
-    crops = [only(**{name: 0.005})(image, POINTS, SPEC, seed)[0].astype(int) for seed in range(30)]
-    assert max(np.abs(crop - image).mean() for crop in crops) < 3
 
 
 @pytest.mark.parametrize(("name", "amount"), [("blur", 0.05), ("shrink", 0.8)])
@@ -191,13 +182,6 @@ def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
     assert np.abs(error.mean(0)).max() < 0.6
 
 
-def test_jitter_is_of_the_crop_that_takes_the_whole_image() -> None:
-    image, spec = np.zeros((4 * SIZE, 4 * SIZE, 3), np.uint8), CropSpec(SIZE, align="crop")
-    small = 2 * POINTS + SIZE  # a face that fills half of the image
-    errors = [only(jitter=0.03)(image, small, spec, seed)[1] - small / 4 for seed in range(400)]
-    assert np.allclose(np.std(errors, 0), 0.03 * SIZE, rtol=0.1)
-
-
 def test_steps_draw_independently() -> None:
     image = np.full((SIZE, SIZE, 3), 100, np.uint8)
     image[:, SIZE // 2 :] = 160
@@ -215,10 +199,3 @@ def test_steps_draw_independently() -> None:
     correlation = np.corrcoef(np.array(facts).T) - np.eye(6)
     correlation[3, 4] = correlation[4, 3] = 0
     assert np.abs(correlation).max() < 0.1
-
-
-def test_it_travels_to_another_process() -> None:
-    augment = Augment(AugmentConfig(erase=1.0))
-    image = np.random.default_rng(0).integers(0, 255, (48, 48, 3), np.uint8)
-    there = pickle.loads(pickle.dumps(augment))
-    assert (there(image, POINTS, SPEC, 3)[0] == augment(image, POINTS, SPEC, 3)[0]).all()

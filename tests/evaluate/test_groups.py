@@ -4,10 +4,19 @@ import numpy as np
 import pytest
 from scipy.stats import fisher_exact
 
-from fer_vit import intervals
-from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.groups import FEW, by_group, described, group_tests, holm, overview
-from fer_vit.report.table import as_objects
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate import intervals
+from fer_vit.evaluate.faces import Faces, as_objects
+from fer_vit.evaluate.groups import (
+    FEW,
+    accuracy_by_votes,
+    compare_groups,
+    compare_models,
+    describe,
+    group_tests,
+    holm,
+    summarize,
+)
 
 
 def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> Faces:
@@ -17,8 +26,8 @@ def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object])
         labels=["a", "b"],
         paths=as_objects([f"{row}.png" for row in range(count)]),
         probabilities=np.where(right[:, None], [0.8, 0.2], [0.3, 0.7]),
-        found=np.ones(count, bool),
-        shares=np.tile([1.0, 0.0], (count, 1)) if labelled else None,
+        detected=np.ones(count, bool),
+        targets=np.tile([1.0, 0.0], (count, 1)) if labelled else None,
         columns={name: as_objects(list(values)) for name, values in columns.items()},
         rows=np.arange(count),
         picture=lambda row: np.zeros((4, 4, 3), np.uint8),
@@ -29,7 +38,7 @@ def test_groups_are_compared_with_all_others() -> None:
     rng = np.random.default_rng(0)
     age = np.repeat(["old", "young", "middle"], [100, 200, 150])
     right = rng.random(450) < np.where(age == "old", 0.6, 0.9)
-    found = by_group(faces(right, age=[*age[:-3], None, "baby", ""]), "age")
+    found = compare_groups(faces(right, age=[*age[:-3], None, "baby", ""]), "age")
     assert list(found["groups"]) == ["middle", "old", "young"]
     assert found["few"] == {"baby": 1}
     assert found["unknown"] == 2
@@ -52,7 +61,7 @@ def test_groups_are_compared_with_all_others() -> None:
 
 
 def test_the_gap_has_no_interval() -> None:
-    found = by_group(faces(np.arange(120) % 3 > 0, age=np.repeat(["old", "young", "middle"], 40)), "age")
+    found = compare_groups(faces(np.arange(120) % 3 > 0, age=np.repeat(["old", "young", "middle"], 40)), "age")
     assert (found["gap"]["low"], found["gap"]["high"]) == (None, None)
 
 
@@ -60,36 +69,38 @@ def test_the_gap_has_no_interval() -> None:
 def test_abstentions_by_group(labelled: bool) -> None:
     rng = np.random.default_rng(0)
     right, unsure, age = rng.random(200) < 0.8, rng.random(200) < 0.3, np.repeat(["old", "young"], 100)
-    words = [None, *map(str, unsure[1:])]  # as a CSV has them; of the first face nothing is known
-    groups = by_group(faces(right, labelled, unsure=words, age=age), "age")["groups"]
+    known = [None, *unsure[1:].tolist()]
+    groups = compare_groups(faces(right, labelled, ambiguous=known, age=age), "age")["groups"]
     for name, part in (("old", slice(1, 100)), ("young", slice(100, 200))):
-        assert groups[name]["unsure"]["mean"] == pytest.approx(unsure[part].mean())
+        assert groups[name]["ambiguous"]["mean"] == pytest.approx(unsure[part].mean())
         if labelled:
-            assert groups[name]["accuracy where sure"]["mean"] == pytest.approx(right[part][~unsure[part]].mean())
+            assert groups[name]["accuracy where unambiguous"]["mean"] == pytest.approx(
+                right[part][~unsure[part]].mean()
+            )
         else:
-            assert "accuracy where sure" not in groups[name]
-    assert "unsure" not in described(faces(right, labelled))
+            assert "accuracy where unambiguous" not in groups[name]
+    assert "ambiguous" not in describe(faces(right, labelled))
 
 
 def test_two_groups_are_one_test() -> None:
     right = np.random.default_rng(0).random(200) < np.repeat([0.8, 0.7], 100)
-    found = by_group(faces(right, side=["left"] * 100 + ["right"] * 100), "side")
+    found = compare_groups(faces(right, side=["left"] * 100 + ["right"] * 100), "side")
     cells = [[part.sum(), (~part).sum()] for part in (right[:100], right[100:])]
     assert found["groups"]["left"]["p"] == found["groups"]["right"]["p"] == pytest.approx(fisher_exact(cells).pvalue)
 
 
 def test_small_and_single_groups() -> None:
     right = np.ones(FEW + 1, bool)
-    found = by_group(faces(right, who=["a"] * FEW + ["b"]), "who")
+    found = compare_groups(faces(right, who=["a"] * FEW + ["b"]), "who")
     assert (list(found["groups"]), found["few"]) == (["a"], {"b": 1})
     assert found["groups"]["a"]["p"] == 1
     assert found["gap"]["mean"] == 0
-    alone = by_group(faces(right, who=["a"] * (FEW + 1)), "who")
+    alone = compare_groups(faces(right, who=["a"] * (FEW + 1)), "who")
     assert "gap" not in alone
-    none = by_group(faces(right, who=[None] * (FEW + 1)), "who")
+    none = compare_groups(faces(right, who=[None] * (FEW + 1)), "who")
     assert (none["groups"], none["few"], none["unknown"]) == ({}, {}, FEW + 1)
     # As many faces, but of a few persons: too few to say.
-    persons = by_group(faces(right, who=["a"] * FEW + ["b"], person=[row % 5 for row in range(FEW + 1)]), "who")
+    persons = compare_groups(faces(right, who=["a"] * FEW + ["b"], person=[row % 5 for row in range(FEW + 1)]), "who")
     assert persons["groups"] == {}
 
 
@@ -123,8 +134,8 @@ def test_without_labels_there_are_shares_of_expressions() -> None:
     right = np.arange(100) < 70
     some = faces(right, labelled=False, who=["x"] * 50 + ["y"] * 50)
     some.probabilities[0] = np.nan
-    some.found[0] = False
-    found = by_group(some, "who")["groups"]["x"]
+    some.detected[0] = False
+    found = compare_groups(some, "who")["groups"]["x"]
     assert found["face found"]["mean"] == pytest.approx(0.98)
     assert (found["a"]["mean"], found["b"]["mean"]) == (1, 0)
     assert found["confidence"]["mean"] == pytest.approx(0.8)
@@ -135,13 +146,52 @@ def test_without_labels_there_are_shares_of_expressions() -> None:
 def test_a_photo_counts_once_however_many_its_faces() -> None:
     some = faces(np.ones(4, bool), labelled=False)
     some.paths[:3] = "crowd.png"
-    some.found[3], some.probabilities[3] = False, np.nan
-    assert described(some)["face found"]["mean"] == 0.5
+    some.detected[3], some.probabilities[3] = False, np.nan
+    assert describe(some)["face found"]["mean"] == 0.5
 
 
-@pytest.mark.parametrize("twin", [[True, False, None, False], ["True", "False", None, "false"]])
-def test_faces_without_twins_are_judged_apart(twin: list[object]) -> None:
-    found = overview(faces(np.array([True, True, False, False]), twin=twin))
+@pytest.mark.parametrize("near_duplicate", [[True, False, None, False], ["True", "False", None, "false"]])
+def test_faces_without_near_duplicates_are_judged_apart(near_duplicate: list[object]) -> None:
+    found = summarize(faces(np.array([True, True, False, False]), near_duplicate=near_duplicate))
     assert found["all"]["accuracy"]["mean"] == 0.5
-    assert found["without twins"]["accuracy"]["mean"] == pytest.approx(1 / 3)
-    assert "without twins" not in overview(faces(np.ones(3, bool)))
+    assert found["without near-duplicates"]["accuracy"]["mean"] == pytest.approx(1 / 3)
+    assert "without near-duplicates" not in summarize(faces(np.ones(3, bool)))
+
+
+def test_accuracy_by_votes_and_reweighted() -> None:
+    rng = np.random.default_rng(0)
+    votes = rng.choice([4, 5, 6, 7, 8, 9, 10], 500)
+    right = rng.random(500) < votes / 11
+    some = faces(right, label_votes=[*map(str, votes[:-1]), None])
+    found = accuracy_by_votes(some, {10: 0.5, 6: 0.1})
+    right, votes = right[:-1], votes[:-1]
+    parts = {"10": votes == 10, "9": votes == 9, "8": votes == 8, "7": votes == 7, "6 or fewer": votes <= 6}
+    assert list(found) == [*parts, "reweighted"]
+    for name, part in parts.items():
+        assert found[name]["faces"] == part.sum()
+        assert found[name]["accuracy"]["mean"] == pytest.approx(right[part].mean())
+    middle = np.isin(votes, [7, 8, 9])
+    expected = 0.5 * right[votes == 10].mean() + 0.1 * right[votes <= 6].mean() + 0.4 * right[middle].mean()
+    assert found["reweighted"]["accuracy"]["mean"] == pytest.approx(expected)
+    assert found["reweighted"]["accuracy"]["low"] < expected < found["reweighted"]["accuracy"]["high"]
+    assert "reweighted" not in accuracy_by_votes(some)
+    assert accuracy_by_votes(faces(right)) == {}
+    for mix, one in (({10: 0.5}, faces(right)), ({3: 0.5}, some), ({10: 0.9, 9: 0.2}, some)):
+        with pytest.raises(FerVitError, match=r"label_votes|fractions by votes"):
+            accuracy_by_votes(one, mix)
+
+
+def compare_correct(ours: np.ndarray, theirs: np.ndarray, people: np.ndarray) -> float:
+    """The p-value of two models that are right about some faces of these people."""
+    other = faces(theirs).probabilities
+    return float(compare_models(faces(ours, person=people.tolist()), other)["McNemar"]["p"])
+
+
+def test_models_are_compared_by_person() -> None:
+    rng, people = np.random.default_rng(0), np.repeat(np.arange(40), 25)  # 25 alike faces each: all right or all wrong
+    correct = [[rng.random(40)[people] < 0.7 for _ in range(2)] for _ in range(60)]
+    p = np.array([compare_correct(ours, theirs, people) for ours, theirs in correct])
+    assert np.mean(p < 0.05) < 0.12
+    assert np.mean(p < 0.5) > 0.3
+    ours, theirs = np.tile([True, True, False, False], 2), np.tile([True, False, False, False], 2)
+    assert compare_correct(ours, theirs, np.repeat([0, 1], 4)) == 0.5  # two of two faces

@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from fer_vit.explain.faithfulness import BETTER, DRAWS, measure, randomised, saco, spearman
-from fer_vit.explain.methods import Method, explain, explain_each
+from fer_vit.explain.methods import explain, explain_each
 from fer_vit.explain.pixels import blur
 from fer_vit.explain.trace import trace
 from fer_vit.model.region_vit import RegionViT
@@ -25,7 +25,7 @@ def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     return image, boxes, valid
 
 
-def measured(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: Method) -> dict[str, Tensor]:
+def measured(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: str) -> dict[str, Tensor]:
     return measure(net, image, boxes, valid, ["random", method])[method]
 
 
@@ -51,7 +51,7 @@ def test_deletion_and_insertion_of_regions_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "method"), [("patch", "relevance"), ("region", "pixels"), ("region", "relevance")])
-def test_covered_pixels_are_taken_away_by_their_scores(tokens: str, method: Method) -> None:
+def test_covered_pixels_are_taken_away_by_their_scores(tokens: str, method: str) -> None:
     net = build(tokens=tokens)
     image, boxes, valid = faces(1)
     valid[0, 1] = False

@@ -1,5 +1,3 @@
-from typing import get_args
-
 import numpy as np
 import pytest
 import torch
@@ -7,16 +5,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.attention import raw, relevance
 from fer_vit.explain.heads import relations
-from fer_vit.explain.methods import Method, explain, explain_each
+from fer_vit.explain.methods import METHODS, explain, explain_each, relevance_flow
 from fer_vit.explain.regions import membership, units
-from fer_vit.explain.trace import drops, evaluating, record_attention, trace
+from fer_vit.explain.trace import drops, record_attention, trace
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
 from tests.helpers.models import noise_faces, small_model
-
-METHODS = get_args(Method)
 
 
 def build(**change: object) -> RegionViT:
@@ -33,7 +28,7 @@ def faces() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("head", ["token", "avg", "additive", "query"])
 @pytest.mark.parametrize("tokens", ["patch", "region", "both"])
-def test_every_method_with_every_head_and_choice_of_tokens(tokens: str, head: str, method: Method) -> None:
+def test_every_method_with_every_head_and_choice_of_tokens(tokens: str, head: str, method: str) -> None:
     net = build(tokens=tokens, head=head)
     image, boxes, valid = faces()
     result = explain(net, image, boxes, valid, method)
@@ -59,7 +54,7 @@ def test_every_method_with_every_head_and_choice_of_tokens(tokens: str, head: st
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_without_regions_there_are_no_shares(method: Method) -> None:
+def test_without_regions_there_are_no_shares(method: str) -> None:
     net = build(tokens="patch", regions=())
     image, _, _ = faces()
     result = explain(net, image, torch.zeros(3, 0, 4), torch.zeros(3, 0, dtype=torch.bool), method)
@@ -94,7 +89,7 @@ def test_a_share_is_the_mean_score_of_what_lies_in_a_region() -> None:
     ],
 )
 @pytest.mark.parametrize("method", METHODS)
-def test_every_mechanism(change: dict[str, object], method: Method) -> None:
+def test_every_mechanism(change: dict[str, object], method: str) -> None:
     image, boxes, valid = faces()
     result = explain(build(**change), image, boxes, valid, method)
     assert torch.isfinite(result.scores).all()
@@ -102,7 +97,7 @@ def test_every_mechanism(change: dict[str, object], method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_model_is_left_as_it_was_found(method: Method) -> None:
+def test_the_model_is_left_as_it_was_found(method: str) -> None:
     net = build(stem="conv", dropout=0.5).train()
     net.vit.blocks[1].eval()
     for parameter in net.vit.blocks[0].parameters():
@@ -112,7 +107,7 @@ def test_the_model_is_left_as_it_was_found(method: Method) -> None:
     wanted = [parameter.requires_grad for parameter in net.parameters()]
     state = {name: value.clone() for name, value in net.state_dict().items()}
     found = explain(net, *faces(), method).scores
-    assert method == "random" or torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(found, expected, atol=1e-6)
     assert [module.training for module in net.modules()] == modes
     assert [parameter.requires_grad for parameter in net.parameters()] == wanted
     assert all(parameter.grad is None for parameter in net.parameters())
@@ -121,14 +116,14 @@ def test_the_model_is_left_as_it_was_found(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_frozen_network_with_weights_that_no_token_changes(method: Method) -> None:
+def test_a_frozen_network_with_weights_that_no_token_changes(method: str) -> None:
     free, frozen = build(attention="gaussian"), build(attention="gaussian").requires_grad_(False)
     expected = explain(free, *faces(), method).scores
-    assert torch.allclose(explain(frozen, *faces(), method).scores, expected, atol=1e-6) or method == "random"
+    assert torch.allclose(explain(frozen, *faces(), method).scores, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["pixels", "relevance", "ablation", "raw"])
-def test_several_scores_at_once_are_explained_as_one_by_one(method: Method) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_several_scores_at_once_are_explained_as_one_by_one(method: str) -> None:
     net = build(head="query")
     directions = torch.randn(3, 3, 4, generator=torch.Generator().manual_seed(2))
     together = explain_each(net, trace(net, *faces()), method, directions)
@@ -136,15 +131,8 @@ def test_several_scores_at_once_are_explained_as_one_by_one(method: Method) -> N
         assert torch.allclose(found.scores, explain(net, *faces(), method, direction).scores, atol=1e-6)
 
 
-def test_an_error_inside_leaves_it_too() -> None:
-    net = build().train()
-    with pytest.raises(ZeroDivisionError), evaluating(net):
-        _ = 1 / 0
-    assert all(module.training for module in net.modules())
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_bfloat16_says_about_the_same(method: Method) -> None:
+def test_bfloat16_says_about_the_same(method: str) -> None:
     net = build()
     image, boxes, valid = faces()
     exact = explain(net, image, boxes, valid, method).scores
@@ -164,7 +152,7 @@ def test_relevance_against_the_papers_matrices_in_float64() -> None:
     pool = torch.from_numpy(generator.random((2, 2, 1, 6))).float()
     pool_gradient = torch.from_numpy(generator.normal(size=(2, 2, 1, 6))).float()
     for top in (None, pool_gradient):
-        found = relevance(attention, gradients, pool, top)
+        found = relevance_flow(attention, gradients, pool, top)
         for face in range(2):
             expected = np.zeros(6)
             for sign in (1.0, -1.0):
@@ -273,21 +261,6 @@ def test_coverage_counts_pixels() -> None:
         assert np.allclose(parts, expected)
 
 
-def test_with_a_query_for_each_expression_that_of_the_score_is_followed() -> None:
-    net = build(head="query")
-    image, boxes, valid = faces()
-    for label in range(4):
-        with torch.no_grad():
-            net.vit.head.bias.copy_(100 * torch.eye(4)[label])
-        result = explain(net, image, boxes, valid, "raw")
-        tokens = net.tokenize(image, boxes, valid)
-        with record_attention(net) as attention:
-            encoded = net.forward_features(tokens)
-        scores = raw(attention, net.pool(encoded).weights.mean(1)[:, label])[:, 1:]
-        expected = scores / scores.sum(1, keepdim=True)
-        assert torch.allclose(result.scores[:, 1:], expected, atol=1e-6)
-
-
 def test_controls_are_what_they_say() -> None:
     net = build()
     batch = faces()
@@ -318,4 +291,4 @@ def test_probabilities_are_those_of_predict() -> None:
     net.temperature = 3.0
     image, boxes, valid = faces()
     expected = (net(image, boxes, valid) / 3).softmax(-1)
-    assert torch.allclose(explain(net, image, boxes, valid, "raw").probabilities, expected, atol=1e-6)
+    assert torch.allclose(explain(net, image, boxes, valid, "relevance").probabilities, expected, atol=1e-6)

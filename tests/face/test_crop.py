@@ -4,7 +4,6 @@ import cv2
 import numpy as np
 import pytest
 
-from fer_vit.face import crop as module
 from fer_vit.face.crop import CUT, CropSpec, crop_face, cut_out, mirror, place_regions, warp
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE, Array, Image, apply, crop_matrix, fit_matrix, invert, similarity
@@ -72,24 +71,17 @@ def test_a_reduction_averages_what_becomes_one_pixel(reduction: float, rng: np.r
     assert error(warp(image, matrix, size)) < error(bare) / 3
 
 
-def test_outside_of_the_image_its_border_goes_on() -> None:
+def test_the_border_is_repeated_outside_the_image() -> None:
     image = dot(20, 20, 10.0, 3.0, radius=5)
     crop = warp(image, turned(0.0, 1.0, (20.0, 20.0)), 60)
     np.testing.assert_array_equal(crop, np.pad(image, ((20, 20), (20, 20), (0, 0)), "edge"))
-
-
-def test_a_crop_and_its_way_back_meet() -> None:
-    """A point of the crop, carried back by the inverse, lies on the same spot of the photo."""
-    image = dot(200, 200, 95.0, 110.0, radius=4)
-    matrix = crop_matrix(FACE, 112)
-    np.testing.assert_allclose(apply(invert(matrix), centre(warp(image, matrix, 112))), [95.0, 110.0], atol=0.05)
 
 
 @pytest.mark.parametrize(
     "centre", [(0, 0), (500, 380), (999, 799), (-400, 300)], ids=["corner", "inside", "end", "outside"]
 )
 def test_a_strong_reduction_reads_the_right_place(centre: tuple[float, float]) -> None:
-    """An image whose colour says where a pixel lies; past the border it is the border's."""
+    """Colours encode positions; outside the image the border is repeated."""
     x, y = np.meshgrid(np.arange(1000) + 0.5, np.arange(800) + 0.5)
     image = np.stack([x / 4, y / 4, (x + y) / 8], axis=2).round().astype(np.uint8)
     back = similarity([(0, 0), (20, 20)], np.array([(-90, -40), (50, 100)]) + centre)
@@ -102,7 +94,7 @@ def test_a_strong_reduction_reads_the_right_place(centre: tuple[float, float]) -
 
 @pytest.mark.parametrize("align", ["landmarks", "crop"])
 @pytest.mark.parametrize("framed", [True, False])
-def test_a_face_is_cropped_by_its_landmarks_but_for_framed_crops(align: str, framed: bool) -> None:
+def test_faces_are_cropped_by_landmarks_except_framed_crops(align: str, framed: bool) -> None:
     image = dot(200, 160, 95.0, 110.0, radius=4)
     spec = CropSpec(40, ("mouth",), align)  # type: ignore[arg-type]
     crop, points, to_crop = crop_face(image, FACE, spec, framed)
@@ -132,65 +124,6 @@ def test_regions_outside_of_the_crop_have_empty_boxes() -> None:
     np.testing.assert_array_equal(boxes[1:], region_boxes(points, spec.regions)[1:])
 
 
-def reductions(image: Image, matrix: Array, size: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """What is reduced on the way to a crop: shape before, (width, height) after."""
-    seen = []
-
-    def resize(source: Image, to: tuple[int, int], interpolation: int) -> Image:
-        assert interpolation == cv2.INTER_AREA
-        seen.append((source.shape[:2], to))
-        return original(source, to, interpolation=interpolation)
-
-    original = cv2.resize
-    monkeypatch.setattr(module.cv2, "resize", resize)
-    warp(image, matrix, size)
-    return seen
-
-
-DRAWN = ((20, 20), (10, 10))
-"""A crop is drawn at twice its size, and averaged."""
-
-
-@pytest.mark.parametrize(
-    ("scale", "expected"),
-    [
-        (0.75, []),  # a warp alone
-        (0.5, [DRAWN]),
-        (0.25, [((56, 56), (28, 28)), DRAWN]),  # 10 pixels are 40 of the image, and 8 more on each side
-        (0.1, [((100, 100), (20, 20)), DRAWN]),
-        (0.0, []),  # no crop at all
-    ],
-)
-def test_a_strong_reduction_reduces_a_window_to_twice_the_resolution(
-    scale: float, expected: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = np.zeros((100, 100, 3), np.uint8)
-    shift = 5 - 50 * scale  # the middle of the image in the middle of the crop
-    with np.errstate(all="raise"):
-        assert reductions(image, turned(0.0, scale, (shift, shift)), 10, monkeypatch) == expected
-
-
-def test_the_window_ends_with_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = np.zeros((300, 400, 3), np.uint8)
-    matrix = turned(0.0, 0.25, (0.0, 0.0))  # from the image's corner
-    assert reductions(image, matrix, 10, monkeypatch) == [((48, 48), (24, 24)), DRAWN]
-    beyond = turned(0.0, 0.25, (-200.0, -200.0))  # past the other corner: the last pixel goes on
-    assert reductions(image, beyond, 10, monkeypatch) == [((1, 1), (1, 1)), DRAWN]
-    before = turned(0.0, 0.25, (200.0, 200.0))
-    assert reductions(image, before, 10, monkeypatch) == [((1, 1), (1, 1)), DRAWN]
-
-
-def test_the_window_shows_all_corners_of_a_turned_crop() -> None:
-    matrix = turned(np.pi / 4, 0.25, (5.0, -30.0))
-    image, to_crop = module._window(np.zeros((400, 400, 3), np.uint8), matrix, 10, 0.0)
-    # The crop is a square of 40 pixels standing on its corner: 56.6 pixels wide and high.
-    assert image.shape[:2] == (58, 58)  # in whole pixels
-    corners = apply(invert(to_crop), [(0, 0), (10, 0), (0, 10), (10, 10)])
-    assert (corners > -1e-9).all()
-    assert (corners < np.array(image.shape[1::-1]) + 1e-9).all()
-    assert corners.min() < 1
-
-
 def test_mirroring_swaps_what_is_left_and_right() -> None:
     image = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
     points = np.array([[1.0, 2], [6, 2], [3, 4], [2, 5], [5, 6]])
@@ -203,7 +136,7 @@ def test_mirroring_swaps_what_is_left_and_right() -> None:
 
 
 @pytest.mark.parametrize("side", [120, 900])
-def test_what_is_cut_out_of_a_photo_gives_the_same_crop(side: int) -> None:
+def test_cut_out_keeps_the_crop(side: int) -> None:
     face, points = draw_face("happiness", 3, side, colour=True)
     photo = np.full((1400, 1500, 3), 128, np.uint8)
     photo[300 : 300 + side, 400 : 400 + side] = face

@@ -22,7 +22,7 @@ from fer_vit.face.detect import (
     YUNET_SHA256,
     Detector,
     Face,
-    YuNet,
+    FaceDetector,
     detect_in_crop,
     look_closer,
     nothing,
@@ -44,11 +44,11 @@ def error(face: Face, expected: Array) -> float:
     return float(distance / np.linalg.norm(expected[1] - expected[0]))
 
 
-# YuNet on photos
+# Photos
 
 
 def test_finds_the_one_face_of_a_photo(yunet: Path, astronaut: Image) -> None:
-    (face,) = YuNet(yunet)(astronaut)
+    (face,) = FaceDetector(yunet)(astronaut)
     assert error(face, ASTRONAUT) < 0.1
     assert face.score > 0.85
     assert (face.box[:2] < ASTRONAUT.min(0)).all()
@@ -56,14 +56,14 @@ def test_finds_the_one_face_of_a_photo(yunet: Path, astronaut: Image) -> None:
 
 
 def test_the_persons_right_comes_first_in_a_mirrored_photo_too(yunet: Path, astronaut: Image) -> None:
-    (face,) = YuNet(yunet)(np.ascontiguousarray(astronaut[:, ::-1]))
+    (face,) = FaceDetector(yunet)(np.ascontiguousarray(astronaut[:, ::-1]))
     assert error(face, (ASTRONAUT * (-1, 1) + (512, 0))[list(MIRRORED)]) < 0.1
 
 
 @pytest.mark.parametrize("scale", [0.15, 0.5, 1.6, 3.5])
 def test_coordinates_are_the_images_own_at_every_size(yunet: Path, astronaut: Image, scale: float) -> None:
     """77 to 1,792 pixels: enlarged, taken as it is, and reduced."""
-    (face,) = YuNet(yunet)(resized(astronaut, scale))
+    (face,) = FaceDetector(yunet)(resized(astronaut, scale))
     assert error(face, ASTRONAUT * scale) < 0.2
 
 
@@ -71,7 +71,7 @@ def test_coordinates_are_the_images_own_at_every_size(yunet: Path, astronaut: Im
 def test_a_face_that_fills_the_image_is_found_whole(yunet: Path, astronaut: Image, side: int) -> None:
     scale = side / 130
     close = resized(astronaut[50:180, 160:290], scale)
-    face = YuNet(yunet)(close)[0]
+    face = FaceDetector(yunet)(close)[0]
     assert error(face, (ASTRONAUT - (160, 50)) * scale) < 0.15
 
 
@@ -80,7 +80,7 @@ def test_two_faces_far_apart_in_a_large_photo(yunet: Path, astronaut: Image) -> 
     for scale, x, y in ((1.0, 3000, 2000), (0.5, 200, 300)):
         small = resized(astronaut, scale)
         canvas[y : y + len(small), x : x + len(small)] = small
-    faces = YuNet(yunet)(canvas)
+    faces = FaceDetector(yunet)(canvas)
     assert [face.score for face in faces] == sorted((face.score for face in faces), reverse=True)
     assert len(faces) == 2
     left, right = sorted(faces, key=lambda face: float(face.box[0]))
@@ -91,19 +91,19 @@ def test_two_faces_far_apart_in_a_large_photo(yunet: Path, astronaut: Image) -> 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (3000, 1), (7, 3), (300, 400)])
 def test_images_without_a_face_of_any_shape(yunet: Path, shape: tuple[int, int]) -> None:
     image = np.full((*shape, 3), 90, np.uint8)
-    assert YuNet(yunet)(image) == []
-    face = detect_in_crop(YuNet(yunet), image)
+    assert FaceDetector(yunet)(image) == []
+    face = detect_in_crop(FaceDetector(yunet), image)
     assert face.score == 0
     assert face.box.tolist() == [0, 0, *shape[::-1]]
     assert np.isfinite(face.landmarks).all()
 
 
 def test_min_score_leaves_faces_out(yunet: Path, astronaut: Image) -> None:
-    assert YuNet(yunet, min_score=0.99)(astronaut) == []
+    assert FaceDetector(yunet, min_score=0.99)(astronaut) == []
 
 
 def test_a_used_detector_travels_to_another_process(yunet: Path, astronaut: Image) -> None:
-    detector = YuNet(yunet, min_score=0.5)
+    detector = FaceDetector(yunet, min_score=0.5)
     (before,) = detector(astronaut)
     travelled = pickle.loads(pickle.dumps(detector))
     (after,) = travelled(astronaut)
@@ -113,7 +113,7 @@ def test_a_used_detector_travels_to_another_process(yunet: Path, astronaut: Imag
 
 def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
     images = [np.ascontiguousarray(astronaut[:side, :side]) for side in (200, 300, 400, 512)]
-    detector = YuNet(yunet)
+    detector = FaceDetector(yunet)
     alone = [detector(image) for image in images]
     with ThreadPoolExecutor(4) as threads:
         for found, image in zip(threads.map(detector, images * 10), alone * 10, strict=True):
@@ -123,7 +123,7 @@ def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
 def test_a_broken_model_is_named(tmp_path: Path, astronaut: Image) -> None:
     (tmp_path / "model.onnx").write_bytes(b"nothing")
     with pytest.raises(FerVitError, match=r"model\.onnx, but OpenCV cannot read it"):
-        YuNet(tmp_path / "model.onnx")(astronaut)
+        FaceDetector(tmp_path / "model.onnx")(astronaut)
 
 
 # Crops, with a detector that says what it is told
@@ -195,7 +195,7 @@ def test_a_crop_without_a_face_is_taken_whole() -> None:
 def test_colour_moves_no_landmark_of_a_crop(yunet: Path, astronaut: Image) -> None:
     crop = astronaut[50:180, 160:290]
     grey = np.repeat(cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
-    found, again = detect_in_crop(YuNet(yunet), crop), detect_in_crop(YuNet(yunet), grey)
+    found, again = detect_in_crop(FaceDetector(yunet), crop), detect_in_crop(FaceDetector(yunet), grey)
     np.testing.assert_array_equal(found.box, again.box)
     np.testing.assert_array_equal(found.landmarks, again.landmarks)
 
@@ -218,7 +218,7 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
         found = []
         for scale in (1.0, 0.7, 0.5, 0.3, 0.2):
             image = resized(astronaut, scale)
-            faces = YuNet(yunet)(image)
+            faces = FaceDetector(yunet)(image)
             (face,) = look_closer(image, faces) if look else faces
             found.append(scale * float(np.linalg.det(crop_matrix(face.landmarks, 48)[:, :2])) ** 0.5)
         return found
@@ -230,7 +230,7 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
 def test_thirty_faces_stay_apart(yunet: Path, astronaut: Image) -> None:
     head = resized(astronaut[20:200, 140:310], 0.5)
     photo = np.tile(head, (5, 6, 1))
-    faces = look_closer(photo, YuNet(yunet)(photo))
+    faces = look_closer(photo, FaceDetector(yunet)(photo))
     noses = np.array([face.landmarks[2] for face in faces])
     apart = np.linalg.norm(noses[:, None] - noses, axis=-1) + 1e3 * np.eye(len(noses))
     assert len(faces) == 30
@@ -279,6 +279,7 @@ def cache(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Served, "file", tmp_path / "served.onnx", raising=False)
     monkeypatch.setattr(detect, "YUNET_URL", f"{server}/served.onnx")
     monkeypatch.setattr(detect, "YUNET_SHA256", hashlib.sha256(b"a model").hexdigest())
+    monkeypatch.setattr(detect, "YUNET_NAME", "served.onnx")
     return tmp_path / "cache"
 
 
@@ -339,6 +340,13 @@ def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.raises(FerVitError, match=f"Cannot download .* to {cache}.*FER_VIT_CACHE=folder"):
         yunet_path()
+
+
+def test_auto_means_yunet_only_where_its_file_is(cache: Path) -> None:
+    assert detect.choose_detector("auto") == "builtin"
+    assert not cache.exists()
+    yunet_path()
+    assert detect.choose_detector("auto") == "yunet"
 
 
 def test_the_cache_is_the_users_own_when_none_is_named(

@@ -20,7 +20,7 @@ def encoded(kind: str, size: tuple[int, int], **how: object) -> bytes:
 
 
 @pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, modes in FORMATS.items() for mode in modes])
-def test_every_format_says_its_size(kind: str, mode: str) -> None:
+def test_sizes_of_all_formats(kind: str, mode: str) -> None:
     for seed in range(10):
         data = picture(np.random.default_rng(seed), kind, mode, 70, 50)
         expected = (0, 0) if kind == "AVIF" or data[12:16] in (b"VP8 ", b"VP8L") else (70, 50)
@@ -53,14 +53,17 @@ def test_an_old_bitmap_and_one_from_the_top() -> None:
     assert image_size(old) == image_size(top) == (70, 50)
 
 
-def test_what_a_decoder_skips_is_skipped() -> None:
+def test_garbage_between_segments_is_skipped() -> None:
     data = encoded("JPEG", (70, 50))
     data = data[:20] + b"garbage\xff\0\xff\xd0" + b"\xff" * 9 + data[20:]
     assert image_size(data) == (70, 50)
     assert decode_image(data).shape == (50, 70, 3)
 
 
-@pytest.mark.parametrize("data", [b"", b"text", b"\xff\xd8\xff", b"P6 2 2 255 " * 9, b"#?RADIANCE\n", b"BM", b"II*\0"])
+SHORT = [b"", b"text", b"\0" * 1000, b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0"]
+
+
+@pytest.mark.parametrize("data", [*SHORT, b"P6 2 2 255 " * 9, b"#?RADIANCE\n"])
 def test_other_formats_and_short_files_reach_no_decoder(data: bytes) -> None:
     assert image_size(data) is None
     with pytest.raises(ImageError, match=r"^(not an image that can be decoded|the file is empty)$"):

@@ -57,7 +57,7 @@ def test_exif_does_not_turn_an_avif_once_more() -> None:
 
 
 @pytest.mark.parametrize("brands", [b"heic\0\0\0\0mif1heic", b"mif1\0\0\0\0mif1heix", b"msf1\0\0\0\0msf1hevc"])
-def test_photos_of_iphones_say_what_they_are(brands: bytes) -> None:
+def test_heic_is_named(brands: bytes) -> None:
     with pytest.raises(ImageError, match=r"^HEIC, which is not read: save it as JPEG$"):
         decode_image(struct.pack(">I", 8 + len(brands)) + b"ftyp" + brands + bytes(100))
 
@@ -69,7 +69,7 @@ def test_an_avif_may_name_the_brands_of_heic() -> None:
 
 
 @pytest.mark.parametrize("kind", ["avif", "bmp", "tiff"])
-def test_opencv_says_nothing_itself(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_opencv_prints_nothing(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     level = cv2.utils.logging.getLogLevel()
     data = encoded(Image.fromarray(drawing(64, 64)), kind)
     with pytest.raises(ImageError):
@@ -112,17 +112,6 @@ def test_first_frame_of_an_animation(kind: str) -> None:
     assert getattr(Image.open(io.BytesIO(data)), "n_frames", 1) == 3
     assert difference(data) <= 4
     assert decode_image(data)[6, 10].argmax() == 0
-
-
-def test_an_empty_file_says_so() -> None:
-    with pytest.raises(ImageError, match="empty"):
-        decode_image(b"")
-
-
-@pytest.mark.parametrize("data", [b"hello", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"\x00" * 1000])
-def test_what_is_no_image_is_an_image_error(data: bytes) -> None:
-    with pytest.raises(ImageError, match="not an image"):
-        decode_image(data)
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif", "bmp", "tiff"])

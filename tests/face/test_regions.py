@@ -23,27 +23,10 @@ def sides(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
     return boxes[:, 2:] - boxes[:, :2]
 
 
-def twin(name: str) -> str:
+def opposite(name: str) -> str:
     """The region on the other side of the face."""
     side, _, part = name.partition("_")
     return {"right": f"left_{part}", "left": f"right_{part}"}.get(side, name)
-
-
-def test_regions_lie_where_the_template_has_them() -> None:
-    at = dict(zip(NAMES, centres(region_boxes(FACE, NAMES)), strict=True))
-    right_eye, left_eye, nose, right_mouth, left_mouth = FACE
-    np.testing.assert_allclose(at["right_eye"], right_eye, atol=1e-4)
-    np.testing.assert_allclose(at["left_eye"], left_eye, atol=1e-4)
-    for side, eye, mouth in (("right", right_eye, right_mouth), ("left", left_eye, left_mouth)):
-        assert at[f"{side}_brow"][0] == pytest.approx(eye[0], abs=1e-4)
-        assert at[f"{side}_brow"][1] < eye[1] - 5
-        assert eye[1] < at[f"{side}_cheek"][1] < mouth[1]
-        assert abs(at[f"{side}_cheek"][0] - 50) > abs(mouth[0] - 50)
-    assert right_eye[1] < at["nose"][1] < nose[1]
-    assert at["nose"][0] == pytest.approx(50, abs=1e-4)
-    down = [at[name][1] for name in ("forehead", "glabella", "nose", "mouth", "chin")]
-    assert down == sorted(down)
-    assert at["right_eye"][0] < at["left_eye"][0]
 
 
 HAND = np.array([[100.0, 100.0], [200.0, 100.0], [150.0, 160.0], [110.0, 200.0], [190.0, 200.0]])
@@ -77,7 +60,7 @@ def test_every_region_by_hand(unit: float) -> None:
     assert REGIONS.keys() == BY_HAND.keys()
 
 
-def test_the_default_is_what_faces_mostly_show() -> None:
+def test_default_regions() -> None:
     names = ["right_eye", "left_eye", "right_brow", "left_brow", "nose", "mouth", "right_cheek", "left_cheek"]
     assert list(DEFAULT_REGIONS) == names
     np.testing.assert_allclose(region_boxes(HAND), by_hand(names), rtol=1e-5)
@@ -93,7 +76,7 @@ def test_a_face_that_lies_on_its_side_by_hand() -> None:
 
 @pytest.mark.parametrize("squeeze", [(0.5, 1.0), (1.0, 0.5)], ids=["turned", "nodding"])
 def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
-    """Half as wide, or half as high: sides and offsets stay those of the face that looks ahead."""
+    """Half as wide, or half as high: sides and offsets equal the frontal face's."""
     boxes = region_boxes(HAND * squeeze, list(BY_HAND))
     np.testing.assert_allclose(sides(boxes)[:, 0], [side for _, _, side in BY_HAND.values()], rtol=1e-5)
     brow = boxes[list(BY_HAND).index("right_brow")]
@@ -106,21 +89,10 @@ def test_equal_eyes_leave_centres_on_their_landmarks() -> None:
     np.testing.assert_allclose(centres(region_boxes(face, ["right_brow", "chin"])), [[50, 100], [50, 200]])
 
 
-def test_boxes_are_squares_that_hold_their_landmarks() -> None:
-    boxes = region_boxes(FACE, NAMES)
-    np.testing.assert_allclose(sides(boxes)[:, 0], sides(boxes)[:, 1], rtol=1e-5)
-    held = {"right_eye": (0,), "left_eye": (1,), "nose": (2,), "mouth": (3, 4)}
-    for name, rows in held.items():
-        box = boxes[NAMES.index(name)]
-        for point in FACE[list(rows)]:
-            assert (box[:2] < point).all()
-            assert (point < box[2:]).all()
-
-
-def test_a_mirrored_face_has_the_twins_boxes_mirrored() -> None:
+def test_a_mirrored_face_has_mirrored_boxes() -> None:
     face = FACE + np.random.default_rng(0).normal(size=(5, 2)) * 3
     boxes = region_boxes(face, NAMES)
-    mirrored = region_boxes((face * (-1, 1) + (SIZE, 0))[list(MIRRORED)], [twin(name) for name in NAMES])
+    mirrored = region_boxes((face * (-1, 1) + (SIZE, 0))[list(MIRRORED)], [opposite(name) for name in NAMES])
     expected = np.stack([SIZE - boxes[:, 2], boxes[:, 1], SIZE - boxes[:, 0], boxes[:, 3]], 1)
     np.testing.assert_allclose(mirrored, expected, atol=1e-4)
 
@@ -133,13 +105,6 @@ def test_centres_turn_scale_and_shift_with_the_face(degrees: float) -> None:
     boxes, moved = region_boxes(FACE, NAMES), region_boxes(apply(matrix, FACE), NAMES)
     np.testing.assert_allclose(centres(moved), apply(matrix, centres(boxes)), atol=1e-3)
     np.testing.assert_allclose(sides(moved), scale * sides(boxes), rtol=1e-4)
-
-
-def test_a_turned_head_keeps_the_boxes_size() -> None:
-    """Half the distance between the eyes, as in a profile: the eyes-to-mouth distance holds the unit."""
-    profile = FACE * (0.5, 1) + (25, 0)
-    ratio = sides(region_boxes(profile)) / sides(region_boxes(FACE))
-    assert ((ratio > 0.9) & (ratio < 1.0001)).all()
 
 
 @pytest.mark.parametrize(
@@ -176,12 +141,6 @@ def test_visible_needs_two_pixels_and_the_centre_inside() -> None:
         (50, 0, 52, 1): True,
     }
     assert visible(np.array(list(boxes), np.float32), SIZE).tolist() == list(boxes.values())
-
-
-def test_standard_regions_of_the_standard_face_are_visible() -> None:
-    assert visible(region_boxes(FACE, NAMES), SIZE).all()
-    assert region_boxes(FACE).shape == (len(DEFAULT_REGIONS), 4)
-    np.testing.assert_array_equal(region_boxes(FACE, ["nose", "mouth"])[::-1], region_boxes(FACE, ["mouth", "nose"]))
 
 
 def test_unknown_and_repeated_names_are_refused() -> None:

@@ -5,9 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.pooling import AdditivePool, AveragePool, ExpressionLinear, QueryPool, TokenPool, located_tokens
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.pooling import POOLS, AveragePool, ExpressionLinear, TokenPool, located_tokens
 from fer_vit.model.tokens import Tokens
 
 PREFIX, DIM, CLASSES = 2, 8, 3
@@ -21,12 +19,7 @@ def tokens() -> Tokens:
 
 def pools() -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    made = {
-        "token": TokenPool(),
-        "avg": AveragePool(PREFIX),
-        "additive": AdditivePool(PREFIX, DIM),
-        "query": QueryPool(PREFIX, DIM, 2, CLASSES, causal=False),
-    }
+    made = {name: pool(PREFIX, DIM, CLASSES, 2, causal=False) for name, pool in POOLS.items()}
     for pool in made.values():
         for parameter in pool.parameters():
             nn.init.normal_(parameter, std=0.5)
@@ -35,7 +28,7 @@ def pools() -> dict[str, nn.Module]:
 
 def test_the_class_token_is_the_first() -> None:
     batch = tokens()
-    pooled, weights = TokenPool()(batch)
+    pooled, weights = TokenPool(PREFIX, DIM, CLASSES, None, False)(batch)
     assert torch.equal(pooled, batch.x[:, 0])
     assert weights.tolist() == [[[[1, 0, 0, 0, 0, 0, 0]]]] * 3
 
@@ -73,7 +66,7 @@ def test_additive_pooling_against_the_formula_in_float64() -> None:
 def test_average_is_over_the_places_that_are_there(dtype: torch.dtype) -> None:
     valid = torch.cat([VALID, torch.tensor([[True, True, False, False, False, True, False]])])
     x = torch.randn(4, 7, DIM, generator=torch.Generator().manual_seed(1)).to(dtype)
-    batch, pool = Tokens(x, valid, x[..., :2]), AveragePool(PREFIX)
+    batch, pool = Tokens(x, valid, x[..., :2]), AveragePool(PREFIX, DIM, CLASSES, None, False)
     close = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 0.02}[dtype]
     pooled = pool(batch).x
     assert pooled.dtype == dtype
@@ -104,57 +97,6 @@ def test_nothing_that_is_missing_changes_what_a_query_finds() -> None:
     x = torch.where(VALID[..., None], batch.x, 1e3)
     x[:, :PREFIX] = 7.0
     assert torch.equal(pool(batch).x, pool(batch._replace(x=x)).x)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_query_head_is_torchs_decoder(causal: bool) -> None:
-    pool, batch = QueryPool(PREFIX, DIM, 2, CLASSES, causal).eval(), tokens()
-    for parameter in pool.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    ours = pool.decoder
-    torchs = nn.TransformerDecoderLayer(DIM, 2, 4 * DIM, 0.0, "gelu", batch_first=True, norm_first=True).eval()
-    torchs.self_attn.in_proj_weight.data = ours.self_attn.qkv.weight.data
-    torchs.self_attn.in_proj_bias.data = ours.self_attn.qkv.bias.data
-    cross = (ours.cross_attn.q, ours.cross_attn.kv)
-    torchs.multihead_attn.in_proj_weight.data = torch.cat([layer.weight.data for layer in cross])
-    torchs.multihead_attn.in_proj_bias.data = torch.cat([layer.bias.data for layer in cross])
-    for mine, theirs in (
-        (ours.self_attn.proj, torchs.self_attn.out_proj),
-        (ours.cross_attn.proj, torchs.multihead_attn.out_proj),
-        (ours.mlp.fc1, torchs.linear1),
-        (ours.mlp.fc2, torchs.linear2),
-        (ours.norm1, torchs.norm1),
-        (ours.norm2, torchs.norm2),
-        (ours.norm3, torchs.norm3),
-    ):
-        theirs.load_state_dict(mine.state_dict())
-    mask = torch.full((CLASSES, CLASSES), -torch.inf).triu(1) if causal else None
-    query, missing = pool.query.expand(2, -1, -1), ~VALID[:2]
-    missing[:, :PREFIX] = True
-    found = torchs(query, batch.x[:2], tgt_mask=mask, memory_key_padding_mask=missing, tgt_is_causal=causal)
-    expected = F.layer_norm(found, (DIM,), pool.norm.weight, pool.norm.bias)
-    assert torch.allclose(pool(batch).x[:2], expected, atol=1e-5)
-
-
-def test_what_the_query_head_starts_with() -> None:
-    torch.manual_seed(0)
-    size = {"img_size": 32, "patch_size": 8, "embed_dim": 256, "depth": 1, "num_heads": 4, "tokens": "patch"}
-    net = RegionViT(RegionViTConfig(**size, head="query"), [str(label) for label in range(64)])
-    pool = net.pool
-    for part in (pool.query, net.vit.head.weight):
-        assert part.std().item() == pytest.approx(0.02, rel=0.03)
-    for name, parameter in pool.decoder.named_parameters():
-        if "norm" in name:
-            assert (parameter == name.endswith("weight")).all()
-        elif name.endswith("bias"):
-            assert (parameter == 0).all()
-        else:
-            assert parameter.std().item() == pytest.approx(0.02, rel=0.03)  # as in ViT
-
-
-def test_a_query_has_heads_that_divide_any_width() -> None:
-    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=336, depth=1, tokens="patch", head="query")
-    assert RegionViT(config, ["a", "b"])(torch.rand(1, 3, 32, 32)).shape == (1, 2)
 
 
 def test_each_expression_has_a_classifier_of_its_own() -> None:

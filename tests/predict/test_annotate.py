@@ -11,7 +11,7 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.predict import annotate
-from fer_vit.predict.annotate import annotated
+from fer_vit.predict.annotate import annotate_video
 from fer_vit.predict.photos import OK, Photo, PhotoOptions
 from fer_vit.predict.results import FaceResult
 from fer_vit.predict.video import read_frames
@@ -23,7 +23,7 @@ WHOLE = PhotoOptions()
 
 
 def face(number: int) -> FaceResult:
-    """A face at the lower right whose expression is as probable as the frame's number says."""
+    """A face at the lower right whose probabilities encode the frame's number."""
     shares = {"happiness": 0.6 + number / 1000, "fear": 0.4 - number / 1000}
     box = np.array([80.0, 70.0, 140.0, 110.0])
     return FaceResult(
@@ -36,7 +36,11 @@ def copied(source: Path, output: Path, options: PhotoOptions = WHOLE) -> list[Ph
     """What comes out while a copy is made."""
     frames = read_frames(source, options.every, options.fps, options.start, options.end)
     photos = (Photo(str(source), OK, [face(f.number)], 0, f.number, f.seconds, (3,)) for f in frames)
-    return list(annotated(photos, source, output, options))
+    failed: list[FerVitError] = []
+    made = list(annotate_video(photos, source, output, options, failed))
+    if failed:
+        raise failed[0]
+    return made
 
 
 def times(path: Path) -> list[float]:
@@ -57,13 +61,15 @@ def test_frames_keep_their_times(
     assert f"b.mp4 ({codec}, no sound)" in capsys.readouterr().out
 
 
-def test_faces_are_marked_where_they_are(tmp_path: Path) -> None:
-    source = write_video(tmp_path / "a.mp4", [numbered(n, 161, 119) for n in range(3)], EVEN[:3], pixels="yuv444p")
+@pytest.mark.parametrize(("shape", "width"), [(Fraction(1), 162), (Fraction(4, 3), 216)], ids=["square", "wide"])
+def test_faces_are_marked_in_even_frames_of_square_pixels(shape: Fraction, width: int, tmp_path: Path) -> None:
+    images = [numbered(n, 161, 119) for n in range(3)]
+    source = write_video(tmp_path / "a.mp4", images, EVEN[:3], pixels="yuv444p", shape=shape)
     copied(source, tmp_path / "b.mp4")
     for before, after in zip(read_frames(source), read_frames(tmp_path / "b.mp4"), strict=True):
-        assert after.image.shape == (120, 162, 3)  # codecs want it even
+        assert after.image.shape == (120, width, 3)
         assert after.image[70:110, 80].mean() > 180  # the left side of the box
-        changed = np.abs(after.image[:119, :161].astype(float) - before.image).max(-1) > 60
+        changed = np.abs(after.image[:119, : before.image.shape[1]].astype(float) - before.image).max(-1) > 60
         assert changed[:40].sum() == changed[:, :60].sum() == 0
 
 
@@ -75,17 +81,6 @@ def test_turned_videos_stay_upright_and_a_choice_of_frames_is_kept(tmp_path: Pat
     assert [frame.seconds for frame in found] == pytest.approx([frame.seconds for frame in expected], abs=1e-4)
     assert found[0].image.shape == expected[0].image.shape == (160, 120, 3)
     assert np.abs(found[0].image[:40].astype(float) - expected[0].image[:40]).mean() < 4
-
-
-def test_copies_have_square_pixels(tmp_path: Path) -> None:
-    source = write_numbered(tmp_path / "a.mp4", EVEN[:3], shape=Fraction(4, 3))
-    copied(source, tmp_path / "b.mp4")
-    with av.open(str(tmp_path / "b.mp4")) as file:
-        stream = file.streams.video[0]
-        assert (stream.width, stream.height, stream.sample_aspect_ratio or 1) == (214, 120, 1)  # 213, made even
-    for before, after in zip(read_frames(source), read_frames(tmp_path / "b.mp4"), strict=True):
-        assert after.image[70:110, 80].mean() > 180  # the left side of the box
-        assert np.abs(after.image[:, :60].astype(float) - before.image[:, :60]).mean() < 4
 
 
 def with_sound(path: Path, codec: str, moments: Iterable[float]) -> Path:
@@ -127,7 +122,57 @@ def test_sound_is_copied_with_its_times(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(times(tmp_path / "e.mp4")) == 5
 
 
-def test_sound_goes_on_where_files_were_joined(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_negative_start_is_shifted_to_0_with_the_sound(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    with_sound(tmp_path / "a.mp4", "aac", EVEN)
+    source, shift = tmp_path / "negative.ts", Fraction(-5)
+    with (
+        av.open(str(tmp_path / "a.mp4")) as before,
+        av.open(str(source), "w", options={"avoid_negative_ts": "disabled"}) as after,
+    ):
+        streams = [after.add_stream_from_template(stream) for stream in before.streams]
+        for packet in before.demux():
+            if packet.dts is not None:
+                packet.pts, packet.dts = (round(t + shift / packet.time_base) for t in (packet.pts, packet.dts))
+                packet.stream = streams[packet.stream.index]
+                after.mux(packet)
+    start = times(source)[0]
+    assert start < -3
+    copied(source, tmp_path / "b.mp4")
+    assert times(tmp_path / "b.mp4") == pytest.approx([t - start for t in times(source)], abs=1e-4)
+    original, copy = [*heard(source)], [*heard(tmp_path / "b.mp4")]
+    assert copy == pytest.approx([t - start for t in original if t - start > -annotate.PRIMING][: len(copy)], abs=1e-3)
+    assert f"shifted by {-start:.3f} s" in capsys.readouterr().out
+
+
+BARS = np.repeat(
+    np.repeat(np.uint8([[[191, 191, 0], [0, 191, 191], [191, 0, 191], [191, 0, 0], [0, 0, 191]]]), 64, 1), 8, 0
+)
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize("height", [360, 720])
+def test_colours_are_kept_and_tagged(height: int, tagged: bool, tmp_path: Path) -> None:
+    """As players take them: FFmpeg converts by the tags, and by the number of lines without tags."""
+    code, bars = (1 if height >= 720 else 6), np.repeat(BARS, height // 8, 0)
+    with av.open(str(tmp_path / "a.mp4"), "w") as file:
+        stream = file.add_stream("libx264", 25, width=320, height=height, pix_fmt="yuv420p", options={"crf": "5"})
+        if tagged:
+            codec = stream.codec_context
+            codec.colorspace = codec.color_primaries = codec.color_trc = code
+        frame = av.VideoFrame.from_ndarray(bars, format="rgb24")
+        file.mux(stream.encode(frame.reformat(format="yuv420p", dst_colorspace="ITU709" if code == 1 else "ITU601")))
+        file.mux(stream.encode())
+    photos = [Photo(str(tmp_path / "a.mp4"), OK, [], 0, 0, 0.0)]
+    assert list(annotate_video(photos, tmp_path / "a.mp4", tmp_path / "b.mp4", WHOLE, [])) == photos
+    with av.open(str(tmp_path / "a.mp4")) as source, av.open(str(tmp_path / "b.mp4")) as copy:
+        before, after = (next(file.decode(video=0)) for file in (source, copy))
+    assert (after.colorspace, after.color_primaries, after.color_trc, after.color_range) == (code, code, code, 1)
+    before.colorspace = code
+    expected, found = (frame.to_ndarray(format="rgb24")[height // 2, 32::64].astype(int) for frame in (before, after))
+    assert np.abs(found - expected).max() <= 3
+
+
+def test_sound_continues_in_joined_files(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source = with_sound(tmp_path / "a.ts", "aac", range(32))
     source.write_bytes(source.read_bytes() * 2)
     copied(source, tmp_path / "b.mp4")
@@ -144,30 +189,20 @@ def test_sound_of_an_unknown_codec_is_left_out(tmp_path: Path, capsys: pytest.Ca
     assert len(times(tmp_path / "b.mp4")) == 5
 
 
-def test_nothing_is_left_of_a_copy_that_was_broken_off_or_empty(tmp_path: Path) -> None:
+def test_interrupted_and_empty_copies_are_removed(tmp_path: Path) -> None:
     source = write_numbered(tmp_path / "a.mp4", EVEN)
     photos = (Photo(str(source), OK, [], 0, f.number, f.seconds) for f in read_frames(source))
-    going = annotated(photos, source, tmp_path / "b.mp4", PhotoOptions())
+    going = annotate_video(photos, source, tmp_path / "b.mp4", PhotoOptions(), [])
     assert [photo.frame for photo in islice(going, 3)] == [0, 1, 2]
     going.close()  # type: ignore[attr-defined]
     end: Photo[FaceResult] = Photo(str(source), "no frame in the time that was chosen", [], 0)
-    with pytest.raises(FerVitError, match=r"a.mp4: no frame in the time"):
-        list(annotated([end], source, tmp_path / "b.mp4", PhotoOptions(start=50.0)))
+    failed: list[FerVitError] = []
+    assert list(annotate_video([end], source, tmp_path / "b.mp4", PhotoOptions(start=50.0), failed)) == [end]
+    assert "a.mp4: no frame in the time" in str(failed)
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
 
 
-def test_what_is_wrong_with_the_source_is_told_with_its_name(tmp_path: Path) -> None:
-    with av.open(str(tmp_path / "sound.mp4"), "w") as file:
-        heard = file.add_stream("aac", 44100)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 44100), np.float32), format="fltp", layout="mono")
-        frame.rate, frame.pts = 44100, 0
-        file.mux(heard.encode(frame))
-        file.mux(heard.encode())
-    with pytest.raises(FerVitError, match=r"^\S+sound\.mp4: no video in the file\.$"):
-        list(annotated([], tmp_path / "sound.mp4", tmp_path / "b.mp4", PhotoOptions()))
-
-
-def test_errors_of_the_copy_are_not_blamed_on_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prediction_continues_when_the_copy_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = write_video(tmp_path / "a.avi", [numbered(0, 17000, 64)], [0.0], "mjpeg", 1 / NTSC, pixels="yuvj420p")
     with pytest.raises(FerVitError, match=r"^libx264 cannot encode frames of 17000 x 64 pixels\.$"):
         copied(wide, tmp_path / "b.mp4")
@@ -175,7 +210,9 @@ def test_errors_of_the_copy_are_not_blamed_on_the_source(tmp_path: Path, monkeyp
     def full(*_: object) -> None:
         raise av.error.OSError(28, "No space left on device")
 
-    monkeypatch.setattr(annotate.FrameWriter, "finish", full)
-    with pytest.raises(FerVitError, match=r"^Cannot write .*b\.mp4 \(No space left on device\)\.$"):
-        copied(write_numbered(tmp_path / "c.mp4", EVEN[:2]), tmp_path / "b.mp4")
+    monkeypatch.setattr(annotate.FrameWriter, "add", full)
+    source, failed = write_numbered(tmp_path / "c.mp4", EVEN[:3]), []
+    photos = [Photo(str(source), OK, [], 0, n, t) for n, t in enumerate(EVEN[:3])]
+    assert list(annotate_video(photos, source, tmp_path / "b.mp4", WHOLE, failed)) == photos
+    assert [str(error) for error in failed] == [f"Cannot write {tmp_path / 'b.mp4'} (No space left on device)."]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.avi", "c.mp4"]

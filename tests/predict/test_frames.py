@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detect import Detector, Face, YuNet
+from fer_vit.face.detect import Detector, Face, FaceDetector
 from fer_vit.geometry import Image
 from fer_vit.predict.frames import VideoDataset, find_faces
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoDataset, PhotoOptions, photo_loader
 from fer_vit.predict.video import Frame
+from tests.helpers.marks import slow
 from tests.helpers.videos import Actor, Blobs, TrackScores, scene, track_scores, write_video
 
 SPEC = CropSpec(size=48)
@@ -38,7 +39,7 @@ def find(images: list[Image], detect_every: int) -> tuple[list[dict[int, tuple[i
     for number, photo in enumerate(finder(detector, frames, detect_every)):
         corners = [tuple(face.box[:2].round().astype(int).tolist()) for face in photo.faces if face]
         found.append(dict(zip(photo.tracks, corners, strict=True)))
-        searched += [number] * (photo.size[::-1] in detector.seen)
+        searched += [number] * any(height != width for height, width in detector.seen)  # faces are followed in squares
         detector.seen.clear()
     return found, searched
 
@@ -68,10 +69,14 @@ def test_a_lost_face_is_searched_for_at_once_and_a_new_one_in_time() -> None:
     assert find([still] * 4, 1)[1] == [0, 1, 2, 3]
 
 
-def test_without_faces_only_some_frames_are_searched() -> None:
-    found, searched = find([stage()] * 9, 4)
-    assert found == [{}] * 9
-    assert searched == [0, 4, 8]
+@squares
+def test_a_small_face_is_found_by_a_search_at_full_size() -> None:
+    large = stage((50, 100), (400, 200))
+    more = large.copy()
+    more[20:32, 20:32] = 255
+    found, searched = find([large, *[more] * 41], 5)
+    assert searched == [*range(0, 42, 5)]
+    assert [len(tracks) for tracks in found] == [2] * 40 + [3] * 2
 
 
 @squares
@@ -84,7 +89,7 @@ def test_two_faces_that_meet_do_not_become_one_twice() -> None:
 
 @squares
 @pytest.mark.parametrize("workers", [0, 1])
-def test_videos_go_the_way_of_photos(workers: int, tmp_path: Path) -> None:
+def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     images = [stage((50 + 4 * n, 100)) if n < 6 else stage() for n in range(8)]
     write_video(tmp_path / "a.mp4", images, [n / 25 for n in range(8)])
     (tmp_path / "b.mp4").write_text("no video")
@@ -102,13 +107,6 @@ def test_videos_go_the_way_of_photos(workers: int, tmp_path: Path) -> None:
     assert [len(batch.path) for _, batch in batches if batch] == [3]
     assert batches[0][1] is not None
     assert batches[0][1].image[..., 2:-2, 2:-2].float().mean() > 240  # the square fills the crop, but for its border
-
-
-def test_crops(tmp_path: Path) -> None:
-    write_video(tmp_path / "a.mp4", [stage()] * 3, [0, 0.1, 0.2])
-    photos = PhotoDataset([tmp_path / "a.mp4"], SPEC, "crop", None)
-    seen: list[Photo] = [photo for photo, _ in VideoDataset(photos, [0], PhotoOptions("crop", "none"))]
-    assert [(p.status, p.faces, p.tracks) for p in seen] == [(OK, [None], (0,))] * 3
 
 
 def walk(start: float, speed: float, y: float = 180, width: float = 110, begin: float = 0, end: float = 1e9):  # noqa: ANN201
@@ -139,23 +137,18 @@ def follow_scene(name: str, yunet: Path, detect_every: int, times: list[float]) 
             truth.append(seen)
             yield Frame(image, number, times[number])
 
-    photos = finder(YuNet(yunet), frames(), detect_every)
+    photos = finder(FaceDetector(yunet), frames(), detect_every)
     found = [[(n, face.landmarks) for n, face in zip(p.tracks, p.faces, strict=True) if face] for p in photos]
     return track_scores(truth, found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("detect_every", [1, 5, 10])
-@pytest.mark.parametrize("name", SCENES)
-def test_drawn_people_keep_their_numbers(name: str, detect_every: int, yunet: Path) -> None:
-    scores = follow_scene(name, yunet, detect_every, [n / 25 for n in range(100)])
+@pytest.mark.parametrize(
+    ("name", "detect_every", "rate"),
+    [("crossing", 5, 10), *slow(*((name, detect_every, 25) for name in SCENES for detect_every in (1, 5, 10)))],
+)
+def test_drawn_people_keep_their_numbers(name: str, detect_every: int, rate: int, yunet: Path) -> None:
+    scores = follow_scene(name, yunet, detect_every, [n / rate for n in range(4 * rate)])
     print(name, detect_every, scores)
     assert scores.switches == 0
     assert scores.idf1 > 0.95
     assert scores.mota > 0.9
-
-
-def test_two_drawn_people_cross(yunet: Path) -> None:
-    scores = follow_scene("crossing", yunet, 5, [n / 10 for n in range(10, 40)])
-    assert scores.switches == 0
-    assert scores.idf1 > 0.9

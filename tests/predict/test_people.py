@@ -1,10 +1,11 @@
-from itertools import groupby
 from pathlib import Path
 
+import pandas
 import pyarrow.parquet as pq
 import pytest
+from praatio import textgrid
 
-from fer_vit.predict.people import People
+from fer_vit.predict.people import Interval, People, write_intervals
 
 LABELS = ["neutral", "happiness"]
 
@@ -15,7 +16,16 @@ def frames(path: str, times: list[float | None], labels: dict[int, str]) -> list
     for number, seconds in enumerate(times):
         here = [(track, word[number]) for track, word in labels.items() if word[number] != "."]
         rows = [
-            {"path": path, "frame": number, "seconds": seconds, "track": t, "face": i, "label_smoothed": names[letter]}
+            {
+                "path": path,
+                "frame": number,
+                "seconds": seconds,
+                "track": t,
+                "face": i,
+                "label_smoothed": names[letter],
+                "smoothed_neutral": 0.7,
+                "smoothed_happiness": 0.6 + number / 100,
+            }
             for i, (t, letter) in enumerate(here)
         ]
         found.append(rows or [{"path": path, "frame": number, "seconds": seconds}])
@@ -37,16 +47,9 @@ def test_shares_of_time_and_the_longest_run(tmp_path: Path) -> None:
     first, other = table([frames("a.mp4", times, words)], tmp_path)
     assert (first["path"], first["track"], first["frames"]) == ("a.mp4", 0, 6)
     assert (first["first_seen"], first["last_seen"]) == (0.0, 1.4)
-    steps = [0.1, 0.1, 1.0, 0.1, 0.1, 0.1]
-    for person, word in ((first, words[0]), (other, words[3])):
-        here = [(letter, step) for letter, step in zip(word, steps, strict=True) if letter != "."]
-        for name in LABELS:
-            part = sum(step for letter, step in here if letter == name[0]) / sum(step for _, step in here)
-            assert person[name] == pytest.approx(part)
-        runs = [(sum(s for _, s in run), k) for k, run in groupby(zip(word, steps, strict=True), lambda pair: pair[0])
-                for run in [list(run)] if k != "."]  # fmt: skip
-        assert person["longest_run_seconds"] == pytest.approx(max(runs)[0])
-        assert str(person["longest_run"])[0] == max(runs)[1]
+    for person, shares, longest in ((first, (0.3, 1.2), 1.0), (other, (0.0, 1.3), 1.1)):
+        assert [person[f"time_{name}"] * sum(shares) for name in LABELS] == pytest.approx(shares)
+        assert (person["longest_run"], person["longest_run_seconds"]) == ("happiness", pytest.approx(longest))
 
 
 def test_videos_photos_and_ends(tmp_path: Path) -> None:
@@ -55,6 +58,32 @@ def test_videos_photos_and_ends(tmp_path: Path) -> None:
     rows = table(
         [frames("a.mp4", [0.0, 0.5], {0: "hh"}), [broken, photo], frames("b.mp4", [0.0], {0: "n"}), [photo]], tmp_path
     )
-    assert [(row["path"], row["frames"], row["happiness"]) for row in rows] == [("a.mp4", 2, 1.0), ("b.mp4", 1, 0.0)]
+    assert [(row["path"], row["frames"], row["time_happiness"]) for row in rows] == [
+        ("a.mp4", 2, 1.0),
+        ("b.mp4", 1, 0.0),
+    ]
     assert rows[0]["longest_run_seconds"] == 1.0
     assert table([[photo], frames("c.mp4", [0.0], {})], tmp_path) == []
+
+
+def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
+    people = People()
+    for rows in frames("a.mp4", [0.0, 0.1, 0.2, 1.2, 1.3, 1.4], {0: "nnhnhh", 3: ".hh.hh"}):
+        people.add(rows)
+    found = people.intervals()
+    assert [(i.track, i.start, round(i.end, 6), i.label) for i in found] == [
+        (0, 0.0, 0.2, "neutral"), (0, 0.2, 1.2, "happiness"), (0, 1.2, 1.3, "neutral"), (0, 1.3, 1.5, "happiness"),
+        (3, 0.1, 1.2, "happiness"), (3, 1.3, 1.5, "happiness"),
+    ]  # fmt: skip
+    assert [i.confidence for i in found] == pytest.approx([0.7, 0.62, 0.7, 0.645, 0.615, 0.645])
+    for name in ("i.csv", "i.TextGrid"):
+        write_intervals(tmp_path / name, found)
+    table = pandas.read_csv(tmp_path / "i.csv")
+    assert list(table.columns) == list(Interval._fields)
+    assert table["confidence"].tolist() == pytest.approx([i.confidence for i in found])
+    expected = [(i.track, i.start, round(i.end, 6), i.label) for i in found]
+    assert [*table[["track", "start", "end", "label"]].itertuples(index=False, name=None)] == expected
+    grid = textgrid.openTextgrid(str(tmp_path / "i.TextGrid"), includeEmptyIntervals=False)
+    assert grid.tierNames == ("track 0", "track 3")
+    entries = [(name, *entry) for name in grid.tierNames for entry in grid.getTier(name).entries]
+    assert entries == [(f"track {track}", *rest) for track, *rest in expected]

@@ -10,11 +10,12 @@ from skimage.data import astronaut
 import fer_vit.predict.photos as photos_module
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face
-from fer_vit.face.detect import Face, YuNet
+from fer_vit.face.detect import Face, FaceDetector
 from fer_vit.face.image import encode_png, read_image, reduction_to
 from fer_vit.geometry import TEMPLATE, Image, apply
 from fer_vit.predict.inputs import find_images
-from fer_vit.predict.photos import NO_FACE, OK, PhotoDataset, photo_loader
+from fer_vit.predict.photos import FIRST_FRAME, NO_FACE, OK, PhotoDataset, photo_loader
+from tests.helpers.videos import write_numbered
 
 SPEC = CropSpec(size=48)
 squares = pytest.mark.usefixtures("usual_landmarks")
@@ -63,7 +64,7 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
 
 
 def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
-    photo, (sample,) = PhotoDataset([astronaut()], SPEC, "detect", YuNet(yunet))[0]
+    photo, (sample,) = PhotoDataset([astronaut()], SPEC, "detect", FaceDetector(yunet))[0]
     (face,) = photo.faces
     assert face is not None
     assert np.abs(apply(sample.to_crop, face.landmarks) / 48 - TEMPLATE).max() < 0.08
@@ -73,7 +74,7 @@ def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
 @squares
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("shape", [(1983, 2643), (1984, 2640)], ids=["odd", "even"])
-def test_a_turned_photo_is_where_it_would_be_whole(
+def test_reduced_decoding_keeps_rotated_photos_in_place(
     shape: tuple[int, int], orientation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The detector finds the middle of a bright square, wherever EXIF turns it to."""
@@ -99,7 +100,7 @@ def test_a_turned_photo_is_where_it_would_be_whole(
     assert np.abs(face.landmarks - whole.landmarks).max() < 0.1
 
 
-def test_other_formats_and_sizes_are_decoded_whole() -> None:
+def test_the_reduction_of_formats_and_sizes() -> None:
     image = np.zeros((2000, 6000, 3), np.uint8)
     for suffix, side, expected in ((".jpg", 6000, 4), (".jpg", 2560, 2), (".jpg", 2559, 1), (".png", 6000, 1)):
         data = cv2.imencode(suffix, image[:, :side])[1].tobytes()
@@ -162,7 +163,7 @@ def test_crops(photos: Path) -> None:
     assert whole.valid.all()
     assert (whole.boxes == framed.boxes).all()
     assert framed.image.mean() < 100
-    # A model of crops as they are framed gets the whole image and the regions of the face that is found.
+    # With align="crop" the full image is used with the regions of the detected face.
     kept = PhotoDataset(paths, CropSpec(48, align="crop"), "crop", Corner())[0][1][0]
     assert (kept.image == framed.image).all()
     assert not np.allclose(kept.boxes, framed.boxes)
@@ -206,3 +207,15 @@ def test_find_images(tmp_path: Path) -> None:
     for missing, words in (("gone.png", "there is no"), ("*.gif", "there is no"), ("empty", "found none")):
         with pytest.raises(FerVitError, match=words):
             names(missing)
+
+
+def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
+    frames = [Pil.fromarray(np.full((64, 64, 3), shade, np.uint8)) for shade in (0, 100, 255)]
+    for name in ("a.png", "a.webp", "a.avif"):
+        frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], duration=100)
+        frames[0].save(tmp_path / f"still_{name}")
+    write_numbered(tmp_path / "clip.mp4", [0.0, 0.1]).rename(tmp_path / "clip.jpg")
+    dataset = PhotoDataset(find_images([tmp_path]), SPEC, "detect", lambda _: [])
+    status = {Path(photo.path).name: photo.status for photo, _ in map(dataset.__getitem__, range(7))}
+    assert status.pop("clip.jpg").startswith("a video, not an image")
+    assert status == {name: NO_FACE if name.startswith("still") else FIRST_FRAME for name in status}

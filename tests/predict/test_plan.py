@@ -1,7 +1,8 @@
 import os
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,22 +50,13 @@ def test_the_plan_stays(tmp_path: Path) -> None:
 
 def test_relative_names_belong_to_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = SETTINGS | {"directory": os.getcwd()}
-    open_or_create(tmp_path / "relative", iter(NAMES), 3, settings, 0)
-    open_or_create(tmp_path / "absolute", iter(NAMES), 3, SETTINGS | {"directory": None}, 0)
-    open_or_create(tmp_path / "old", iter(NAMES), 3, SETTINGS, 0)
-    for name in ("relative", "absolute", "old"):
+    for name, directory in (("relative", settings), ("absolute", {"directory": None})):
+        open_or_create(tmp_path / name, iter(NAMES), 3, SETTINGS | directory, 0)
         assert list(open_or_create(tmp_path / name, iter([]), 3, settings, 0)) == NAMES
     monkeypatch.chdir(tmp_path)
     assert list(open_or_create(tmp_path / "absolute", iter([]), 3, SETTINGS, 0)) == NAMES
     with pytest.raises(FerVitError, match=rf"was started in {settings['directory']}, and names images from there"):
         open_or_create(tmp_path / "relative", iter([]), 3, SETTINGS, 0)
-
-
-def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("all of it")
-    with pytest.raises(FerVitError, match="holds other things"):
-        open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
-    assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
 def test_an_error_while_listing_leaves_nothing(tmp_path: Path) -> None:
@@ -77,31 +69,30 @@ def test_an_error_while_listing_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "faces") == []
 
 
-def test_a_killed_listing_is_done_again(tmp_path: Path) -> None:
-    (tmp_path / "._plan.parquet.1234.part").write_bytes(b"PAR1")
-    assert list(open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)) == NAMES
-
-
-def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "faces").write_text("a list")
-    with pytest.raises(FerVitError, match=r"Cannot write .*faces/_plan.parquet \(Not a directory\)"):
+@pytest.mark.parametrize(
+    ("name", "write", "message"),
+    [
+        ("faces", Path.touch, r"Cannot write .*faces/_plan.parquet \(Not a directory\)"),
+        ("faces/thesis.txt", Path.touch, "contains other files"),
+        ("faces/_plan.parquet", Path.touch, "is not a plan of `predict`"),
+        ("faces/_plan.parquet", partial(pq.write_table, pa.table({"a": [1]})), "is not a plan of `predict`"),
+    ],
+)
+def test_other_files_are_left_alone(name: str, write: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    write(tmp_path / name)
+    with pytest.raises(FerVitError, match=message):
         open_or_create(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 0)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [name]
 
 
-def test_something_else_in_the_place_of_the_plan(tmp_path: Path) -> None:
-    for write in (lambda path: path.touch(), lambda path: pq.write_table(pa.table({"a": [1]}), path)):
-        write(tmp_path / "_plan.parquet")
-        with pytest.raises(FerVitError, match="is not a plan of `predict`"):
-            open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
-
-
-def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_process_0_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fer_vit.predict.plan.PATIENCE", 0.1)
     with pytest.raises(FerVitError, match=r"Process 0 did not list the images .* no sign of life"):
         open_or_create(tmp_path / "faces", iter(NAMES), 3, SETTINGS, 1)
 
 
-def test_others_wait_for_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_processes_wait_for_process_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     timer = threading.Timer(3, lambda: open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0))
     timer.start()
     assert list(open_or_create(tmp_path, iter([]), 3, SETTINGS, 2)) == NAMES
@@ -114,6 +105,9 @@ def test_missing_and_check(tmp_path: Path) -> None:
     write(plan, 0, [("photos/0.jpg", 0), ("photos/0.jpg", 1), ("photos/1.jpg", None), ("photos/2.jpg", 0)])
     assert plan.missing() == [1, 2]
     assert plan.check(0) == ({"ok": 2, "no face": 1}, 3)
+    plan.table(0).write_bytes(b"PAR1")
+    with pytest.raises(FerVitError, match=r"part-00000.parquet cannot be read"):
+        plan.check(0)
 
 
 @pytest.mark.parametrize(
@@ -128,15 +122,8 @@ def test_missing_and_check(tmp_path: Path) -> None:
     ],
     ids=["lost", "face twice", "image twice", "order", "face lost", "no face twice"],
 )
-def test_check_finds(rows: list[tuple[str, int | None]], tmp_path: Path) -> None:
+def test_check_finds_missing_and_repeated_rows(rows: list[tuple[str, int | None]], tmp_path: Path) -> None:
     plan = open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
     write(plan, 0, [(f"photos/{name}.jpg", face) for name, face in rows])
     with pytest.raises(FerVitError, match=r"each once and in the plan's order, but got .*Remove that file"):
-        plan.check(0)
-
-
-def test_check_of_a_broken_table(tmp_path: Path) -> None:
-    plan = open_or_create(tmp_path, iter(NAMES), 3, SETTINGS, 0)
-    plan.table(0).write_bytes(b"PAR1")
-    with pytest.raises(FerVitError, match=r"part-00000.parquet cannot be read"):
         plan.check(0)

@@ -69,7 +69,7 @@ def test_every_face_of_many_photos_in_order(model: Recognizer, photo: Path) -> N
     alone = {name: model.predict(name)[0].probabilities for name in (photo, man)}
     assert faces[2].probabilities == pytest.approx(alone[photo], abs=1e-5)
     assert faces[3].probabilities == pytest.approx(alone[man], abs=1e-5)
-    assert model.predict(nobody) == []
+    assert model.predict(nobody) == model.predict([]) == []
 
 
 def test_crops_may_have_no_landmarks(model: Recognizer) -> None:
@@ -82,7 +82,7 @@ def test_crops_may_have_no_landmarks(model: Recognizer) -> None:
 def test_a_crop_without_a_face_is_taken_whole(model: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
     crop = np.full((48, 48), 128, np.uint8)
     (face,) = model.predict(crop, face="crop")
-    monkeypatch.setattr("fer_vit.face.detect.YuNet", None)  # nobody may ask for it
+    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", None)  # must not be used
     (same,) = model.predict(crop, face="crop", detector="landmarks")
     assert face.box is not None
     assert face.box.tolist() == [0, 0, 48, 48]
@@ -91,33 +91,26 @@ def test_a_crop_without_a_face_is_taken_whole(model: Recognizer, monkeypatch: py
     assert face.probabilities == same.probabilities
 
 
-def test_the_temperature_makes_it_less_sure(model: Recognizer, photo: Path) -> None:
-    cold = model.predict(photo)[0].probabilities
-    model.net.temperature = 2.0
-    warm = np.sqrt(list(cold.values()))
-    assert list(model.predict(photo)[0].probabilities.values()) == pytest.approx(warm / warm.sum(), abs=1e-6)
-
-
-def test_what_cannot_be_left_out(model: Recognizer, photo: Path) -> None:
+def test_prediction_sets(model: Recognizer, photo: Path) -> None:
     (face,) = model.predict(photo)
-    assert (face.expressions(), face.unsure) == (None, None)  # not calibrated
+    assert (face.prediction_set(), face.ambiguous) == (None, None)  # not calibrated
     assert face.entropy == pytest.approx(entropy(list(face.probabilities.values())))
     ranked = sorted(face.probabilities.values())
     each = [1.0 if name == face.label else 0.0 for name in model.labels]
     model.net.thresholds = {"90": [ranked[-1], *each], "95": [ranked[-3], *each]}
     (face,) = model.predict(photo)
-    assert (face.expressions(), face.unsure) == ([face.label], False)
-    among = face.expressions(95)
+    assert (face.prediction_set(), face.ambiguous) == ([face.label], False)
+    among = face.prediction_set(95)
     assert [face.probabilities[name] >= ranked[-3] for name in model.labels] == [name in among for name in model.labels]
-    assert face.expressions(95, by_class=True) == [name for name in model.labels if name != face.label]
+    assert face.prediction_set(95, by_class=True) == [name for name in model.labels if name != face.label]
     model.net.thresholds = {"90": [1.0, *each], "95": [0.0, *each]}
     (face,) = model.predict(photo)
-    assert (face.expressions(), face.expressions(95), face.unsure) == ([], model.labels, True)
+    assert (face.prediction_set(), face.prediction_set(95), face.ambiguous) == ([], model.labels, True)
     with pytest.raises(FerVitError, match="coverage of 90 or 95 percent, but got 80"):
-        face.expressions(80)
+        face.prediction_set(80)
 
 
-def test_what_the_photo_shows(model: Recognizer) -> None:
+def test_size_blur_and_regions_outside(model: Recognizer) -> None:
     pixels = astronaut()
     (whole,) = model.predict(pixels)
     assert whole.outside == ()
@@ -159,29 +152,29 @@ def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "array",
+    ("thing", "options", "message"),
     [
-        np.zeros((8, 8, 3), np.float32),
-        np.zeros((8, 8, 2), np.uint8),
-        np.zeros((0, 8, 3), np.uint8),
-        np.zeros(8, np.uint8),
+        (np.zeros((8, 8, 3), np.float32), {}, "Expected an image as uint8"),
+        (np.zeros((8, 8, 2), np.uint8), {}, "Expected an image as uint8"),
+        (np.zeros((0, 8, 3), np.uint8), {}, "Expected an image as uint8"),
+        (np.zeros(8, np.uint8), {}, "Expected an image as uint8"),
+        (b"photo.jpg", {}, "Expected a path, an image of numpy or PIL"),
+        ([None], {}, "Expected a path, an image of numpy or PIL"),
+        (torch.zeros(8, 8, 3, dtype=torch.uint8), {}, "Expected a path, an image of numpy or PIL"),
+        (astronaut(), {"face": "crops"}, "Expected face detect or crop"),
+        (astronaut(), {"detector": "nothing"}, "and detector auto or builtin or yunet or landmarks or none"),
     ],
 )
-def test_arrays_that_are_no_images_are_said(model: Recognizer, array: np.ndarray) -> None:
-    with pytest.raises(FerVitError, match="Expected an image as uint8"):
-        model.predict(array)
+def test_wrong_inputs_and_options(model: Recognizer, thing: object, options: dict[str, str], message: str) -> None:
+    with pytest.raises(FerVitError, match=message):
+        model.predict(thing, **options)
 
 
-@pytest.mark.parametrize("thing", [None, 3, b"photo.jpg", [None], torch.zeros(8, 8, 3, dtype=torch.uint8)])
-def test_what_is_no_image_is_said(model: Recognizer, thing: object) -> None:
-    with pytest.raises(FerVitError, match="Expected a path, an image of numpy or PIL"):
-        model.predict(thing)
-
-
-@pytest.mark.parametrize("options", [{"face": "crops"}, {"detector": "nothing"}])
-def test_options_that_are_not_are_said(model: Recognizer, options: dict[str, str]) -> None:
-    with pytest.raises(FerVitError, match=r"Expected face detect or crop, and detector yunet or landmarks or none"):
-        model.predict(astronaut(), **options)
+def test_wrong_devices_and_labels(checkpoint: Path, seven: Path) -> None:
+    with pytest.raises(FerVitError, match="Expected an available device"):
+        load(checkpoint, "toaster")
+    with pytest.raises(FerVitError, match=r"Expected labels neutral, happiness.* but got surprise, fear"):
+        evaluate_logits(load(checkpoint), seven)
 
 
 def test_pil_images_are_read_as_files_are(model: Recognizer, tmp_path: Path) -> None:
@@ -206,12 +199,7 @@ def test_patches_alone_show_no_regions() -> None:
     assert face.regions == {}
 
 
-def test_devices_that_are_not_there_are_said(checkpoint: Path) -> None:
-    with pytest.raises(FerVitError, match="Expected an available device"):
-        load(checkpoint, "toaster")
-
-
-def test_a_photo_that_is_gone_is_said(model: Recognizer, photo: Path) -> None:
+def test_plot_of_a_missing_photo(model: Recognizer, photo: Path) -> None:
     (face,) = model.predict(photo)
     assert face == face  # arrays inside would not compare
     photo.unlink()
@@ -222,10 +210,6 @@ def test_a_photo_that_is_gone_is_said(model: Recognizer, photo: Path) -> None:
 def test_in_a_pool_it_starts_no_workers(model: Recognizer, photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     assert len(model.predict([photo] * 3, batch_size=1, workers=2)) == 3
-
-
-def test_nothing_gives_nothing(model: Recognizer) -> None:
-    assert model.predict([]) == []
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -242,8 +226,3 @@ def test_logits_of_a_manifest_are_those_of_its_images(model: Recognizer, drawn: 
     pixels = torch.from_numpy(crop.copy()).permute(2, 0, 1)[None] / 255
     expected = model.net(pixels, torch.from_numpy(boxes)[None], torch.from_numpy(valid)[None])
     assert torch.allclose(logits[3], expected[0], atol=1e-5)
-
-
-def test_other_labels_are_said(model: Recognizer, seven: Path) -> None:
-    with pytest.raises(FerVitError, match=r"Expected labels neutral, happiness.* but got surprise, fear"):
-        evaluate_logits(model, seven)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from fer_vit.intervals import mean_intervals
+from fer_vit.evaluate.intervals import mean_intervals
 from fer_vit.report.charts import (
     distance_figure,
     draw_confusion,

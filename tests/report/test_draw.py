@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 
@@ -88,11 +87,6 @@ def test_overlay_follows_a_grid_that_is_not_square() -> None:
     assert np.unravel_index(bright.argmax(), bright.shape)[1] < 16
 
 
-def test_colours_are_magma() -> None:
-    magma = matplotlib.colormaps["magma"](np.arange(256))[:, :3] * 255
-    assert np.abs(colours.heat_colours() - magma).max() <= 1
-
-
 def test_every_region_has_a_colour_of_its_own() -> None:
     assert set(REGIONS) <= set(colours.REGIONS)
     assert len(set(colours.REGIONS.values())) == len(colours.REGIONS)
@@ -154,39 +148,19 @@ def test_region_heat_shows_the_larger_share_where_regions_overlap() -> None:
     assert [heat[5, 0], heat[15, 15], heat[25, 25], heat[5, 25], heat[40, 40]] == [0.7, 0.7, 0.3, 0.0, 0.0]
 
 
-def test_bars() -> None:
-    mouth, nose, chin = draw.share_bars({"mouth": 0.1, "nose": 0.05, "chin": -0.2})
-    assert (mouth.length, nose.length, chin.length) == (0.5, 0.25, 1.0)
-    assert mouth.colour == colours.REGIONS["mouth"]
-    assert chin.colour not in colours.REGIONS.values()
-    first, second, _ = draw.probability_bars({"neutral": 0.2, "happiness": 0.7, "fear": 0.1})
-    assert (first.name, first.strong, second.name, second.strong) == ("happiness", True, "neutral", False)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
         {},
         {"photo": np.zeros((48, 48, 3), np.uint8), "box": None, "to_crop": np.eye(2, 3) * CROP / 48},
         {"photo": np.zeros((4000, 6000, 3), np.uint8), "to_crop": rotation(5, 0.02, (-30, -20))},
-        {"heat": np.zeros((CROP, CROP)), "shares": {"mouth": 0.75, "nose": 0.25}},
-        {"heat": np.zeros((GRID, GRID))},
         {"regions": {}, "shares": {}},
         {"name": "line\nbreak \udcff \x00" + "x" * 5000, "probabilities": {"a very long label of one's own " * 9: 1.0}},
     ],
 )
 def test_every_face_becomes_a_panel_of_the_same_size(changes: dict[str, Any]) -> None:
-    figure = draw.face_figure(make_view(**changes))
-    assert (figure.mode, figure.size) == ("RGB", (1132, 410))
-    for panel in draw.PANELS:
-        assert figure.crop(panel).size == (draw.SIDE, draw.SIDE)
-
-
-def test_figure_shows_both_pictures_in_their_panels() -> None:
-    view = make_view(photo=np.full((160, 200, 3), (10, 200, 30), np.uint8), regions={}, shares={}, box=None)
-    photo, heat = (np.asarray(draw.face_figure(view).crop(panel)) for panel in draw.PANELS)
-    assert (photo == (10, 200, 30)).all()
-    assert (photo != heat).any(-1).mean() > 0.3
+    figure = draw.prediction_figure(make_view(**changes))
+    assert (figure.mode, figure.size) == ("RGB", (584, 410))
 
 
 def test_fitted_keeps_the_end_of_a_path() -> None:

@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from fer_vit.report.draw import FaceView
-from fer_vit.report.html import Evidence, mean_shares, save_face, write_page
+from fer_vit.report.html import Evidence, save_face, write_page
+from fer_vit.visualize.writer import mean_shares
 from tests.helpers.browser import chromium, loaded, opened
 
 NAME = """<img src=x onerror="document.title='owned'">.mp4"""

@@ -2,12 +2,14 @@ import csv
 import json
 from pathlib import Path
 
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.report.table import SUFFIXES, TableWriter, is_table, markdown, read_table
+from fer_vit.evaluate.tables import is_table, read_table
+from fer_vit.report.table import SUFFIXES, TableWriter, markdown
 
 COLUMNS = {"path": str, "face": int, "score": float}
 ROWS = [
@@ -187,3 +189,16 @@ def test_an_empty_table_has_columns(tmp_path: Path) -> None:
 
 def test_markdown_keeps_cells_apart() -> None:
     assert markdown([["a", "b"], ["x|y", "1\n2"]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 2 |\n"
+
+
+def test_integers_with_empty_cells_stay_integers_in_pandas(tmp_path: Path) -> None:
+    faces = pandas.read_parquet(write(tmp_path / "t.parquet"))["face"]
+    assert (str(faces.dtype), faces.tolist()) == ("Int64", [0, pandas.NA, 2])
+
+
+def test_a_table_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    with pytest.raises(FerVitError, match="exists already"), TableWriter(path, COLUMNS, overwrite=False):
+        path.write_text("another run's")
+    assert path.read_text() == "another run's"
+    assert [*tmp_path.iterdir()] == [path]

@@ -32,7 +32,7 @@ def changed(first: Image, second: Image) -> Image:
     return np.asarray(np.abs(first.astype(int) - second).max(2), np.uint8)
 
 
-@pytest.mark.parametrize("size", [48, 96, 448])
+@pytest.mark.parametrize("size", [48, 448])
 @pytest.mark.parametrize("colour", [False, True])
 def test_same_arguments_give_the_same_bytes(size: int, colour: bool) -> None:
     image, landmarks = draw_face("fear", 5, size, colour)
@@ -64,7 +64,7 @@ def test_regions_of_each_expression_against_neutral() -> None:
 
 
 @pytest.mark.parametrize("size", [48, 96])
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> None:
     faces = {name: draw_face(name, seed, size, colour=True) for name in EXPRESSIONS}
     for a, b in PAIRS:
@@ -77,18 +77,6 @@ def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> N
             assert not change[~allowed].any(), (a, b)
             for name, box in zip(names, boxes, strict=True):
                 assert change[box_mask(box, size, margin=0)].max() > 20, (a, b, name)
-
-
-@pytest.mark.parametrize("name", EXPRESSIONS)
-def test_eyes_change_only_where_eyes_differ(name: str) -> None:
-    """The boxes of eyes and brows overlap; the middle of an eye belongs to the eye alone."""
-    for seed in range(8):
-        (neutral, landmarks), (image, _) = draw_face("neutral", seed), draw_face(name, seed)
-        for x, y in landmarks[:2]:
-            # The lower half of the eye: a brow that falls on the upper lid stays above.
-            window = np.s_[int(y) : int(y + 6), int(x - 4) : int(x + 5)]
-            moved = changed(neutral, image)[window].max() > 20
-            assert moved == bool(differing_regions(name, "neutral") & EYES)
 
 
 def test_landmarks_lie_on_what_is_drawn() -> None:
@@ -114,23 +102,6 @@ def test_corners_follow_the_mouth() -> None:
     assert (smile[:3] == neutral[:3]).all()
     smirk = draw_face("contempt", 3)[1][3:] - neutral[3:]
     assert sorted(np.abs(smirk).max(1) > 0.5) == [False, True]  # one side alone
-
-
-def test_mean_landmarks_are_the_template() -> None:
-    points = np.array([draw_face(EXPRESSIONS[seed % 8], seed, 48)[1] for seed in range(600)]) / 48
-    assert np.abs(points.mean(0) - TEMPLATE).max() < 0.03
-    assert points.min() > 0.2
-    assert points.max() < 0.9
-    assert (points.std(0) > 0.01).all()
-
-
-def test_sizes_show_the_same_picture() -> None:
-    for seed in range(6):
-        (small, points), (large, larger) = draw_face("happiness", seed, 64), draw_face("happiness", seed, 256)
-        assert larger == pytest.approx(4 * points)
-        reduced = large.reshape(64, 4, 64, 4, 3).mean((1, 3))
-        # Noise of at most 7 grey levels has a mean magnitude below 6; what is drawn differs by little.
-        assert np.abs(reduced - small).mean() < 7
 
 
 def test_expressions_can_be_learned() -> None:

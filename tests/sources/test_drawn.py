@@ -3,12 +3,9 @@
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS
-from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import read_image
 from fer_vit.labels import EXPRESSIONS
@@ -48,15 +45,6 @@ def test_files_hold_what_draw_face_returns(tmp_path: Path) -> None:
         assert row.landmarks is not None
         assert (read_image(row.image) == image).all()
         assert (row.landmarks == landmarks).all()
-
-
-def test_read_makes_a_valid_manifest(tmp_path: Path) -> None:
-    reading = read(tmp_path / "faces", count=24, size=48)
-    write_manifest(tmp_path / "manifest.parquet", reading, "drawn")
-    manifest = Manifest.read(tmp_path / "manifest.parquet")
-    assert len(manifest) == 24
-    assert manifest.names == EXPRESSIONS
-    assert manifest.landmarks() == pytest.approx(np.array([row.landmarks for row in reading.rows]), abs=1e-4)
 
 
 def test_read_refuses_what_it_cannot_do(tmp_path: Path) -> None:

@@ -56,11 +56,9 @@ def test_second_table_with_spaces_in_its_header(tmp_path: Path) -> None:
     ("line", "message"),
     [
         (GOOD.replace("3,", "7,", 1), "line 3: expected an emotion from 0 to 6, but got `7`"),
-        (GOOD.replace("3,", "happy,", 1), "line 3: expected an emotion from 0 to 6, but got `happy`"),
         (GOOD.replace("Training", "Train"), "line 3: expected a Usage from Training, .*, but got `Train`"),
         (f"3,{pixels(FACES[0][1:])},Training", "line 3: expected 2304 pixels from 0 to 255, but got `2256 values: "),
         (f"3,{pixels(FACES[0] + 1000)},Training", "line 3: expected 2304 pixels from 0 to 255"),
-        (f"3,x{pixels(FACES[0])},Training", "line 3: expected 2304 pixels from 0 to 255"),
         ("3,1 2 3", "line 3: expected 3 columns, but got `3,1 2 3`"),
     ],
 )
@@ -78,12 +76,6 @@ def test_wrong_header(tmp_path: Path, text: str) -> None:
         fer2013.read(tmp_path)
 
 
-def test_header_alone(tmp_path: Path) -> None:
-    (tmp_path / "fer2013.csv").write_text(table())
-    with pytest.raises(FerVitError, match="only a header"):
-        fer2013.read(tmp_path)
-
-
 def draw(root: Path, *classes: str) -> None:
     """Touches ten training images and one test image of every class."""
     for name in classes:
@@ -96,7 +88,7 @@ def draw(root: Path, *classes: str) -> None:
 def test_folders(tmp_path: Path) -> None:
     draw(tmp_path, "angry", "happy", "neutral")
     found = fer2013.read(tmp_path)
-    assert found.names == fer2013.NAMES, "all seven in FER2013's order, whatever is there"
+    assert found.names == fer2013.NAMES, "all seven in FER2013's order, always"
     assert Counter((row.split, row.label) for row in found.rows) == {
         (split, label): count
         for label in ("anger", "happiness", "neutral")
@@ -114,7 +106,7 @@ def test_folder_of_an_unknown_class(tmp_path: Path) -> None:
 def test_nothing_found(tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"fer2013\.csv or icml_face_data\.csv, or the folders train and test, in"):
         fer2013.read(tmp_path)
-    (tmp_path / "angry").mkdir()  # a split's folder instead of the root must not become a data set of its own
+    (tmp_path / "angry").mkdir()  # a split's folder instead of the root must not become a data set
     (tmp_path / "angry" / "1.jpg").touch()
     with pytest.raises(FerVitError, match="but got angry"):
         fer2013.read(tmp_path)

@@ -14,53 +14,11 @@ from fer_vit.data.schema import Reading
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
-from fer_vit.sources.archive import unpacked
+from fer_vit.sources.common import unpacked
 from fer_vit.sources.ferplus import majority, soft
-from fer_vit.sources.landmarks import add_landmarks
-from fer_vit.sources.twins import drop_twins
+from fer_vit.sources.images import add_landmarks, drop_near_duplicates
 
 # The columns: neutral happiness surprise sadness anger disgust fear contempt | unknown NF
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        ((6, 0, 0, 4, 0, 0, 0, 0, 0, 0), 0),
-        ((5, 0, 0, 5, 0, 0, 0, 0, 0, 0), None),  # half is not more than half
-        ((4, 0, 0, 1, 1, 1, 1, 1, 1, 0), 0),  # single votes do not count: 4 of 4
-        ((1, 1, 1, 1, 1, 1, 1, 1, 1, 1), None),  # nothing is left
-        ((2, 0, 0, 0, 0, 0, 0, 0, 8, 0), None),  # unknown wins
-        ((2, 0, 0, 0, 0, 0, 0, 0, 0, 8), None),  # not a face wins
-        ((0, 0, 0, 0, 0, 0, 0, 6, 4, 0), 7),
-    ],
-)
-def test_majority_by_hand(counts: tuple[int, ...], expected: int | None) -> None:
-    assert majority(counts) == expected
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        ((8, 2, 0, 0, 0, 0, 0, 0, 0, 0), {0: 1}),  # 80 % are gathered at once
-        ((5, 3, 2, 0, 0, 0, 0, 0, 0, 0), {0: 5 / 8, 1: 3 / 8}),  # 8 of 10 end it
-        ((4, 0, 0, 1, 3, 2, 0, 0, 0, 0), {0: 4 / 7, 4: 3 / 7}),  # the single vote is gone: 7 of 9
-        ((4, 2, 2, 2, 0, 0, 0, 0, 0, 0), None),  # equal ones come in together: four
-        ((3, 3, 2, 2, 0, 0, 0, 0, 0, 0), None),
-        ((4, 3, 3, 0, 0, 0, 0, 0, 0, 0), {0: 0.4, 1: 0.3, 2: 0.3}),
-        ((0, 6, 0, 0, 0, 0, 0, 0, 4, 0), {1: 1}),  # unknown is met after 6 of 10
-        ((0, 4, 0, 0, 0, 0, 0, 0, 6, 0), None),  # unknown is ahead
-        ((0, 5, 0, 0, 0, 0, 0, 0, 5, 0), None),  # as many: half is not more than half
-        ((3, 3, 0, 0, 0, 0, 0, 0, 3, 0), {0: 0.5, 1: 0.5}),  # as many, but 6 of 9 are expressions
-        ((1, 1, 1, 1, 1, 1, 1, 1, 1, 1), None),
-    ],
-)
-def test_soft_by_hand(counts: tuple[int, ...], expected: dict[int, float] | None) -> None:
-    shares = soft(counts)
-    if expected is None:
-        assert shares is None
-    else:
-        assert shares is not None
-        assert shares == pytest.approx([expected.get(i, 0.0) for i in range(8)])
 
 
 def by_the_text(counts: list[int], kind: str) -> list[float] | None:
@@ -117,7 +75,7 @@ def test_rules_agree_with_their_text() -> None:
 
 
 def draw(folder: Path, *lines: str, images: int | None = None) -> None:
-    """Writes a label.csv and touches its first images, all unless told."""
+    """Writes a label.csv and touches its first images, by default all."""
     folder.mkdir(parents=True)
     (folder / "label.csv").write_text("".join(f"{line}\n" for line in lines))
     for line in lines[:images]:
@@ -133,7 +91,9 @@ NO_FACE = f"c.png,{BOX},0,0,0,0,0,0,0,0,0,10"
 def test_read_majority(tmp_path: Path) -> None:
     draw(tmp_path / "FER2013Train", MIXED, CLEAR, NO_FACE, CLEAR.replace("a.png", "gone.png"), images=3)
     draw(tmp_path / "FER2013Valid", CLEAR)
+    (tmp_path / "fer2013new.csv").mkdir()  # the votes of the test images as well: reading it would raise an error
     found = ferplus.read(tmp_path)
+    assert [row.extra for row in found.rows] == [{"label_votes": "8"}] * 2
     assert found.names == EXPRESSIONS
     assert [(row.name, row.split, row.label, row.votes) for row in found.rows] == [
         ("FER2013Train/a.png", "train", "happiness", None),
@@ -203,16 +163,16 @@ def real(ferplus_zip: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("labels", "before", "dropped", "marked"), [("majority", 25_045, 435, 315), ("soft", 27_947, 463, 329)]
 )
-def test_real_twins(
+def test_real_near_duplicates(
     ferplus_zip: Path, labels: Literal["majority", "soft"], before: int, dropped: int, marked: int, tmp_path: Path
 ) -> None:
     with unpacked(ferplus_zip, tmp_path / "m.parquet") as base:
         given = add_landmarks(ferplus.read(base, labels), None, 1)
-    found = drop_twins(given)
+    found = drop_near_duplicates(given)
     assert Counter(row.split for row in given.rows) == {"train": before, "val": 3_191}
     assert Counter(row.split for row in found.rows) == {"train": before - dropped, "val": 3_191}
-    assert found.dropped["twin of a val or test image"] == dropped
-    assert sum(row.twin is True for row in found.rows) == marked
+    assert found.dropped["near-duplicate of a val or test image"] == dropped
+    assert sum(row.near_duplicate is True for row in found.rows) == marked
     pixels = {split: [row.thumbnail for row in found.rows if row.split == split] for split in ("train", "val")}
     assert not set(pixels["train"]) & set(pixels["val"])
 

@@ -139,7 +139,7 @@ def test_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
     assert sorted(row.extra["person"] for row in rows) == sorted(["Anna", "ben", "jos\xe9"] * 2)
 
 
-def test_a_folder_without_images_is_said(tmp_path: Path) -> None:
+def test_a_class_folder_without_images_is_noted(tmp_path: Path) -> None:
     draw(tmp_path, "calm/1.jpg", "sad/1.jpg")
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "1.mp4").touch()

@@ -1,4 +1,4 @@
-"""The models that fer-vit ships: small, whole, described, and as good as their cards say."""
+"""The models that fer-vit ships: small, whole, described, and as accurate as in their cards."""
 
 import zipfile
 from pathlib import Path
@@ -33,8 +33,8 @@ def test_it_is_small_and_described(name: str) -> None:
     card = ModelCard.load(folder / "README.md")
     assert card.data.model_name == name
     assert card.data.license
-    assert {"## Data", "## Recipe", "## Weaknesses", "## What it must not be used for"} <= set(card.text.splitlines())
-    assert f"stored one of {model.net.temperature:.3f}" in " ".join(card.text.split())
+    assert {"## Results", "## Limitations"} <= set(card.text.splitlines())
+    assert f"stored temperature of {model.net.temperature:.3f}" in " ".join(card.text.split())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -53,6 +53,6 @@ def test_it_is_as_good_as_its_card_says(name: str, ferplus_zip: Path, yunet_name
     faces = load(name).predict([row.image for row in rows], face="crop", workers=0)
     accuracy = np.mean([face.label == row.label for face, row in zip(faces, rows, strict=True)])
     results = ModelCard.load(MODELS[name] / "README.md").data.eval_results
-    said = next(result.metric_value for result in results if result.metric_name == "accuracy")
+    stated = next(result.metric_value for result in results if result.metric_name == "accuracy")
     assert len(rows) == 320
-    assert abs(accuracy - said) < 3 * np.sqrt(said * (1 - said) / len(rows))
+    assert abs(accuracy - stated) < 3 * np.sqrt(stated * (1 - stated) / len(rows))

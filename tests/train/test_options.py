@@ -1,4 +1,4 @@
-"""What a run is told: by the command line, by configs, by a checkpoint, and by default."""
+"""Settings of a run: from the command line, configs, a checkpoint, and defaults."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +10,16 @@ import yaml
 
 from fer_vit import load
 from fer_vit.face.crop import CropSpec
-from fer_vit.store import checkpoint as store
-from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, main
 
-Ask = Callable[..., SimpleNamespace]
+Build = Callable[..., SimpleNamespace]
 
 
 @pytest.fixture
-def ask(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+def build(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
     """Builds everything for a run of `fit`, but does not run it."""
 
-    def build(*words: object) -> SimpleNamespace:
+    def build_run(*words: object) -> SimpleNamespace:
         built = []
         monkeypatch.setattr(
             "fer_vit.train.cli.run",
@@ -31,15 +29,15 @@ def ask(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
         ((verb, trainer, model, options),) = built
         return SimpleNamespace(verb=verb, trainer=trainer, model=model, data=options.pop("datamodule"), options=options)
 
-    return build
+    return build_run
 
 
-def test_words_win_over_configs_and_configs_over_the_checkpoint(ask: Ask, checkpoint: Path, tmp_path: Path) -> None:
+def test_words_win_over_configs_and_configs_over_the_checkpoint(build: Build, checkpoint: Path, tmp_path: Path) -> None:
     network = {"dropout": 0.1, "drop_path_rate": 0.1}
     config = {"model": {"warmup": 0.3, "min_lr": 0.3, "network": network}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
     words = ["--model.min_lr=0.4", "--model.network.dropout=0.2", f"--ckpt_path={checkpoint}"]
-    run = ask("--config", tmp_path / "mine.yaml", *words)
+    run = build("--config", tmp_path / "mine.yaml", *words)
     assert run.options == {"ckpt_path": str(checkpoint)}
     assert (run.model.hparams["warmup"], run.model.hparams["min_lr"], run.model.hparams["lr"]) == (0.3, 0.4, 1e-3)
     net = run.model.net.config
@@ -47,81 +45,63 @@ def test_words_win_over_configs_and_configs_over_the_checkpoint(ask: Ask, checkp
     assert (net.img_size, net.patch_size, net.embed_dim, net.depth, net.num_heads) == (32, 8, 32, 2, 2)
 
 
-def test_model_and_data_agree_on_the_crop(ask: Ask, checkpoint: Path) -> None:
-    assert ask(f"--ckpt_path={checkpoint}").data.spec == load(checkpoint).crop_spec
+def test_model_and_data_agree_on_the_crop(build: Build, checkpoint: Path) -> None:
+    assert build(f"--ckpt_path={checkpoint}").data.spec == load(checkpoint).crop_spec
     points = [[0.3, 0.4], [0.7, 0.4], [0.5, 0.6], [0.4, 0.8], [0.6, 0.8]]
     words = ["--model.network.img_size=64", "--model.network.regions=[nose,chin]", "--model.align=crop"]
-    run = ask(*TINY[1:5], *words, f"--model.template={points}")
+    run = build(*TINY[1:5], *words, f"--model.template={points}")
     assert run.data.spec == CropSpec(64, ("nose", "chin"), "crop", tuple((x, y) for x, y in points))
     assert (run.model.net.align, run.model.net.template) == ("crop", run.data.spec.template)
     assert run.model.labels == run.data.labels
 
 
-def test_a_checkpoint_is_read_once(ask: Ask, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, real = [], torch.load
-    monkeypatch.setattr(store.torch, "load", lambda *args, **options: reads.append(args) or real(*args, **options))
-    ask("--ckpt_path", checkpoint)
-    assert len(reads) == 1
-
-
-def test_the_last_of_two_checkpoints_counts(ask: Ask, checkpoint: Path, tmp_path: Path) -> None:
-    assert ask(f"--ckpt_path={tmp_path / 'gone.ckpt'}", "--ckpt_path", checkpoint).model.net.config.embed_dim == 32
-
-
 def test_a_checkpoint_that_a_config_names_is_compared(
-    ask: Ask, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "resume.yaml").write_text(yaml.safe_dump({"ckpt_path": str(checkpoint)}))
     words = [*TINY[:5], "--config", tmp_path / "resume.yaml"]
-    assert ask(*words).options == {"ckpt_path": str(checkpoint)}
+    assert build(*words).options == {"ckpt_path": str(checkpoint)}
     with pytest.raises(SystemExit):
-        ask(*words, "--model.network.depth=1")
+        build(*words, "--model.network.depth=1")
     assert "another architecture" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "value"), [("lr", "high"), ("class_weight", "some"), ("template", [[0.1, 0.2, 0.3]])])
+@pytest.mark.parametrize(("name", "value"), [("lr", "high"), ("template", [[0.1, 0.2, 0.3]]), ("colour", 1)])
 def test_settings_in_a_checkpoint_are_checked_like_words(
-    name: str, value: object, ask: Ask, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, value: object, build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = torch.load(checkpoint, weights_only=True)
     torch.save({**saved, "hyper_parameters": saved["hyper_parameters"] | {name: value}}, tmp_path / "bad.ckpt")
     with pytest.raises(SystemExit):
-        ask(f"--ckpt_path={tmp_path / 'bad.ckpt'}")
+        build(f"--ckpt_path={tmp_path / 'bad.ckpt'}")
     error = capsys.readouterr().err
     assert name in error
     assert "Traceback" not in error
 
 
-def test_settings_of_another_version_are_named(
-    ask: Ask, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved = torch.load(checkpoint, weights_only=True)
-    torch.save({**saved, "hyper_parameters": saved["hyper_parameters"] | {"colour": 1}}, tmp_path / "new.ckpt")
-    with pytest.raises(SystemExit):
-        ask(f"--ckpt_path={tmp_path / 'new.ckpt'}")
-    assert "new.ckpt is of another version of fer-vit (`colour` is unknown)" in capsys.readouterr().err
-
-
-def test_logs_are_named_after_the_first_config(ask: Ask, tmp_path: Path) -> None:
+def test_logs_are_named_after_the_first_config(build: Build, tmp_path: Path) -> None:
     for name in ("base", "overlay"):
         (tmp_path / f"{name}.yaml").write_text("trainer: {}")
     configs = [f"--config={tmp_path / 'base.yaml'}", "-c", tmp_path / "overlay.yaml"]
     tiny = TINY[:5]
-    assert Path(ask(*tiny).trainer.logger.root_dir) == Path("runs/default")
-    assert Path(ask(*tiny, *configs).trainer.logger.root_dir) == Path("runs/base")
-    named = ask(*tiny, *configs, f"--trainer.logger.init_args.save_dir={tmp_path}", "--trainer.logger.init_args.name=x")
+    assert Path(build(*tiny).trainer.logger.root_dir) == Path("runs/default")
+    assert Path(build(*tiny, *configs).trainer.logger.root_dir) == Path("runs/base")
+    named = build(
+        *tiny, *configs, f"--trainer.logger.init_args.save_dir={tmp_path}", "--trainer.logger.init_args.name=x"
+    )
     assert Path(named.trainer.logger.root_dir) == tmp_path / "x"
 
 
-def test_what_every_run_has_by_default(ask: Ask) -> None:
-    trainer = ask(*TINY[:5]).trainer
+def test_what_every_run_has_by_default(build: Build) -> None:
+    trainer = build(*TINY[:5]).trainer
     names = {type(callback).__name__ for callback in trainer.callbacks}
-    assert {"ResultWriter", "LearningRateMonitor", "LastCheckpoint", "ModelCheckpoint", "SaveConfigCallback"} <= names
+    assert {
+        "ConfusionLogger",
+        "LearningRateMonitor",
+        "LastCheckpoint",
+        "ModelCheckpoint",
+        "SaveConfigCallback",
+    } <= names
     assert type(trainer.strategy.checkpoint_io).__name__ == "AtomicCheckpointIO"
-    assert ask(*TINY[:5], "--seed_everything=3").trainer is not None
+    assert build(*TINY[:5], "--seed_everything=3").trainer is not None
     assert torch.initial_seed() == 3
-
-
-def test_python_loads_a_checkpoint_of_the_command_line(checkpoint: Path) -> None:
-    task = FERTask.load_from_checkpoint(checkpoint, weights_only=True)
-    assert task.net.config == load(checkpoint).net.config

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,12 +14,12 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.folder import load_network
-from fer_vit.train.cli import chosen_task, first_options
+from fer_vit.train.cli import choose_task, first_options
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import TINY, fails, main
 from tests.helpers.marks import slow
-from tests.model.test_masking import CONFIG, MODELS
+from tests.train.test_masking import CONFIG, MODELS
 from tests.train.test_resume import differences, keep, newest
 
 PRETRAIN = ["--task=pretraining", "--model.network.stem=conv", "--trainer.limit_val_batches=1"]
@@ -108,24 +107,14 @@ def test_the_command_line_pretrains_without_labels(
     assert "val/loss" in capsys.readouterr().out
 
 
-def test_shards_without_labels(unlabelled: Path) -> None:
-    options = {"batch_size": 7, "num_workers": 0, "spec": CropSpec(32)}
-    data = FaceDataModule(unlabelled / "shards", unlabelled=True, **options)
-    assert sum(len(batch.path) for batch in data.train_dataloader()) == 77
-    with pytest.raises(FerVitError, match="without a label"):
-        next(iter(FaceDataModule(unlabelled / "shards", **options).train_dataloader()))
-    with pytest.raises(FerVitError, match="without a label"):
-        FaceDataModule(unlabelled / "faces.parquet", unlabelled=True, balanced=True, **options).train_dataloader()
-
-
 def test_a_pretrained_encoder_is_no_classifier(
     pretrained: Path, drawn: Path, unlabelled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(FerVitError, match=r"knows no expressions. Train a classifier .*`fer-vit fit --model.init"):
+    with pytest.raises(FerVitError, match=r"has no expressions. Train a classifier .*`fer-vit fit --model.init"):
         load_network(pretrained)
     manifest = f"--data.manifest={drawn / 'faces.parquet'}"
     line = fails(capsys, "fit", "--task=classification", f"--ckpt_path={pretrained}", manifest)
-    assert "is of pretraining, but classification is to go on" in line
+    assert "Expected a checkpoint of classification, but" in line
     assert "--model.init" in line
     assert "test_step" in fails(capsys, "test", f"--ckpt_path={pretrained}", manifest)
     line = fails(capsys, "fit", *TINY, f"--data.manifest={unlabelled / 'faces.parquet'}")
@@ -138,7 +127,7 @@ def test_the_option_wins_over_the_last_config(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text(content)
 
     def chosen(*words: str) -> str:
-        return chosen_task(first_options([word.replace("AT", str(tmp_path)) for word in words]), None)
+        return choose_task(first_options([word.replace("AT", str(tmp_path)) for word in words]), None)
 
     assert chosen() == "classification"
     assert chosen("--config=AT/a.yaml", "-c", "AT/c.yaml") == "pretraining"
@@ -173,24 +162,6 @@ def test_it_resumes_bit_for_bit(unlabelled: Path, tmp_path: Path) -> None:
         assert differences(second[part], first[part]) == []
 
 
-def test_every_parameter_has_a_rate() -> None:
-    task = MaskedPretraining(CONFIG, weight_decay=0.3)
-    task._trainer = SimpleNamespace(estimated_stepping_batches=10)  # type: ignore[assignment]
-    groups = task.configure_optimizers()["optimizer"].param_groups
-    names = {value: name for name, value in task.named_parameters()}
-    decay = {names[value]: group["weight_decay"] for group in groups for value in group["params"]}
-    assert decay.keys() == {name for name, value in task.named_parameters() if value.requires_grad}
-    assert (decay["decoder.weight"], decay["mask_token"], decay["net.vit.blocks.0.attn.qkv.weight"]) == (0, 0, 0.3)
-
-
-@pytest.mark.parametrize(
-    "change", [{"mask_ratio": 0.0}, {"mask_ratio": 1.0}, {"warmup": 2.0}, {"min_lr": -1.0}, {"lr": -1.0}]
-)
-def test_numbers_out_of_range(change: dict[str, float]) -> None:
-    with pytest.raises(FerVitError, match=f"model.{next(iter(change))}"):
-        MaskedPretraining(CONFIG, **change)
-
-
 def test_a_loss_that_is_not_finite_ends_the_run(drawn: Path) -> None:
     task, data = MaskedPretraining(CONFIG), faces(drawn)
     with torch.no_grad():
@@ -200,3 +171,16 @@ def test_a_loss_that_is_not_finite_ends_the_run(drawn: Path) -> None:
     task.eval().validation_step(data, 0)
     with pytest.raises(FerVitError, match="loss on the val split is nan"):
         task.on_validation_epoch_end()
+
+
+def test_faces_are_held_out_when_there_is_no_val_split(tmp_path: Path) -> None:
+    reading = read(tmp_path / "faces", count=110, size=32)
+    for row in reading.rows:
+        row.split, row.label = "train", None
+    write_manifest(tmp_path / "faces.parquet", reading, "drawn")
+    data = FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32), unlabelled=True)
+    assert (len(data.dataset("train")), len(data.dataset("val"))) == (107, 3)
+    again = FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32), unlabelled=True)
+    assert [sample.path for sample in data.dataset("val")] == [sample.path for sample in again.dataset("val")]
+    with pytest.raises(FerVitError, match="no rows with split val"):
+        FaceDataModule(tmp_path / "faces.parquet", 16, 0, spec=CropSpec(32)).dataset("val")

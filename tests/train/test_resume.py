@@ -1,9 +1,6 @@
-"""A run that was broken off is resumed as if nothing had happened: the same weights, bit for bit."""
+"""A resumed run ends with the same weights as an uninterrupted one, bit for bit."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +22,8 @@ RECIPE = [
     "--model.network.drop_path_rate=0.1",
     "--model.network.dropout=0.1",
     "--model.network.stem=conv",
-    "--model.mixup=0.4",
-    "--model.cutmix=0.5",
     "--model.region_dropout=0.5",
-    "--model.class_weight=balanced",
+    "--model.logit_adjust=1",
     "--trainer.gradient_clip_val=0.5",
     "--trainer.callbacks+=fer_vit.train.ema.EMA",
     "--trainer.max_epochs=3",
@@ -62,7 +57,7 @@ MIDDLE = 6
 
 @pytest.fixture(scope="module")
 def whole(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that was not broken off, with the checkpoints of a step and of every epoch."""
+    """The folder of an uninterrupted run, with the checkpoints of a step and of every epoch."""
     folder = tmp_path_factory.mktemp("whole")
     kept = [*keep("step{step}", f"every_n_train_steps={MIDDLE}"), *keep("epoch{epoch}", "every_n_epochs=1")]
     fit(faces / "faces.parquet", folder, *LOGGED, *kept)
@@ -102,7 +97,7 @@ def curves(folder: Path, first: int = 0) -> dict[str, list[tuple[int, float]]]:
 
 
 def assert_resumes(path: Path, manifest: Path, whole: Path, folder: Path, *more: str) -> None:
-    """Resumes from a checkpoint, and compares the end with that of a run that was not broken off."""
+    """Resumes from a checkpoint, and compares the end with an uninterrupted run."""
     step = load_checkpoint(path)["global_step"]
     again, last = fit(manifest, folder, *more, f"--ckpt_path={path}"), load_checkpoint(newest(whole))
     assert again["global_step"] == last["global_step"] > step
@@ -142,10 +137,9 @@ def test_a_worse_epoch_after_resuming_is_not_the_best(whole: Path, faces: Path, 
     [
         ("faces.parquet", 6, ["--data.num_workers=2", "--data.balanced=true"]),
         ("faces.parquet", 3, ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=0.5"]),
-        ("shards", 6, ["--data.num_workers=0"]),
         ("shards", 6, ["--data.num_workers=2", "--data.batch_size=9"]),
     ],
-    ids=["workers", "often", "stream", "stream workers"],
+    ids=["workers", "often", "stream"],
 )
 def test_any_run_resumes_bit_for_bit(data: str, middle: int, more: list[str], faces: Path, tmp_path: Path) -> None:
     more = [*more, "--trainer.log_every_n_steps=1"]
@@ -156,7 +150,7 @@ def test_any_run_resumes_bit_for_bit(data: str, middle: int, more: list[str], fa
         assert_resumes(path, faces / data, tmp_path / "whole", tmp_path / name, *more)
 
 
-def test_ctrl_c_says_how_to_go_on(
+def test_ctrl_c_prints_how_to_resume(
     faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     step, handler = FERTask.training_step, signal.getsignal(signal.SIGINT)
@@ -170,8 +164,8 @@ def test_ctrl_c_says_how_to_go_on(
     with pytest.raises(KeyboardInterrupt):  # what the helper makes of status 130
         fit(faces / "faces.parquet", tmp_path, *LOGGED)
     signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
-    said = f"Ended by Ctrl-C. Resume with the same command; `fit` needs `--ckpt_path {newest(tmp_path)}`."
-    assert said in capsys.readouterr().out
+    line = f"Ended by Ctrl-C. Resume with the same command; `fit` needs `--ckpt_path {newest(tmp_path)}`."
+    assert line in capsys.readouterr().out
 
 
 def test_what_a_run_resumes_from_lacks_no_gradients(
@@ -203,8 +197,7 @@ def test_what_a_run_resumes_from_lacks_no_gradients(
     ("moment", "step"),
     [
         ("epoch=1,batch=1", 6),
-        *slow(("epoch=1,batch=3", 8)),
-        *slow(("epoch=1,batch=0,validating=true", 8), ("epoch=1,batch=1,validating=true", 8)),
+        *slow(("epoch=1,batch=3", 8), ("epoch=1,batch=1,validating=true", 8)),
     ],
 )
 def test_sigterm_saves_the_step_that_it_came_at(
@@ -233,7 +226,7 @@ def test_sigterm_saves_the_step_of_any_run(
 
 
 def assert_saved(moment: str, step: int, whole: Path, manifest: Path, tmp_path: Path, *more: str) -> None:
-    """Ends a run by SIGTERM, resumes it, and compares both with a run that was not broken off."""
+    """Ends a run by SIGTERM, resumes it, and compares both with an uninterrupted run."""
     handler = signal.getsignal(signal.SIGTERM)
     ends = ["--trainer.callbacks+=tests.helpers.callbacks.Terminate"]
     ends += [f"--trainer.callbacks.{option}" for option in moment.split(",")]
@@ -249,32 +242,9 @@ def assert_saved(moment: str, step: int, whole: Path, manifest: Path, tmp_path: 
         assert {*before.get(tag, []), *after[tag]} == {*points}, tag
 
 
-@pytest.mark.slow
-def test_sigterm_to_all_processes_of_a_run(faces: Path, tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    words = [word for word in TINY if "limit_train" not in word and "num_workers" not in word]
-    words += [f"--data.manifest={faces / 'faces.parquet'}", "--data.num_workers=2", "--trainer.max_epochs=2"]
-    words += [f"--trainer.logger.init_args.save_dir={tmp_path}"]
-    words += ["--trainer.callbacks+=tests.helpers.callbacks.TerminateAll"]
-    words += ["--trainer.callbacks.epoch=1", "--trainer.callbacks.batch=1"]
-    found = os.pathsep.join([str(root), os.environ["PYTHONPATH"]])
-    done = subprocess.run(
-        [sys.executable, root / "cli.py", "fit", *words],
-        start_new_session=True,
-        env=os.environ | {"PYTHONPATH": found},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 128 + signal.SIGTERM, done.stderr
-    assert load_checkpoint(newest(tmp_path))["global_step"] == 6
-
-
 @pytest.mark.parametrize(
     ("more", "step"),
     [
-        *slow((["--trainer.max_epochs=2", "--trainer.limit_val_batches=0"], 8)),
         *slow((["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12)),
         (["--trainer.max_steps=6"], 6),
     ],

@@ -1,8 +1,7 @@
-"""Fine-tuning: what a training takes from a model it starts from, and what stays as it is."""
+"""Fine-tuning: copied weights and frozen parts."""
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import timm
@@ -70,28 +69,28 @@ def test_a_head_of_another_kind_or_other_classes_start_fresh() -> None:
         assert torch.equal(net.vit.blocks[0].attn.qkv.weight, other.vit.blocks[0].attn.qkv.weight)
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_differences_are_listed() -> None:
     line = start(build(regions=("mouth", "chin"), dropout=0.1), build())
     total = len(encoder(build()))
     assert line == (
-        f"Started from other: {total - 1} of {total} tensors of the encoder; kept a, b, c; not taken: "
+        f"Started from other: {total - 1} of {total} tensors of the encoder; kept a, b, c; not copied: "
         "region_embed.name_embed.chin (missing there, float (4, 32) here), region_embed.name_embed.nose (float "
-        "(4, 32) there, missing here); settings of its own: regions, dropout."
+        "(4, 32) there, missing here); different settings: regions, dropout."
     )
 
 
 def test_computed_positions_stay() -> None:
     net, other = build(pos_embed="sincos_2d"), build()
     before = net.vit.pos_embed.clone()
-    assert "settings of its own: pos_embed" in start(net, other)
+    assert "different settings: pos_embed" in start(net, other)
     assert torch.equal(net.vit.pos_embed, before)
 
 
-@pytest.mark.parametrize("change", [{"embed_dim": 64}, {"depth": 5}, {"stem": "patch"}, {"patch_size": 4}])
+@pytest.mark.parametrize("change", [{"embed_dim": 64}, {"depth": 5}, {"stem": "patch"}])
 def test_less_than_nine_tenths_is_refused(change: dict[str, object]) -> None:
     net = build(**change)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    with pytest.raises(FerVitError, match=rf"Expected nine tenths .* settings of its own: {next(iter(change))}\."):
+    with pytest.raises(FerVitError, match=rf"Expected nine tenths .* different settings: {next(iter(change))}\."):
         start(net, build())
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
@@ -124,7 +123,7 @@ def fit(manifest: Path, folder: Path, *more: str) -> Path:
     return newest(folder)
 
 
-def test_a_run_starts_from_a_folder_and_then_needs_it_no_more(
+def test_a_run_starts_from_a_folder_and_resumes_without_it(
     mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = RegionViT(replace(NETWORK, regions=("mouth", "nose", "chin")), EXPRESSIONS, "crop", ((0.5, 0.5),) * 5)
@@ -132,7 +131,7 @@ def test_a_run_starts_from_a_folder_and_then_needs_it_no_more(
     words = [f"--model.init={tmp_path / 'other'}", "--model.network.dropout=0.1", "--model.freeze=encoder"]
     first = fit(mine, tmp_path / "first", *words)
     out = capsys.readouterr().out
-    assert "kept happiness, anger; new calm; settings of its own: dropout." in out
+    assert "kept happiness, anger; new calm; different settings: dropout." in out
     net = load_network(first)
     assert net.config == replace(other.config, dropout=0.1)
     assert (net.align, net.template, net.labels) == ("crop", other.template, ["calm", "happiness", "anger"])
@@ -156,18 +155,6 @@ def test_python_starts_from_the_shipped_model() -> None:
     again = FERTask(**task.hparams)
     assert again.hparams == task.hparams
     assert again.net.config == task.net.config
-
-
-def test_models_that_are_none_and_networks_that_differ_end_in_one_line(
-    mine: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = [f"--data.manifest={mine}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
-    assert "there is no nowhere" in fails(capsys, "fit", *TINY[5:], *data, "--model.init=nowhere")
-    line = fails(capsys, "fit", *TINY[5:], *data, f"--model.init={checkpoint}", "--model.network.embed_dim=64")
-    assert "Expected nine tenths of the encoder to fit" in line
-    assert line.endswith(
-        "settings of its own: embed_dim. Leave out the options of the network, or choose another model."
-    )
 
 
 @pytest.mark.parametrize("freeze", ["stem", *slow("encoder")])
@@ -204,17 +191,6 @@ def test_frozen_parts_evaluate() -> None:
             task.train()
 
 
-def test_layer_decay_of_what_is_not_frozen() -> None:
-    task = FERTask(NETWORK, ["a", "b"], freeze="stem", layer_decay=0.5, lr=1.0)
-    task._trainer = SimpleNamespace(estimated_stepping_batches=10)  # type: ignore[assignment]
-    groups = task.configure_optimizers()["optimizer"].param_groups
-    rates = {value: group["initial_lr"] for group in groups for value in group["params"]}
-    assert rates[task.net.vit.head.weight] == 1
-    assert rates[task.net.vit.blocks[0].attn.qkv.weight] == 0.25
-    assert rates[task.net.vit.cls_token] == 0.125
-    assert not any(value in rates for value in task.net.vit.patch_embed.parameters())
-
-
 def test_a_model_of_fer_vit_is_no_file_for_timm(
     checkpoint: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,7 +203,7 @@ def test_a_model_of_fer_vit_is_no_file_for_timm(
         assert "--model.init" in line
 
 
-def test_a_file_for_timm_that_lacks_a_little_is_said(tmp_path: Path) -> None:
+def test_a_file_for_timm_that_lacks_a_little_is_a_warning(tmp_path: Path) -> None:
     own = timm.create_model("vit_tiny_patch16_224", depth=2).state_dict()
     torch.save({name: value for name, value in own.items() if name != "norm.bias"}, tmp_path / "weights.pth")
     config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), depth=2, tokens="patch")

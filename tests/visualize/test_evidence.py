@@ -6,24 +6,25 @@ import torch
 from torch import Tensor
 
 from fer_vit.explain.heads import head_roles, relations
-from fer_vit.explain.methods import Method, explain
+from fer_vit.explain.methods import METHODS, explain
 from fer_vit.explain.trace import trace
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.drawing import draw_face
-from fer_vit.visualize.evidence import FoundFace, as_image, evidence_of, explained
+from fer_vit.visualize.evidence import LabelChoice, as_image, explain_faces, explain_labels
 
 Faces = tuple[Tensor, Tensor, Tensor]
 
 
-@pytest.mark.parametrize("method", ["pixels", "relevance", "ablation", "rollout"])
-def test_evidence_is_that_of_each_label_and_of_the_first_rather_than_the_second(
-    method: Method, net: RegionViT, faces: Faces
+@pytest.mark.parametrize("labels", ["predicted", "all"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_second(
+    method: str, labels: LabelChoice, net: RegionViT, faces: Faces
 ) -> None:
     seen = trace(net, *faces)
-    found = list(evidence_of(net, seen, method))
+    found = list(explain_labels(net, seen, method, labels))
     flow, eye = relations(seen), torch.eye(4)
     order = net(*faces).argsort(1, descending=True)
     for row in range(2):
@@ -34,13 +35,9 @@ def test_evidence_is_that_of_each_label_and_of_the_first_rather_than_the_second(
             assert np.allclose(shares, expected.shares[row], atol=1e-5)
             cells = torch.nn.functional.adaptive_avg_pool2d(expected.heat[row, None], 24)[0]  # 24 x 24 means
             assert np.allclose(heat, cells, atol=1e-5)
-        if method == "rollout":
-            assert list(found[row].labels) == [order[row, 0]]
-            assert found[row].contrast is None
-        else:
-            assert list(found[row].labels) == [0, 1, 2, 3]
-            why = (eye[order[row, 0]] - eye[order[row, 1]]).expand(2, 4)
-            assert np.allclose(found[row].contrast[0], explain(net, *faces, method, why).shares[row], atol=1e-5)
+        assert list(found[row].labels) == order[row].tolist()[: 4 if labels == "all" else 1]
+        why = (eye[order[row, 0]] - eye[order[row, 1]]).expand(2, 4)
+        assert np.allclose(found[row].contrast[0], explain(net, *faces, method, why).shares[row], atol=1e-5)
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -56,8 +53,8 @@ def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, t
     if gone:
         for path in paths:
             path.unlink()
-    found = [FoundFace(photo, 0, photo.faces[0]) for photo in photos]
-    seen = list(explained(model, found, chunks, "relevance", heads=True))
+    found = [(face, None) for photo in model.classify(photos, chunks, paths) for face in photo.faces]
+    seen = list(explain_faces(model, found, chunks, "relevance", heads=True))
     roles = head_roles(trace(net, chunks[0].image, chunks[0].boxes, chunks[0].valid))
     assert [face.view.name for face in seen] == [str(path) for path in paths]
     for row, (face, result) in enumerate(zip(seen, results, strict=True)):
@@ -76,4 +73,4 @@ def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, t
             assert np.array_equal(view.photo, pixels[row])
             assert np.array_equal(view.to_crop, result.to_crop)
         assert torch.allclose(face.roles.maps, roles.maps[row].double())
-    assert all(face.roles is None for face in explained(model, found, chunks, "raw", heads=False))
+    assert all(face.roles is None for face in explain_faces(model, found, chunks, "relevance"))

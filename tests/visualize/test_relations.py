@@ -17,7 +17,7 @@ def test_relations_are_means_over_the_faces_that_show_both(tmp_path: Path) -> No
     for matrix, present in ((whole, REGIONS), (without, REGIONS[:2])):
         boxes = {name: np.zeros(4) for name in present}
         view = FaceView(np.zeros((32, 32, 3), np.uint8), np.eye(2, 3), 32, boxes, probabilities={"a": 1.0})
-        writer.add(view, Evidence([0], {}, None, matrix))
+        writer.add(view, Evidence([0], {}, (matrix, matrix), matrix))
     writer.write()
     with (tmp_path / "relations.csv").open() as file:
         rows = {(row["region"], row["takes_from"]): row for row in csv.DictReader(file)}

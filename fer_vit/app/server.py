@@ -1,0 +1,284 @@
+"""The server: pages, the API and results. `create_app` makes an ASGI app; `serve` answers requests on a socket."""
+
+import asyncio
+import json
+import shutil
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from threading import Thread
+from typing import Annotated, Any
+
+from fer_vit.app import guard
+from fer_vit.app.guard import HERE, Guard
+from fer_vit.app.jobs import Jobs, safe_names
+from fer_vit.app.live import LivePage
+from fer_vit.app.tasks import Event, Task
+from fer_vit.errors import FerVitError
+from fer_vit.report.html import script_digest
+from fer_vit.version import __version__
+
+try:
+    import uvicorn
+    from fastapi import Depends, FastAPI, File, Form, HTTPException, Request, UploadFile
+    from fastapi.exceptions import RequestValidationError
+    from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+    from starlette.types import ASGIApp
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ModuleNotFoundError as missing:
+    raise FerVitError('The page needs more packages: pip install "fer-vit[app]".') from missing
+
+MAX_FILES = 20
+"""Photos and clips in one request."""
+TABLES = {"text/csv": "faces.csv", "application/vnd.apache.parquet": "faces.parquet", "application/json": "faces.jsonl"}
+PROGRESS = "application/x-ndjson"
+"""The media type of a response that has a line for each event of a job."""
+REPORT_POLICY = (
+    "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
+    f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"schema": {"type": "object"}}}}
+    for status, text in {
+        400: "The form is not readable, or has too many files.",
+        403: "The host name is unknown, or another site sent the request.",
+        404: "There is nothing here, or no longer.",
+        408: "The upload is too slow.",
+        413: "The upload is too large.",
+        422: "A value or a file is wrong; `detail` has the reason.",
+        429: "Too many jobs are waiting.",
+    }.items()
+}
+
+
+@dataclass
+class Upload:
+    """The form of a job."""
+
+    files: Annotated[list[UploadFile], File(description=f"Photos and clips, at most {MAX_FILES}.")]
+    model: Annotated[str, Form(description="The model; left out: the first of `/api/models`.")] = ""
+    fps: Annotated[float | None, Form(gt=0, le=1000, description="Frames of a clip per second; left out: all.")] = None
+    start: Annotated[float, Form(ge=0, le=1e6, description="Second of a clip at which to start.")] = 0
+    end: Annotated[float, Form(ge=0, le=1e6, description="Second of a clip at which to end.")] = 1e6
+
+
+def create_app(jobs: Jobs | None = None, live: LivePage | None = None, hosts: Collection[str] = HERE) -> ASGIApp:
+    """Returns the ASGI app: the upload page with its API if there are `jobs`, the camera page if it is `live`.
+
+    Args:
+        jobs: The queue of jobs.
+        live: The newest picture of a camera.
+        hosts: Names by which clients may address the server.
+    """
+    app = FastAPI(
+        title="fer-vit",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        responses=ERRORS,
+        form_limits={"max_files": MAX_FILES, "max_fields": 8, "max_part_size": 1000},
+    )
+    app.exception_handler(RequestValidationError)(refuse_values)
+    pages = {"/page.css": ("text/css", "report/page.css"), "/app.css": ("text/css", "app/app.css")}
+    for name in ["upload"] * bool(jobs) + ["live"] * bool(live):
+        pages[f"/{name}.js"] = "text/javascript", f"app/{name}.js"
+        pages["/" if name == "upload" or not jobs else "/live"] = "text/html", f"app/{name}.html"
+    for address, (kind, path) in pages.items():
+        page = Response((files("fer_vit") / path).read_bytes(), media_type=kind)
+        app.add_route(address, partial(answer, page))
+    if jobs:
+        add_jobs(app, jobs)
+    if live:
+        add_live(app, live)
+    return Guard(app, hosts, jobs.folder if jobs else None)
+
+
+async def answer(page: Response, _: Request) -> Response:
+    """Returns a page that is always the same."""
+    return page
+
+
+async def refuse_values(_: Request, error: RequestValidationError) -> Response:
+    """Returns a sentence for each wrong value, without the value: it may hold characters that cannot be encoded."""
+    messages = {"value_error": "Expected a file"}  # instead of Python's classes
+    wrong = (f"{one['loc'][1]}: {messages.get(one['type'], one['msg'])}." for one in error.errors())
+    return JSONResponse({"detail": " ".join(wrong)}, 422)
+
+
+def add_jobs(app: FastAPI, jobs: Jobs) -> None:
+    """Adds the API of jobs and their results."""
+
+    @app.get("/api/models")
+    def models() -> list[str]:
+        """Lists the models, the default first."""
+        return list(jobs.models)
+
+    @app.post("/api/predict", response_model=None)
+    async def predict(request: Request, upload: Annotated[Upload, Depends()]) -> Response:
+        """Finds and classifies every face; returns the table of `fer-vit predict` as JSON, CSV or Parquet."""
+        kind = next((kind for kind in TABLES if kind in request.headers.get("accept", "")), "application/json")
+        task = await store(jobs, upload, TABLES[kind], False)
+        done = await finish(jobs.run(task, request.is_disconnected))
+        try:
+            content = jobs.results[done["id"]][task.table].read_bytes()
+        finally:
+            jobs.remove(done["id"])
+        if kind == "application/json":
+            content = b"[" + b",".join(content.splitlines()) + b"]"
+        return Response(content, media_type=kind)
+
+    @app.post("/api/report", response_model=None)
+    async def report(request: Request, upload: Annotated[Upload, Depends()]) -> Response:
+        """Makes the table and the report of `fer-vit visualize`; returns their ID and addresses.
+
+        With `Accept: application/x-ndjson` each line of the response is an event: the place in the queue, what was
+        found, the result. The job is cancelled when the client disconnects. Results are kept for an hour.
+        """
+        events = jobs.run(await store(jobs, upload, "faces.csv", True), request.is_disconnected)
+        if PROGRESS in request.headers.get("accept", ""):
+            return StreamingResponse(as_lines(events), media_type=PROGRESS)
+        return JSONResponse(await finish(events))
+
+    @app.get("/results/{name}/{file:path}", response_model=None)
+    async def result(name: str, file: str) -> Response:
+        """Returns a file of a job. Both are only looked up among names, and never used as a path."""
+        path = jobs.results.get(name, {}).get(file)
+        if path is None or not path.is_file():
+            raise HTTPException(404, "There is no such file, or no longer: results are kept for an hour.")
+        headers = {"Content-Security-Policy": REPORT_POLICY} if path.suffix == ".html" else {}
+        return FileResponse(path, headers=headers)
+
+    @app.delete("/results/{name}", status_code=204)
+    @app.post("/results/{name}/close", status_code=204)  # a page that is being closed can send nothing else
+    async def close(name: str) -> None:
+        """Removes the files of a job."""
+        if name in jobs.results:
+            jobs.remove(name)
+
+
+def add_live(app: FastAPI, live: LivePage) -> None:
+    """Adds the API of the camera page."""
+
+    @app.get("/live/newest")
+    async def newest(known: int = 0) -> dict[str, Any]:
+        """Waits for a picture other than the known one; returns it as a JPEG in base64, and the faces."""
+        return await live.newest(known)
+
+    @app.post("/live/stop", status_code=204)
+    async def stop() -> None:
+        """Ends the program, and with it the recording."""
+        live.stopped = True
+
+
+async def store(jobs: Jobs, upload: Upload, table: str, report: bool) -> Task:
+    """Stores uploads in the folder of a new job. Raises HTTPException when a value or a file is refused."""
+    model = upload.model or jobs.models[0]
+    if jobs.full:
+        raise HTTPException(429, "Too many jobs are waiting. Try again in a minute.")
+    try:
+        if model not in jobs.models:
+            raise FerVitError(f"Expected one of the models {', '.join(jobs.models)}.")
+        if upload.end <= upload.start:
+            raise FerVitError("Expected an end that is later than the start.")
+        names = safe_names([file.filename or "" for file in upload.files])
+    except FerVitError as error:
+        raise HTTPException(422, str(error)) from error
+    folder = jobs.new_folder()
+    try:
+        for name, file in zip(names, upload.files, strict=True):
+            with (folder / "uploads" / name).open("xb") as copy:
+                await asyncio.to_thread(shutil.copyfileobj, file.file, copy)
+    except OSError as error:
+        jobs.remove(folder.name)
+        raise HTTPException(413, f"The upload cannot be stored ({error.strerror}).") from error
+    return Task(folder, names, model, table, report, {"fps": upload.fps, "start": upload.start, "end": upload.end})
+
+
+async def finish(events: AsyncGenerator[Event, None]) -> Event:
+    """Returns the last event of a job. Raises HTTPException unless it is done."""
+    event = [event async for event in events][-1]
+    if event["state"] != "done":
+        raise HTTPException(422, event.get("message", "The job was cancelled."))
+    return event
+
+
+async def as_lines(events: AsyncGenerator[Event, None]) -> AsyncIterator[str]:
+    """Yields each event of a job as a line."""
+    async with aclosing(events) as stream:
+        async for event in stream:
+            yield json.dumps(event) + "\n"
+
+
+def listen(host: str, port: int) -> tuple[socket.socket, str]:
+    """Returns a listening socket and its address. Raises FerVitError when there is no such host or port."""
+    try:
+        server = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FerVitError(f"Cannot serve at {host}:{port} ({reason}). Choose another `--host` or `--port`.") from error
+    return server, f"http://{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
+
+
+class PatientProtocol(H11Protocol):
+    """A connection that is closed if no request is in progress, or the client reads nothing, for `PATIENCE` seconds.
+
+    uvicorn itself waits forever for the rest of a request's head, for a body that is not read, and for slow readers.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        """Starts to wait for a request."""
+        super().connection_made(transport)
+        self._unread = self._idle = self.loop.call_later(guard.PATIENCE, self._close_idle)
+
+    def on_response_complete(self) -> None:
+        """Starts to wait for another request."""
+        self._idle.cancel()
+        self._idle = self.loop.call_later(guard.PATIENCE, self._close_idle)
+        super().on_response_complete()
+
+    def _close_idle(self) -> None:
+        if not self.cycle or self.cycle.response_complete:
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Starts to wait until the client reads."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(guard.PATIENCE, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        self._unread.cancel()
+
+
+def make_server(app: ASGIApp) -> uvicorn.Server:
+    """Returns a server of an app, without its own headers and logs."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=PatientProtocol,
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=512,
+            timeout_graceful_shutdown=3,
+        )
+    )
+
+
+@contextmanager
+def serving(app: ASGIApp, sock: socket.socket) -> Iterator[None]:
+    """Serves an app in another thread."""
+    server = make_server(app)
+    thread = Thread(target=server.run, args=([sock],), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,191 @@
+"""What the worker process does: tables and reports of uploads, by the functions of `predict` and `visualize`."""
+
+import csv
+import math
+import shutil
+import sys
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from functools import cache
+from io import StringIO
+from itertools import groupby
+from multiprocessing.connection import Connection
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image as Pil
+
+from fer_vit.app.guard import refuse_network
+from fer_vit.errors import FerVitError
+from fer_vit.face.header import image_size
+from fer_vit.face.image import ImageError, read_image
+from fer_vit.predict.inputs import is_video
+from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions
+from fer_vit.predict.recognizer import load
+from fer_vit.predict.results import BOX
+from fer_vit.predict.tables import counted, listed, predict_table
+from fer_vit.processes import start_worker
+from fer_vit.report.overlay import Marked, draw_faces
+from fer_vit.visualize.writer import write_report
+
+MAX_FACES = 50
+"""Faces of photos, and of clips, that a report explains: a face takes up to a second."""
+MAX_PHOTO = 2**26
+"""Pixels of a photo; cameras with "64 megapixels" have slightly more than 64 million."""
+MAX_PIXELS = 20_000_000_000
+"""Pixels of all frames of a task: about 80 seconds of 4K, or five minutes of full HD, at 30 frames/s."""
+SHOWN = 1600
+"""Longer side of the whole photos on the page, in pixels."""
+FAILED = "These files cannot be processed."
+Event = dict[str, Any]
+
+load_cached = cache(load)
+
+
+class Task(NamedTuple):
+    """Work for the worker process.
+
+    Attributes:
+        folder: Its subfolder `uploads` has the files; it gets the results.
+        names: The files.
+        model: Name of the model.
+        table: File name of the table.
+        report: Whether to make a report, too.
+        reading: Options of `PhotoOptions`.
+    """
+
+    folder: Path
+    names: list[str]
+    model: str
+    table: str
+    report: bool
+    reading: dict[str, Any]
+
+
+def work(pipe: Connection, models: Sequence[str]) -> None:
+    """Runs in the worker process: loads a model, then does one task after another, and sends each event to the pipe."""
+    start_worker()
+    Pil.MAX_IMAGE_PIXELS = None  # sizes are checked below
+    try:
+        load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
+    except FerVitError as error:
+        return pipe.send({"state": "failed", "message": str(error)})
+    sys.addaudithook(refuse_network)
+    pipe.send({"state": "ready"})
+    while True:
+        task = pipe.recv()
+        try:
+            # Names in tables and reports are relative to the uploads. Nothing is printed, no progress bars either.
+            with chdir(task.folder / "uploads"), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                for event in run_task(task):
+                    pipe.send(event)
+        except (FerVitError, OSError) as error:
+            message = getattr(error, "strerror", None) or str(error)  # not the server's path, which OSError names
+            pipe.send({"state": "failed", "message": message})
+        except Exception:  # a fault in fer-vit or a decoder, which must not stop the server
+            traceback.print_exc()
+            pipe.send({"state": "failed", "message": FAILED})
+
+
+def run_task(task: Task) -> Iterator[Event]:
+    """Does a task in the folder of uploads; yields events for the client, `done` last."""
+    paths, options = [Path(name) for name in task.names], PhotoOptions(workers=0, **task.reading)
+    clips = [path for path in paths if is_video(path)]
+    check_pixels([path for path in paths if path not in clips], clips, options.end)
+    model, table = load_cached(task.model), Path("..", task.table)
+    if not task.report:
+        predict_table(model, paths, table, options, None)
+        yield {"state": "done"}
+        return
+    summary, intervals = (Path(f"../{name}.csv") if clips else None for name in ("summary", "intervals"))
+    copy, messages = Path("../marked.mp4") if len(clips) == 1 else None, []
+    try:
+        predict_table(model, paths, table, options, summary, annotate=copy, intervals=intervals)
+    except FerVitError:
+        if not table.exists():
+            raise
+        messages.append("There is no marked copy: the clip cannot be read, or the copy cannot be written.")
+    with table.open(newline="", encoding="utf-8") as file:
+        rows_by_name = {name: list(rows) for name, rows in groupby(csv.DictReader(file), itemgetter("path"))}
+    messages += [line for name, rows in rows_by_name.items() for line in describe(name, rows)]
+    yield {"state": "found", "messages": messages}
+    Path("../photos").mkdir()
+    photos = []
+    for number, path in enumerate(paths):
+        faces = [row for row in rows_by_name.get(str(path), []) if row["face"]]
+        if faces and path not in clips:
+            draw_photo(path, faces, Path(f"../photos/{number}.jpg"))
+            photos.append({"name": str(path), "file": f"photos/{number}.jpg"})
+    report = Path("../report")
+    shown = write_report(report, model, paths, options, "pixels", False, task.model, most=MAX_FACES)
+    if shown:
+        shutil.make_archive(str(report), "zip", report)
+    else:
+        shutil.rmtree(report)
+    yield {"state": "done", "messages": messages, "photos": photos}
+
+
+def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> None:
+    """Raises FerVitError for photos and clips, up to a time in seconds, that take too long to decode."""
+    for path in photos:
+        sizes = [image_size(path.read_bytes()) or (0, 0)]  # Pillow may take another one of several
+        with suppress(Exception), Pil.open(path) as image:  # Pillow raises many types for broken files
+            sizes.append(image.size)
+        if (size := max(map(math.prod, sizes))) > MAX_PHOTO:
+            limit = f"at most {MAX_PHOTO // 10**6} are read"
+            raise FerVitError(f"{path} has {size / 1e6:,.0f} megapixels, and {limit}. Make it smaller.")
+    if sum(count_pixels(path, end) for path in clips) > MAX_PIXELS:
+        raise FerVitError("The clip is too long for its size. Choose an earlier end, or make its frames smaller.")
+
+
+def count_pixels(path: Path, end: float) -> int:
+    """Returns the pixels of all frames of a clip up to a time in seconds; 0 if it cannot be read."""
+    from fer_vit.predict.video import open_video  # only here: PyAV may not be installed
+
+    frames, first = 0, None
+    with suppress(ImageError), open_video(path) as (container, stream):
+        for packet in container.demux(stream):
+            if packet.pts is not None and packet.time_base is not None:
+                seconds = float(packet.pts * packet.time_base)
+                first = seconds if first is None else first
+                if seconds - first > end:
+                    break
+            frames += 1
+        return stream.width * stream.height * frames
+    return 0
+
+
+def describe(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yields sentences about the table rows of a photo or clip."""
+    faces = [row for row in rows if row["face"]]
+    people: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for row in faces:
+        if row.get("track"):
+            people[int(row["track"])][row["label_smoothed"]] += 1
+    if people:
+        mostly = [f"person {track} mostly {labels.most_common(1)[0][0]}" for track, labels in sorted(people.items())]
+        more = f", and {len(mostly) - 8} more" if len(mostly) > 8 else ""
+        yield f"{name}: {', '.join(mostly[:8])}{more}."
+    elif faces:
+        yield f"{name}: {counted(len(faces), 'face')} ({listed(Counter(row['label'] for row in faces))})."
+    statuses = {row["status"] for row in rows}
+    if not faces and NO_FACE in statuses:
+        yield f"No face found in {name}."
+    for status in sorted(statuses - {OK, NO_FACE}):
+        yield f"{name} cannot be read{' to its end' if len(rows) > 1 else ''}: {status}."
+
+
+def draw_photo(path: Path, faces: Sequence[Mapping[str, str]], goal: Path) -> None:
+    """Draws the faces in the rows of a table into a photo as large as the page shows it."""
+    photo = Pil.fromarray(read_image(path))
+    scale = min(1.0, SHOWN / max(photo.size))
+    photo.thumbnail((SHOWN, SHOWN))
+    marked = [
+        Marked(np.array([float(row[side]) for side in BOX]) * scale, row["label"], float(row["confidence"]), number)
+        for number, row in enumerate(faces)
+    ]
+    Pil.fromarray(draw_faces(np.asarray(photo), marked)).save(goal, quality=88)

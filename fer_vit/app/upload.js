@@ -1,0 +1,135 @@
+'use strict';
+const $ = selector => document.querySelector(selector);
+const form = $('.upload'), status = $('output'), result = $('.result'), camera = $('.camera'), video = $('video');
+const DOWNLOADS = {'faces.csv': 'Table (CSV)', 'summary.csv': 'Summary per person (CSV)', 'intervals.csv': 'Intervals (CSV)', 'marked.mp4': 'Marked copy (MP4)', 'report.zip': 'Report (zip)'};
+const MAX_FILES = 20, MAX_BYTES = 200e6;
+let files = [], shown = null, running = null;
+
+function element(name, attributes = {}, ...children) {
+  const made = Object.assign(document.createElement(name), attributes);
+  made.append(...children);
+  return made;
+}
+
+/* Choosing files. */
+function choose(chosen) {
+  files = [...chosen];
+  const bytes = files.reduce((sum, file) => sum + file.size, 0);
+  const wrong = files.length > MAX_FILES ? `At most ${MAX_FILES} files at a time.` : bytes > MAX_BYTES ? 'At most 200 MB at a time.' : '';
+  $('.chosen').replaceChildren(...files.slice(0, MAX_FILES).map(file => element('li', {textContent: file.name})));
+  $('.clip').hidden = !files.some(file => !file.type.startsWith('image/') || file.type === 'image/gif');
+  $('.go').disabled = !files.length || !!wrong;
+  status.value = wrong;
+}
+form.files.addEventListener('change', () => choose(form.files.files));
+for (const name of ['dragover', 'drop']) {
+  document.addEventListener(name, event => {
+    event.preventDefault();
+    if (name === 'drop' && !running) choose(event.dataTransfer.files);
+  });
+}
+
+/* The camera. */
+$('.on').addEventListener('click', async () => {
+  try {
+    video.srcObject = await navigator.mediaDevices.getUserMedia({video: true});
+    await video.play();
+    camera.hidden = false;
+    $('.on').hidden = true;
+  } catch {
+    status.value = 'There is no camera, or this page may not use it.';
+  }
+});
+function turnOff() {
+  video.srcObject?.getTracks().forEach(track => track.stop());
+  camera.hidden = true;
+  $('.on').hidden = false;
+}
+$('.off').addEventListener('click', turnOff);
+$('.shoot').addEventListener('click', () => {
+  const canvas = element('canvas', {width: video.videoWidth, height: video.videoHeight});
+  canvas.getContext('2d').drawImage(video, 0, 0);
+  canvas.toBlob(blob => {
+    choose([new File([blob], 'camera.jpg', {type: 'image/jpeg'})]);
+    turnOff();
+    start();
+  }, 'image/jpeg', .95);
+});
+
+/* One job: events come line by line. */
+async function* lines(response) {
+  let text = '';
+  for await (const part of response.body.pipeThrough(new TextDecoderStream())) {
+    const complete = (text + part).split('\n');
+    text = complete.pop();
+    yield* complete.map(line => JSON.parse(line));
+  }
+}
+
+function follow(event) {
+  const waiting = event.position === 1 ? 'One job is' : `${event.position} jobs are`;
+  if (event.state === 'waiting') status.value = `${waiting} before yours …`;
+  if (event.state === 'running') status.value = 'Looking for faces …';
+  if (event.state === 'found') { tell(event.messages); status.value = 'Finding out which parts of the face count …'; }
+  if (event.state === 'failed') throw new Error(event.message);
+  if (event.state === 'done') show(event);
+}
+
+function tell(messages) {
+  result.hidden = false;
+  $('.messages').replaceChildren(...messages.map(message => element('li', {textContent: message})));
+}
+
+function clear() {
+  if (shown) navigator.sendBeacon(`/results/${shown}/close`);
+  shown = null;
+  result.hidden = true;
+  for (const part of result.children) part.replaceChildren();
+}
+
+async function start() {
+  clear();
+  const body = new FormData();
+  for (const file of files) body.append('files', file);
+  for (const name of $('.clip').hidden ? ['model'] : ['model', 'fps', 'start', 'end']) {
+    if (form[name].value) body.append(name, form[name].value);
+  }
+  running = new AbortController();
+  toggle(true);
+  status.value = 'Sending …';
+  try {
+    const response = await fetch('/api/report', {method: 'POST', body, signal: running.signal, headers: {Accept: 'application/x-ndjson'}});
+    if (!response.ok) throw new Error((await response.json()).detail);
+    for await (const event of lines(response)) follow(event);
+  } catch (error) {
+    clear();
+    status.value = error.name === 'AbortError' ? 'Cancelled.' : error instanceof TypeError ? 'The server does not answer.' : error.message;
+  }
+  running = null;
+  toggle(false);
+}
+
+function toggle(busy) {
+  $('.go').disabled = busy || !files.length;
+  $('.cancel').hidden = !busy;
+  form.classList.toggle('busy', busy);
+}
+form.addEventListener('submit', event => { event.preventDefault(); if (!running) start(); });
+$('.cancel').addEventListener('click', () => running?.abort());
+addEventListener('pagehide', () => { running?.abort(); clear(); });
+
+function show(job) {
+  shown = job.id;
+  tell(job.messages);
+  status.value = '';
+  const address = name => `/results/${job.id}/${name}`;
+  $('.downloads').replaceChildren(...Object.keys(DOWNLOADS).filter(name => job.files.includes(name)).map(name =>
+    element('a', {href: address(name), download: name, textContent: DOWNLOADS[name]})));
+  const pictures = job.photos.map(({name, file}) => element('figure', {},
+    element('img', {src: address(file), alt: `${name} with its faces marked`}), element('figcaption', {textContent: name})));
+  if (job.files.includes('marked.mp4')) pictures.unshift(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
+  $('.pictures').replaceChildren(...pictures);
+  $('.frame').replaceChildren(...job.html ? [element('iframe', {src: job.html, title: 'Which parts of each face count'})] : []);
+}
+
+fetch('/api/models').then(response => response.json()).then(models => form.model.append(...models.map(name => new Option(name))));

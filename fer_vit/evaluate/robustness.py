@@ -1,0 +1,170 @@
+"""Accuracy on corrupted images: faces covered, turned, blurred, small; landmarks wrong or missing.
+
+Every corrupted image is processed like by `fer-vit predict --face crop`: face and landmarks are detected again.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.evaluate.intervals import clopper_pearson, mean_intervals
+from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, nothing, resized
+from fer_vit.face.image import decode_image
+from fer_vit.face.regions import cover_regions
+from fer_vit.geometry import TEMPLATE, Array, Image
+from fer_vit.predict.inputs import Source
+from fer_vit.predict.photos import PhotoDataset, photo_loader
+from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.processes import cores
+
+EYES, MOUTH = ("right_eye", "left_eye"), ("mouth",)
+UNALTERED, MOST_TURNED = "unaltered", "heads turned most"
+TURNED = 0.1
+"""Fraction of the faces that count as turned heads."""
+SIDE = 48
+"""Blur and landmark shifts are given for a longer side of SIDE pixels and scaled to the image."""
+
+Change = Callable[[Image, Array], Image]
+"""Changes an image, given its landmarks (5, 2)."""
+
+
+@dataclass(eq=False)
+class ShiftedLandmarks(PhotoDataset):
+    """Crops with every landmark shifted in a random direction by `distance`, a fraction of the longer side."""
+
+    distance: float = 0.0
+
+    def read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
+        """Returns an image, its reduction, and its face; the same image gets the same shifts."""
+        image, reduction, faces = super().read(source)
+        if not self.distance:
+            return image, reduction, faces
+        angle = np.random.default_rng(zlib.crc32(image.tobytes())).uniform(0, 2 * np.pi, 5)
+        step = self.distance * max(image.shape[:2]) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        return image, reduction, [face and face._replace(landmarks=face.landmarks + step) for face in faces]
+
+
+def same(image: Image, landmarks: Array) -> Image:
+    """Returns the image."""
+    return image
+
+
+def turn(image: Image, landmarks: Array, degrees: float) -> Image:
+    """Turns an image about its middle, counter-clockwise; the border is repeated."""
+    height, width = image.shape[:2]
+    matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
+    return np.asarray(cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REPLICATE), np.uint8)
+
+
+def blur(image: Image, landmarks: Array, sigma: float) -> Image:
+    """Blurs an image by a Gaussian of `sigma` pixels of `SIDE`."""
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma * max(image.shape[:2]) / SIDE), np.uint8)
+
+
+def shrink(image: Image, landmarks: Array, side: int) -> Image:
+    """Makes an image's longer side `side` pixels long."""
+    return resized(image, side)
+
+
+class Corruption(NamedTuple):
+    """Changes, whose results are averaged, the detector, and the distance by which landmarks are shifted."""
+
+    changes: Sequence[Change]
+    detector: Detector | None
+    shift: float = 0.0
+
+
+def corruptions(detector: Detector) -> dict[str, Corruption]:
+    """Returns every corruption by name; `detector` is used unless the name excludes it."""
+    return {
+        UNALTERED: Corruption([same], detector),
+        "eyes covered": Corruption([partial(cover_regions, regions=EYES)], detector),
+        "mouth covered": Corruption([partial(cover_regions, regions=MOUTH)], detector),
+        "turned by 15 degrees": Corruption([partial(turn, degrees=15), partial(turn, degrees=-15)], detector),
+        "turned by 30 degrees": Corruption([partial(turn, degrees=30), partial(turn, degrees=-30)], detector),
+        "blurred (sigma 1.5 px)": Corruption([partial(blur, sigma=1.5)], detector),
+        "24 px": Corruption([partial(shrink, side=24)], detector),
+        "no detector": Corruption([same], nothing),
+        "landmarks 2 px off": Corruption([same], detector, 2 / SIDE),
+        "landmarks 4 px off": Corruption([same], detector, 4 / SIDE),
+        "no landmarks": Corruption([same], None),
+    }
+
+
+@dataclass(eq=False)
+class CorruptedImages(Sequence[Image]):
+    """The images of a manifest, changed when they are read; unknown landmarks default to an average face's."""
+
+    rows: Manifest
+    landmarks: Array
+    change: Change
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        image, points = decode_image(self.rows.image_bytes(row)), self.landmarks[row]
+        usual = np.array(TEMPLATE) * image.shape[1::-1]
+        return self.change(image, points if np.isfinite(points).all() else usual)
+
+
+def yaw(landmarks: Array) -> Array:
+    """Returns the yaw (N,) by landmarks (N, 5, 2): the nose's offset from the middle of the eyes, in eye distances."""
+    right, left, nose = landmarks[:, 0], landmarks[:, 1], landmarks[:, 2]
+    line = left - right
+    aside: Array = np.abs(((nose - (right + left) / 2) * line).sum(1)) / (line**2).sum(1)
+    return aside
+
+
+def measure_robustness(
+    model: Recognizer, rows: Manifest, truth: NDArray[np.int64], only: Sequence[str] = ()
+) -> dict[str, Array]:
+    """Returns the accuracy on each face (N,) by corruption; NaN for a face that it does not include.
+
+    Args:
+        model: The model.
+        rows: Images, each the crop of one face. The most turned heads are known where they have landmarks.
+        truth: Index of the true label among the model's (N,).
+        only: Names of corruptions; all when empty.
+    """
+    landmarks = rows.landmarks()
+    hits: dict[str, Array] = {}
+    for name, corruption in tqdm(
+        corruptions(FaceDetector(min_score=CROP_SCORE)).items(), desc="robustness", disable=None
+    ):
+        if only and name not in only:
+            continue
+        guesses = [
+            predict_labels(model, CorruptedImages(rows, landmarks, one), corruption) for one in corruption.changes
+        ]
+        hits[name] = (np.array(guesses) == truth).mean(0)
+        if name == UNALTERED and np.isfinite(aside := yaw(landmarks)).any():
+            most = np.nanquantile(aside, 1 - TURNED)
+            hits[MOST_TURNED] = np.where(aside >= most, hits[name], np.nan)
+    return hits
+
+
+def predict_labels(model: Recognizer, images: Sequence[Image], corruption: Corruption) -> NDArray[np.int64]:
+    """Returns the index of the predicted label of each image, a crop of one face (N,)."""
+    dataset = ShiftedLandmarks(images, model.crop_spec, "crop", corruption.detector, corruption.shift)
+    batches = (batch.ready(model.device) for _, batch in photo_loader(dataset, CHUNK, cores() - 1) if batch)
+    return np.array([np.argmax(face) for batch in batches for face in model.probabilities(batch)])
+
+
+def summarize_robustness(hits: dict[str, Array], units: NDArray[np.int64] | None = None) -> dict[str, dict[str, Any]]:
+    """Returns by corruption the number of faces, the accuracy, and the difference from the unaltered faces."""
+    values = np.column_stack([*hits.values(), *(hit - hits[UNALTERED] for hit in hits.values())])
+    means = mean_intervals(values, units)
+    return {
+        name: {"faces": accuracy["faces"], "accuracy": clopper_pearson(accuracy, ~np.isnan(hits[name]), units)}
+        | ({} if name in (UNALTERED, MOST_TURNED) else {"difference": difference})
+        for name, accuracy, difference in zip(hits, means[: len(hits)], means[len(hits) :], strict=True)
+    }

@@ -1,0 +1,315 @@
+"""Tables of predictions, of labels and of other columns, joined by the paths of images."""
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from unicodedata import normalize
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fer_vit.data.manifest import Manifest, no_label
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError, short
+from fer_vit.evaluate.faces import Columns, Faces, as_objects, find_label, manifest_targets
+from fer_vit.face.image import ImageError, read_image
+from fer_vit.geometry import Array, Image
+from fer_vit.labels import canonical
+from fer_vit.predict.plan import NAME, Plan
+from fer_vit.predict.results import BOX, PROBABILITY, table_columns, table_labels
+from fer_vit.report.table import FACTS, SUFFIXES, Cell, csv_cell
+
+MARGIN = 0.15
+"""Margin of a picture on each side of a face's box, as a fraction of the box."""
+
+
+def is_table(path: Path) -> bool:
+    """Returns whether a file is a table rather than a manifest, which may be a Parquet file as well."""
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return path.suffix.lower() in SUFFIXES[::2]
+    with _readable(path):
+        return b"fer_vit" not in (pq.read_schema(path).metadata or {})
+
+
+def is_predictions(path: Path) -> bool:
+    """Returns whether a path is a table, or a folder of tables of `predict`."""
+    return is_table(path) or (path / NAME).is_file()
+
+
+def read_table(path: Path) -> Columns:
+    """Reads the cells of a table by column, None where empty; a CSV has text. Raises FerVitError when it cannot."""
+    if path.suffix.lower() == ".parquet":
+        return _read_parquet([path])
+    with _readable(path):
+        if path.suffix.lower() == ".jsonl":
+            rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
+            if not all(isinstance(row, dict) for row in rows):
+                raise ValueError("a line is no object")
+            columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
+        else:
+            names, *lines = _csv_lines(path) or [[]]
+            columns = {_plain(name) or "": [_plain(line[place]) for line in lines] for place, name in enumerate(names)}
+    return _columns(columns)
+
+
+def _csv_lines(path: Path) -> list[list[str]]:
+    """Reads the lines of a CSV that are not blank; all have as many cells as the head."""
+    lines: list[list[str]] = []
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        for line in (reader := csv.reader(file)):
+            if not any(cell.strip() for cell in line):  # spreadsheets leave `,,` where a row was emptied
+                continue
+            if not lines and len(line) == 1 and (";" in line[0] or "\t" in line[0]):
+                raise ValueError("its cells are separated by semicolons or tabs: save it with commas")
+            if lines and len(line) != len(lines[0]):
+                raise ValueError(f"line {reader.line_num} has {len(line)} cells, but the head has {len(lines[0])}")
+            lines.append(line)
+    return lines
+
+
+def _plain(cell: str) -> str | None:
+    """Reverses `csv_cell`; None for an empty cell."""
+    return (cell[1:] if csv_cell(cell[1:]) == cell else cell) or None
+
+
+def _read_parquet(paths: Sequence[Path]) -> Columns:
+    """Reads Parquet tables as one; a column that one of them lacks is empty there."""
+    tables = [_read_one(path) for path in paths]
+    with _readable(paths[0].parent):
+        return _columns(pa.concat_tables(tables, promote_options="default").to_pydict())
+
+
+def _read_one(path: Path) -> pa.Table:
+    with _readable(path):
+        return pq.read_table(path, partitioning=None)
+
+
+def _columns(columns: Mapping[str, Sequence[object]]) -> Columns:
+    """Returns columns as arrays; a path is text, even where the file has a number."""
+    paths = [cell if cell is None else str(cell) for cell in columns.get("path", ())]
+    return {name: as_objects(paths if name == "path" else cells) for name, cells in columns.items()}
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise FerVitError(f"Expected a table in {path}, but it cannot be read ({reason}).") from error
+
+
+def _row_name(path: Path, index: int | np.integer) -> str:
+    """Names a row for a message, counted from 1."""
+    counted = " (counted after the head, without blank rows)" if path.suffix.lower() == ".csv" else ""
+    return f"{path}, row {index + 1}{counted}"
+
+
+def read_predictions(path: Path) -> Faces:
+    """Reads a table, or a folder of tables, of `predict`.
+
+    Raises:
+        FerVitError: It is another table, is damaged or not complete, or a row has no proper probabilities.
+    """
+    files = _finished_tables(path) if path.is_dir() else [path]
+    table = _read_parquet(files) if path.is_dir() else read_table(path)
+    labels = table_labels(table)
+    if not {"path", "confidence"} <= table.keys() or None in table["path"] or len(labels) < 2:
+        raise FerVitError(
+            "Expected a table of `fer-vit predict` with columns path, confidence and, for each expression, p_NAME, but "
+            f"{path} has {short(', '.join(table))}."
+        )
+    types = table_columns(labels, videos=True)
+    table = {name: _parse_cells(cells, types.get(name, str), name, path) for name, cells in table.items()}
+    if any(cell is not None for cell in table.get("frame", ())):
+        raise FerVitError(
+            f"{path} has frames of videos, and only photos can be evaluated. Predict them without videos."
+        )
+    predicted = table["confidence"] != np.array(None)
+    return Faces(
+        labels=labels,
+        paths=table["path"],
+        probabilities=_probabilities(table, labels, predicted, path),
+        detected=predicted & (table.get("score", predicted) != 0),
+        targets=None,
+        columns={name: cells for name, cells in table.items() if not name.startswith(PROBABILITY)},
+        rows=np.arange(len(predicted)),
+        picture=partial(_picture, table),
+        facts=_read_facts(files[0]),
+    )
+
+
+def _finished_tables(folder: Path) -> list[Path]:
+    plan = Plan(folder)
+    if left := plan.missing():
+        raise FerVitError(
+            f"{folder} lacks {len(left):,} of its {len(plan.chunks):,} tables. Run the same `fer-vit predict` again to "
+            "complete it."
+        )
+    return [plan.table(chunk) for chunk in plan.chunks]
+
+
+def _read_facts(path: Path) -> dict[str, str]:
+    """Returns how predictions were made by the metadata of a Parquet table; other tables have none."""
+    if path.suffix.lower() != ".parquet":
+        return {}
+    with _readable(path):
+        facts = json.loads((pq.read_schema(path).metadata or {}).get(FACTS.encode(), b"{}"))
+        return {str(name): str(fact) for name, fact in facts.items()}
+
+
+def _probabilities(table: Columns, labels: Sequence[str], predicted: NDArray[np.bool_], path: Path) -> Array:
+    cells = np.column_stack([table[PROBABILITY + label].astype(float) for label in labels])
+    wrong = predicted & ~((cells >= 0).all(1) & (abs(cells.sum(1) - 1) < 0.01))
+    if wrong.any():
+        raise FerVitError(
+            f"{_row_name(path, wrong.argmax())}: expected probabilities of {short(', '.join(labels))} that sum to 1."
+        )
+    return np.where(predicted[:, None], cells, np.nan)
+
+
+def _parse_cells(cells: NDArray[np.object_], kind: type, name: str, path: Path) -> NDArray[np.object_]:
+    """Converts a column (N,) to a type: a CSV has text. None stays. Raises FerVitError for a cell of another type."""
+    if kind is str:
+        return cells
+    parsed: list[Cell] = []
+    for row, cell in enumerate(cells):
+        try:
+            words = {"true": True, "false": False}
+            parsed.append(None if cell is None else words[str(cell).lower()] if kind is bool else kind(float(cell)))
+        except (KeyError, TypeError, ValueError) as error:
+            expected = "true or false" if kind is bool else "a number"
+            raise FerVitError(
+                f"{_row_name(path, row)}: expected {expected} in `{name}`, but got {short(str(cell))}."
+            ) from error
+    return as_objects(parsed)
+
+
+def _picture(table: Columns, row: int) -> Image:
+    """Returns the face in a row of a table, cut out of its photo with `MARGIN`."""
+    image, box = read_image(Path(table["path"][row])), [table[name][row] for name in BOX if name in table]
+    if len(box) < len(BOX) or None in box:
+        return image
+    left, top, right, bottom = box
+    x, y = (right - left) * MARGIN, (bottom - top) * MARGIN
+    left, top, right, bottom = np.array([left - x, top - y, right + x, bottom + y]).round().astype(int).clip(0)
+    if not (face := image[top:bottom, left:right]).size:
+        raise ImageError("the face lies outside of the photo")
+    return face
+
+
+def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
+    """Returns the predictions of labelled images with the labels; of each image only the most confident face.
+
+    Args:
+        faces: From a table, the most confident face of a photo first.
+        labels: A manifest, of which one split is used, or a table with columns path and label.
+        split: The split.
+
+    Raises:
+        FerVitError: The model lacks a label, or the table lacks an image.
+    """
+    if is_table(labels):
+        columns = read_table(labels)
+        _check_labels(columns, labels)
+        _check_unique(columns, labels)
+        names = [name if name in faces.labels else canonical(name) for name in map(str, columns["label"])]
+        indices = [find_label(name, faces.labels, labels) for name in names]
+        paths, targets = columns["path"], np.eye(len(faces.labels))[indices]
+    else:
+        rows = Manifest.read(labels, [split]).split(split)
+        paths, votes, columns = manifest_targets(rows, faces.labels, split)
+        if votes is None:
+            raise no_label(labels, split)
+        targets = votes
+    known = faces.take(match_paths(paths, faces.paths, "the table of predictions"))
+    return replace(known, targets=targets, columns=columns | known.columns)
+
+
+def _check_labels(table: Columns, path: Path) -> None:
+    """Raises FerVitError when a table has no columns path and label, no rows, or an empty cell in one of them."""
+    if not {"path", "label"} <= table.keys() or not len(table["path"]):
+        has = "no row" if {"path", "label"} <= table.keys() else short(", ".join(table)) or "none"
+        raise FerVitError(f"Expected columns path and label and at least one row in {path}, but it has {has}.")
+    empty = np.array([None in cells for cells in zip(table["path"], table["label"], strict=True)])
+    if empty.any():
+        raise FerVitError(
+            f"{_row_name(path, empty.argmax())}: expected a path and a label, but one is empty. Fill it in or leave "
+            "the row out."
+        )
+
+
+def _check_unique(table: Columns, path: Path) -> None:
+    if twice := [image for image, rows in Counter(map(str, table["path"])).items() if rows > 1]:
+        raise FerVitError(f"Expected one row for each image in {path}, but {short(twice[0])} has several. Leave one.")
+
+
+def add_columns(faces: Faces, path: Path) -> Faces:
+    """Adds the columns of a table whose column `path` names the images. Raises FerVitError when it names none."""
+    table = read_table(path)
+    if "path" not in table:
+        raise FerVitError(f"Expected a column `path` in {path}, but got {short(', '.join(table))}.")
+    _check_unique(table, path)
+    row = match_paths(faces.paths, table["path"], path, some=True)
+    added = {name: np.where(row >= 0, cells[row], np.array(None)) for name, cells in table.items() if name != "path"}
+    return replace(faces, columns=faces.columns | added)
+
+
+def align_probabilities(faces: Faces, other: Faces, path: object) -> Array:
+    """Returns another model's probabilities of the same faces (N, C), with the labels in the order of `faces`."""
+    order = [find_label(label, other.labels, "The first model") for label in faces.labels]
+    probabilities = other.probabilities[match_paths(faces.paths, other.paths, path)][:, order]
+    if not (faces.predicted & np.isfinite(probabilities[:, 0])).any():
+        raise FerVitError(f"No face was found both by the first model and in {path}. Choose another.")
+    return probabilities
+
+
+def match_paths(paths: Iterable[str], known: Iterable[str], where: object, some: bool = False) -> NDArray[np.int64]:
+    """Returns the first row of `known` for each path: equal paths, or paths of which one ends in the other.
+
+    Raises:
+        FerVitError: A path has no row (with `some`: none has one, and the others get -1), or two have the same.
+    """
+    exact = {_normalise(path): row for row, path in reversed([*enumerate(map(str, known))])}
+    ends: dict[str, int] = {}
+    bare: dict[str, int] = {}
+    for path, row in exact.items():
+        ends |= {end: -1 if end in ends else row for end in _ends(path)}
+        if (name := _without_dots(path)) != path:
+            bare[name] = -1 if name in bare else row
+    exact = bare | exact
+    rows = {
+        path: next((exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1))
+        for path, name in ((path, _normalise(path)) for path in paths)
+    }
+    missing = [path for path, row in rows.items() if row < 0]
+    if missing and (not some or len(missing) == len(rows)):
+        raise FerVitError(
+            f"Expected all images in {where}, but {len(missing):,} of {len(rows):,} are not there, for example "
+            f"{short(missing[0])}. Is it about the same photos?"
+        )
+    if len({*rows.values()} - {-1}) < len(rows) - len(missing):
+        raise FerVitError(f"Two images match one row of {where}. Name each by a longer part of its path.")
+    return np.array([rows[path] for path in paths], int)
+
+
+def _normalise(path: str) -> str:
+    """Returns a path with slashes and composed accents: macOS separates them in file names."""
+    return normalize("NFC", path.replace("\\", "/"))
+
+
+def _without_dots(path: str) -> str:
+    return re.sub(r"^(\.{1,2}/)+", "", path)
+
+
+def _ends(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[start:]) for start in range(len(parts))]

@@ -1,0 +1,100 @@
+"""The camera page: what its server gives to viewers."""
+
+import io
+from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+from PIL import Image as Pil
+from starlette.testclient import TestClient
+
+from fer_vit.app import live
+from fer_vit.app.live import LivePage
+from fer_vit.app.server import create_app, listen, serving
+from fer_vit.predict.live import Seen
+from fer_vit.predict.photos import Photo
+from fer_vit.report.overlay import Marked
+from tests.helpers.browser import chromium, opened
+
+PROBABILITIES = {"<b>happiness</b>": 0.9, "neutral": 0.1}
+FACE: Any = SimpleNamespace(
+    marked=Marked(np.array([20.0, 20, 60, 60]), "happiness", 0.9, 0),
+    track=0,
+    label_smoothed="happiness",
+    smoothed=PROBABILITIES,
+)
+
+
+def seen(level: int, *faces: Any) -> Seen:
+    return Seen(np.full((90, 160, 3), level, np.uint8), 0.0, Photo("clip.mp4", "ok", list(faces), frame=2 * level))
+
+
+def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, draw = [], live.draw_faces
+    monkeypatch.setattr(live, "draw_faces", lambda *given: drawn.append(1) or draw(*given))
+    page = LivePage("live.csv")
+    client = TestClient(create_app(live=page), base_url="http://localhost")
+    assert "fer-vit live" in client.get("/").text
+    for number in range(100):
+        page.show(seen(number, FACE))
+    assert not drawn
+    with ThreadPoolExecutor(4) as pool:
+        states = [*pool.map(lambda _: client.get("/live/newest").json(), range(8))]
+    assert drawn == [1]
+    assert {state["number"] for state in states} == {100}
+    state = states[0]
+    assert (state["status"], state["recording"], state["stopped"]) == (page.speed, "live.csv", False)
+    assert page.speed.endswith(", 99 skipped")
+    assert state["faces"] == [{"track": 0, "probabilities": PROBABILITIES}]
+    image = np.asarray(Pil.open(io.BytesIO(b64decode(state["picture"]))))
+    assert abs(int(image[-1, -1, 0]) - 99) < 3
+    assert image[20:60, 20].std() > 20  # the box
+
+
+def test_a_viewer_waits_for_what_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = LivePage()
+    client = TestClient(create_app(live=page), base_url="http://localhost")
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(client.get, "/live/newest?known=1") for _ in range(2)]
+        page.show(seen(50))
+        page.show(seen(90))
+        assert [viewer.result().json()["number"] for viewer in waiting] == [2, 2]
+    monkeypatch.setattr(live, "PATIENCE", 0.1)
+    assert client.get("/live/newest?known=2").json()["number"] == 2
+
+
+def test_strangers_neither_look_nor_stop() -> None:
+    page = LivePage()
+    client = TestClient(create_app(live=page), base_url="http://localhost")
+    assert client.get("/live/newest", headers={"host": "evil.example"}).status_code == 403
+    assert client.post("/live/stop", headers={"origin": "http://evil.example"}).status_code == 403
+    assert client.get("/live/stop").status_code == 405
+    assert client.post("/api/predict").status_code == 404
+    assert not page.stopped
+    assert client.post("/live/stop").status_code == 204
+    assert page.stopped
+
+
+@pytest.mark.slow
+def test_in_a_browser() -> None:
+    page = LivePage("live.csv")
+    sock, address = listen("127.0.0.1", 0)
+    with chromium() as browser:
+        with sock, serving(create_app(live=page), sock):
+            viewer, wrong = opened(browser, address)
+            assert viewer.inner_text("p").startswith("Waiting")
+            page.show(seen(50, FACE))
+            viewer.get_by_text("0.0 frames/s").wait_for()
+            viewer.get_by_text("Recording to live.csv").wait_for()
+            assert viewer.locator("li").all_inner_texts() == ["<b>happiness</b>\n90%", "neutral\n10%"]
+            assert wrong == []
+            viewer.get_by_role("button", name="Stop").click()
+            viewer.get_by_text("Stopped.").wait_for()
+            assert page.stopped
+            assert requests.get(f"{address}/live/newest").json()["stopped"]
+            again, _ = opened(browser, address)
+        again.get_by_text("Stopped.").wait_for()

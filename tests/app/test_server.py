@@ -1,0 +1,280 @@
+"""The server with a worker that takes orders from the test: who is answered, what is stored, and when it is removed."""
+
+import asyncio
+import json
+import shutil
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from starlette.testclient import TestClient
+
+from fer_vit.app import guard, jobs, server
+from fer_vit.app.guard import POLICY, refuse_network
+from fer_vit.app.jobs import Jobs, safe_names
+from fer_vit.app.server import create_app, listen, serving
+from fer_vit.app.tasks import Event, Task
+from fer_vit.errors import FerVitError
+
+PHOTO = {"files": ("a.jpg", b"bytes of a photo")}
+PROGRESS = {"Accept": "application/x-ndjson"}
+
+
+class Stub:
+    """A worker that writes the results that a test expects, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.proceed = threading.Event()
+        self.proceed.set()
+        self.cancelled = 0
+
+    async def run(self, task: Task, gone: Any) -> AsyncIterator[Event]:
+        self.tasks.append(task)
+        try:
+            while not self.proceed.is_set():
+                await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if task.names == ["bad.jpg"]:
+            yield {"state": "failed", "message": "bad.jpg is wrong."}
+            return
+        (task.folder / task.table).write_text("".join(f'{{"path": "{name}"}}\n' for name in task.names))
+        if task.report:
+            (task.folder / "report").mkdir()
+            (task.folder / "report" / "index.html").write_text("<p>Report</p>")
+            (task.folder / "report.zip").write_bytes(b"zip")
+        yield {"state": "done", "messages": ["1 face"], "photos": []}
+
+
+@pytest.fixture
+def worker() -> Stub:
+    return Stub()
+
+
+@pytest.fixture
+def queue(tmp_path: Path, worker: Stub) -> Jobs:
+    return Jobs(tmp_path, ["first", "second"], worker)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def client(queue: Jobs) -> Iterator[TestClient]:
+    with TestClient(create_app(queue, hosts=[*guard.HERE, "lab.example"]), base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.fixture
+def address(queue: Jobs) -> Iterator[str]:
+    """The server on a socket."""
+    sock, address = listen("127.0.0.1", 0)
+    with sock, serving(create_app(queue), sock):
+        yield address
+
+
+def test_every_response_has_the_security_headers(client: TestClient) -> None:
+    for path, host in (
+        ("/", "localhost"),
+        ("/gone", "localhost"),
+        ("/api/predict", "localhost"),
+        ("/", "evil.example"),
+    ):
+        headers = client.get(path, headers={"host": host}).headers
+        assert headers["content-security-policy"] == POLICY
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert not [name for name in headers if name.startswith("access-control")]
+    assert "frame-ancestors 'self'" in POLICY
+    assert "unsafe" not in POLICY
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("localhost", "LOCALHOST:80", "127.0.0.1:7860", "[::1]:7860", "lab.example")),
+        *((host, 403) for host in ("evil.example", "localhost.evil.example", "a@localhost", "localhost:80:80", "")),
+    ],
+)
+def test_only_known_host_names_are_answered(client: TestClient, host: str, status: int) -> None:
+    assert client.get("/api/models", headers={"host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"origin": "http://localhost", "sec-fetch-site": "same-origin"}, 200),
+        ({"origin": "http://localhost:1"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+    ],
+)
+def test_other_sites_change_nothing(
+    client: TestClient, worker: Stub, tmp_path: Path, headers: dict[str, str], status: int
+) -> None:
+    assert client.post("/api/predict", files=PHOTO, headers=headers).status_code == status
+    assert len(worker.tasks) == (status == 200)
+    kept = client.post("/api/report", files=PHOTO).json()["id"]
+    assert client.delete(f"/results/{kept}", headers=headers).status_code == (204 if status == 200 else 403)
+    assert bool([*tmp_path.iterdir()]) == (status != 200)
+
+
+def test_a_table_as_json_and_csv(client: TestClient, worker: Stub, tmp_path: Path) -> None:
+    response = client.post("/api/predict", files=PHOTO, data={"model": "second", "fps": 2, "end": 9})
+    assert response.json() == [{"path": "a.jpg"}]
+    assert worker.tasks[0][1:] == (["a.jpg"], "second", "faces.jsonl", False, {"fps": 2, "start": 0, "end": 9})
+    for kind, table in (("text/csv", "faces.csv"), ("application/vnd.apache.parquet", "faces.parquet")):
+        response = client.post("/api/predict", files=PHOTO, headers={"Accept": kind})
+        assert response.headers["content-type"].startswith(kind)
+        assert worker.tasks[-1].table == table
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_report_is_kept_until_it_is_closed_or_old(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = client.post("/api/report", files=PHOTO).json()
+    page = client.get(done["html"])
+    assert page.text == "<p>Report</p>"
+    assert page.headers["content-security-policy"] == server.REPORT_POLICY
+    assert client.get(done["zip"]).content == b"zip"
+    assert not (tmp_path / done["id"] / "uploads").exists()
+    assert client.post(f"/results/{done['id']}/close").status_code == 204
+    assert client.get(done["html"]).status_code == 404
+    monkeypatch.setattr(jobs, "KEPT", 0.01)
+    done = client.post("/api/report", files=PHOTO).json()
+    time.sleep(0.1)
+    assert client.get(done["html"]).status_code == 404
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "path", ["../../etc/hostname", "..%2f..%2fetc/hostname", "/etc/hostname", "report/", "report/../faces.csv", "%00"]
+)
+def test_no_request_names_a_path(client: TestClient, tmp_path: Path, path: str) -> None:
+    kept = client.post("/api/report", files=PHOTO).json()["id"]
+    (tmp_path / "secret").write_text("secret")
+    for address in (f"/results/{kept}/{path}", f"/results/{path}/secret", f"/results/{path}", f"/{path}"):
+        answer = client.get(address)
+        assert answer.status_code in (404, 405) or answer.text == '{"path": "a.jpg"}\n'
+        assert client.delete(address).status_code in (204, 404, 405)
+    assert (tmp_path / "secret").exists()
+    assert client.post("/api/predict", files=PHOTO, data={"model": path}).status_code == 422
+
+
+def test_uploads_get_safe_and_different_names() -> None:
+    given = ["a.jpg", "x/../A.JPG", "..\\..\\.b.mp4", "/etc/=c|d.png", "-rf.jpg", "\x00\udcff.gif", "a (1).jpg"]
+    names = safe_names([*given, "é" * 300 + ".mov"])
+    assert names[:5] == ["a.jpg", "A (1).JPG", "b.mp4", "_c_d.png", "rf.jpg"]
+    assert names[5:] == ["__.gif", "a (1) (1).jpg", "é" * 50 + ".mov"]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "a", "", ".jpg.svg"])
+def test_other_files_are_refused(name: str) -> None:
+    with pytest.raises(FerVitError, match="is not a photo or clip that can be read"):
+        safe_names([name])
+
+
+def test_limits_of_a_request(client: TestClient, worker: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def post(files: Any = PHOTO, **data: Any) -> tuple[int, str]:
+        response = client.post("/api/predict", files=files, data=data)
+        return response.status_code, str(response.json()["detail"])
+
+    assert post([("files", ("a.jpg", b""))] * 21) == (400, "Too many files. Maximum number of files is 20.")
+    assert post({"files": ("a.svg", b"<svg/>")}) == (422, "a.svg is not a photo or clip that can be read.")
+    assert post({"files": ("bad.jpg", b"")}) == (422, "bad.jpg is wrong.")
+    assert post(model="user/name") == (422, "Expected one of the models first, second.")
+    assert post(start=5, end=5) == (422, "Expected an end that is later than the start.")
+    for wrong in ({"fps": "nan"}, {"fps": 0}, {"start": "-1"}, {"end": "inf"}):
+        assert post(**wrong)[0] == 422
+    monkeypatch.setattr(jobs, "MAX_WAITING", -1)
+    assert post() == (429, "Too many jobs are waiting. Try again in a minute.")
+    monkeypatch.setattr(guard, "MAX_BYTES", 1000)
+    assert post({"files": ("a.jpg", bytes(2000))}) == (413, "At most 0 MB can be uploaded at a time.")
+    monkeypatch.setattr(guard, "SPARE", 10**18)
+    assert post() == (413, "The server's disk has too little room for this upload.")
+    assert len(worker.tasks) == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_full_disk_is_no_server_error(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    assert client.post("/api/predict", files=PHOTO).status_code == 413
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_upload_of_unknown_length_stops_at_the_limit(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MAX_BYTES", 300_000)
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as client:
+        form = "Content-Type: multipart/form-data; boundary=b\r\nTransfer-Encoding: chunked"
+        client.sendall(f"POST /api/predict HTTP/1.1\r\nHost: localhost\r\n{form}\r\n\r\n".encode())
+        head = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n'
+        for part in (head, *[bytes(100_000)] * 4):
+            client.sendall(b"%x\r\n%b\r\n" % (len(part), part))
+        assert b" 413 " in client.recv(4096)
+
+
+def test_a_silent_client_is_disconnected(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "PATIENCE", 0.1)
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as client:
+        form = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 100"
+        client.sendall(f"POST /api/predict HTTP/1.1\r\nHost: localhost\r\n{form}\r\n\r\n--b".encode())
+        assert b" 408 " in client.recv(4096)
+
+
+def test_jobs_wait_for_their_turn_and_are_cancelled_with_their_client(
+    address: str, worker: Stub, tmp_path: Path
+) -> None:
+    worker.proceed.clear()
+    clients, events = [], []
+    for state in ("running", "waiting", "waiting"):
+        clients.append(requests.post(f"{address}/api/report", files=PHOTO, headers=PROGRESS, stream=True, timeout=20))
+        events.append(map(json.loads, clients[-1].iter_lines(chunk_size=1)))
+        first = next(events[-1])
+        assert first["state"] == state
+        assert first.get("position", 0) == len(clients) - 1
+    clients[1].close()  # while it waits
+    while next(events[2]) != {"state": "waiting", "position": 1}:
+        pass
+    clients[0].close()  # while it runs
+    while next(events[2]) != {"state": "running"}:
+        pass
+    assert worker.cancelled == 1
+    worker.proceed.set()
+    done = next(events[2])
+    assert done["state"] == "done"
+    assert [path.name for path in tmp_path.iterdir()] == [done["id"]]
+
+
+def test_the_schema_names_every_route_of_the_api(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    results = {"/results/{name}", "/results/{name}/close", "/results/{name}/{file}"}
+    assert {*paths} == {"/api/models", "/api/predict", "/api/report", *results}
+    assert client.get("/docs").status_code == 404
+    assert client.get("/redoc").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("event", "args"),
+    [
+        ("socket.connect", (None, ("192.0.2.1", 443))),
+        ("socket.connect", (None, ("2001:db8::1", 443, 0, 0))),
+        ("socket.sendto", (None, ("192.0.2.1", 53))),
+        ("socket.getaddrinfo", ("example.org", 443, 0, 0, 0)),
+        ("socket.gethostbyname", ("example.org",)),
+    ],
+)
+def test_a_connection_is_refused(event: str, args: tuple[Any, ...]) -> None:
+    with pytest.raises(PermissionError, match="fer-vit app does not"):
+        refuse_network(event, args)
+    refuse_network("socket.connect", (None, "/run/socket"))

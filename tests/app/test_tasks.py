@@ -1,0 +1,147 @@
+"""Tasks of the worker process: in the process of the test, and in a worker that is killed."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from skimage.data import astronaut
+
+from fer_vit.app import jobs, tasks
+from fer_vit.app.jobs import Worker
+from fer_vit.app.tasks import Event, Task, check_pixels, describe, run_task
+from fer_vit.errors import FerVitError
+from fer_vit.store.hub import DEFAULT
+from tests.helpers.commands import assert_same, main, read
+from tests.helpers.hostile import bomb
+from tests.helpers.videos import write_video
+
+
+@pytest.fixture
+def uploads(tmp_path: Path, yunet_named: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of uploads, which is the working directory."""
+    folder = tmp_path / "job" / "uploads"
+    folder.mkdir(parents=True)
+    Image.fromarray(astronaut()).save(folder / "group.jpg")
+    Image.fromarray(np.full((90, 90, 3), 120, np.uint8)).save(folder / "empty.png")
+    (folder / "text.jpg").write_text("Hello")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", None)
+    return folder
+
+
+def run(folder: Path, names: list[str], table: str = "faces.csv", report: bool = False, **reading: Any) -> list[Event]:
+    return [*run_task(Task(folder.parent, names, DEFAULT, table, report, reading))]
+
+
+@pytest.mark.parametrize("table", ["faces.csv", "faces.jsonl", "faces.parquet"])
+def test_a_table_is_that_of_predict(uploads: Path, table: str) -> None:
+    assert run(uploads, ["group.jpg", "empty.png", "text.jpg"], table) == [{"state": "done"}]
+    main(["predict", "group.jpg", "empty.png", "text.jpg", "--output", f"../expected-{table}"])
+    assert_same(read(uploads.parent / table), read(uploads.parent / f"expected-{table}"))
+
+
+@pytest.mark.slow
+def test_a_report_and_the_whole_photos(uploads: Path) -> None:
+    found, done = run(uploads, ["group.jpg", "empty.png", "text.jpg"], report=True)
+    assert found["messages"] == [
+        "group.jpg: 1 face (1 happiness).",
+        "No face found in empty.png.",
+        "text.jpg cannot be read: not an image that can be decoded.",
+    ]
+    assert done["photos"] == [{"name": "group.jpg", "file": "photos/0.jpg"}]
+    marked = np.asarray(Image.open(uploads.parent / "photos" / "0.jpg")).astype(int)
+    changed = np.abs(marked - astronaut()).max(2) > 100
+    assert changed[60:180, 170:275].mean() > 0.02
+    assert changed[250:].mean() < 0.001
+    assert (uploads.parent / "report.zip").is_file()
+    assert str(uploads) not in (uploads.parent / "report" / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_clip_has_a_summary_and_a_marked_copy(uploads: Path) -> None:
+    write_video(uploads / "clip.mp4", [astronaut()] * 10, [n / 10 for n in range(10)])
+    found, _ = run(uploads, ["clip.mp4"], report=True, fps=5, start=0.2, end=0.9)
+    assert found["messages"] == ["clip.mp4: person 0 mostly happiness."]
+    assert [row["frame"] for row in read(uploads.parent / "faces.csv")] == [2, 4, 6, 8]
+    assert {"summary.csv", "intervals.csv", "marked.mp4", "report.zip"} <= {
+        path.name for path in uploads.parent.iterdir()
+    }
+
+
+def test_without_a_face_there_is_no_report(uploads: Path) -> None:
+    run(uploads, ["empty.png"], report=True)
+    assert {path.name for path in uploads.parent.iterdir()} == {"uploads", "faces.csv", "photos"}
+
+
+def test_limits_of_pixels(uploads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (uploads / "bomb.jpg").write_bytes(bomb("jpeg"))
+    with pytest.raises(FerVitError, match=r"^bomb.jpg has [\d,]+ megapixels, and at most 67 are read. Make it smaller"):
+        run(uploads, ["group.jpg", "bomb.jpg"])
+    Image.new("1", (8160, 6144)).save(uploads / "phone.png")  # 50 megapixels
+    check_pixels([uploads / "phone.png"], [], 9)
+    write_video(uploads / "clip.mp4", [np.zeros((64, 64, 3), np.uint8)] * 20, [n / 10 for n in range(20)])
+    monkeypatch.setattr(tasks, "MAX_PIXELS", 12 * 64 * 64)
+    with pytest.raises(FerVitError, match="The clip is too long for its size"):
+        run(uploads, ["clip.mp4"])
+    assert run(uploads, ["clip.mp4"], end=1.0) == [{"state": "done"}]
+
+
+def test_the_sentences_about_a_crowd_and_a_broken_clip() -> None:
+    rows = [{"path": "a", "status": "ok", "face": "0", "track": str(n), "label_smoothed": "fear"} for n in range(10)]
+    end = {"path": "a", "status": "ends early", "face": ""}
+    people = ", ".join(f"person {n} mostly fear" for n in range(8))
+    assert [*describe("a", [*rows, end])] == [f"a: {people}, and 2 more.", "a cannot be read to its end: ends early."]
+
+
+def obey(pipe: Connection, models: Sequence[str]) -> None:
+    """A worker process; the name of the model is its order."""
+    pipe.send({"state": "ready"} if models[0] != "missing" else {"state": "failed", "message": "No model."})
+    while True:
+        order = pipe.recv().model
+        if order == "die":
+            raise SystemExit
+        if order == "hang":
+            time.sleep(600)
+        pipe.send({"state": "done"})
+
+
+def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Event]:
+    end = time.monotonic() + leave_after
+
+    async def gone() -> bool:
+        return time.monotonic() > end
+
+    async def events() -> list[Event]:
+        return [event async for event in worker.run(Task(Path(), [], order, "", False, {}), gone)]
+
+    return asyncio.run(events())
+
+
+def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "STEP", 0.05)
+    worker = Worker(["any"], obey)
+    worker.wait()
+    assert run_order(worker, "work") == [{"state": "done"}]
+    first = worker._process
+    assert run_order(worker, "hang", leave_after=0.1) == [{"state": "cancelled"}]
+    assert not first.is_alive()
+    assert run_order(worker, "work") == [{"state": "done"}]
+    assert run_order(worker, "die") == [{"state": "failed", "message": "These files cannot be processed."}]
+    assert run_order(worker, "work") == [{"state": "done"}]
+    monkeypatch.setattr(jobs, "MAX_SECONDS", 0.2)
+    assert run_order(worker, "hang") == [{"state": "failed", "message": "This took longer than 0.2 seconds."}]
+    worker.close()
+    assert not worker._process.is_alive()
+
+
+def test_a_model_that_is_missing_is_an_error() -> None:
+    worker = Worker(["missing"], obey)
+    with pytest.raises(FerVitError, match="No model"):
+        worker.wait()
+    worker.close()

@@ -1,0 +1,66 @@
+"""The scripts that are run by hand still accept their arguments, and so do the commands that they run."""
+
+import functools
+from argparse import ArgumentParser
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from benchmarks import ablation, regions, shipped_model
+from fer_vit import cli
+from tests.helpers.commands import parse_fit
+
+ARGUMENTS = {
+    "ablation": "faces.parquet runs --jobs 2 --rounds 1",
+    "detector": "detector.onnx --faces faces --backgrounds backgrounds --cache runs --steps 2",
+    "detector_scores": "--faces faces --backgrounds backgrounds --cache runs --clips clips",
+    "exporting": "faces.parquet --rounds 1",
+    "finetune": "runs --ferplus faces.parquet --start fold0.ckpt --fold 0/3 --photos 20 --rows start --runs 1",
+    "landmarks": "landmarks.onnx faces.parquet more.parquet --epochs 1",
+    "model_card": "faces.parquet model --write",
+    "predicting": "faces.parquet photos --count 9 --rounds 1",
+    "regions": "faces.parquet runs",
+    "shipped_model": "ferplus.zip fairface.zip runs --seeds 2",
+    "training": "--rounds 1 --compile",
+}
+
+
+class ParsedError(Exception):
+    """The script has parsed its arguments."""
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_script_parses_its_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = ArgumentParser.parse_args
+
+    def stop(parser: ArgumentParser) -> None:
+        parse(parser, ARGUMENTS[name].split())
+        raise ParsedError
+
+    monkeypatch.setattr(ArgumentParser, "parse_args", stop)
+    with pytest.raises(ParsedError):
+        import_module(f"benchmarks.{name}").main()
+
+
+def test_every_script_is_tested() -> None:
+    folder = Path(ablation.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} - {"machine", "photos"} == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize("rows", [ablation.ROWS, regions.rows(regions.TOKENS)], ids=["ablation", "regions"])
+def test_every_row_is_a_configuration_of_its_own(rows: dict[str, list[str]]) -> None:
+    settings = {str(parse_fit(f"--config={ablation.CONFIG}", *words)) for words in rows.values()}
+    assert len(settings) == len({ablation.slug(name) for name in rows}) == len(rows)
+
+
+def test_the_stages_of_the_shipped_model_are_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verb_function = cli.verb_function
+    monkeypatch.setattr(cli, "verb_function", lambda verb: functools.wraps(verb_function(verb))(lambda **values: None))
+    stages = list(shipped_model.stages(Path("ferplus.zip"), Path("fairface.zip"), tmp_path, seeds=2))
+    assert len({stage.product for stage in stages}) == len({stage.name for stage in stages}) == len(stages)
+    for verb, *words in (stage.words for stage in stages if stage.words[0] != "-m"):
+        if verb == "fit":
+            parse_fit(*words)
+        else:
+            cli.run_plain(verb, words)

@@ -1,0 +1,131 @@
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit import load
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest
+from fer_vit.evaluate.robustness import (
+    EYES,
+    MOST_TURNED,
+    UNALTERED,
+    CorruptedImages,
+    ShiftedLandmarks,
+    blur,
+    corruptions,
+    measure_robustness,
+    same,
+    shrink,
+    summarize_robustness,
+    turn,
+    yaw,
+)
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.detect import nothing, whole
+from fer_vit.face.image import encode_png
+from fer_vit.face.regions import cover_regions, region_boxes
+from fer_vit.geometry import TEMPLATE
+from fer_vit.sources.drawing import draw_face
+
+IMAGE, LANDMARKS = draw_face("happiness", 3, 96)
+
+
+def test_covered_eyes_are_gone_and_nothing_else() -> None:
+    covered = cover_regions(IMAGE, LANDMARKS, EYES)
+    boxes = region_boxes(LANDMARKS, EYES)
+    left, top = np.floor(boxes[:, :2].min(0)).astype(int)
+    right, bottom = np.ceil(boxes[:, 2:].max(0)).astype(int)
+    inside = np.zeros(IMAGE.shape[:2], bool)
+    inside[top:bottom, left:right] = True
+    assert (covered[~inside] == IMAGE[~inside]).all()
+    assert len(np.unique(covered[inside], axis=0)) == 1
+    assert inside[LANDMARKS[:2, 1].astype(int), LANDMARKS[:2, 0].astype(int)].all()
+
+
+def test_a_turn_goes_about_the_middle() -> None:
+    image = np.zeros((65, 65, 3), np.uint8)
+    image[28:37, 48:57] = 255  # to the right of the middle
+    rows, columns = np.nonzero(turn(image, LANDMARKS, 90)[..., 0] > 128)
+    assert (rows.mean(), columns.mean()) == pytest.approx((12, 32), abs=0.5)  # above it: counter-clockwise
+
+
+def test_blur_and_shrink_keep_the_mean() -> None:
+    assert shrink(IMAGE, LANDMARKS, 24).shape == (24, 24, 3)
+    assert shrink(IMAGE[:48], LANDMARKS, 24).shape == (12, 24, 3)
+    for changed in (blur(IMAGE, LANDMARKS, 1.5), shrink(IMAGE, LANDMARKS, 24)):
+        assert changed.mean() == pytest.approx(IMAGE.mean(), abs=1)
+        assert changed.std() < IMAGE.std()
+
+
+def test_blur_is_the_same_on_a_face_of_any_size() -> None:
+    large = np.repeat(np.repeat(IMAGE, 2, 0), 2, 1)
+    halved = blur(large, LANDMARKS, 1.5)[::2, ::2].astype(float)
+    assert np.abs(halved - blur(IMAGE, LANDMARKS, 1.5)).mean() < 2
+
+
+def test_shifted_landmarks_are_wrong_by_the_distance_asked_for() -> None:
+    shifted = ShiftedLandmarks([IMAGE], CropSpec(48), "crop", nothing, 0.05)
+    (face,) = shifted[0][0].faces
+    assert face is not None
+    landmarks = whole(IMAGE).landmarks
+    assert np.linalg.norm(face.landmarks - landmarks, axis=1) == pytest.approx(np.full(5, 0.05 * 96))
+    assert shifted[0][0].faces[0] is not None
+    assert (shifted[0][0].faces[0].landmarks == face.landmarks).all()
+
+
+def test_yaw_is_where_the_nose_is() -> None:
+    frontal = np.array([[10.0, 10], [30, 10], [20, 20], [12, 30], [28, 30]])
+    aside = frontal.copy()
+    aside[2, 0] += 5
+    turned = aside @ np.array([[0.0, 1], [-1, 0]])  # in the plane: no yaw
+    assert yaw(np.stack([frontal, aside, turned])) == pytest.approx([0, 0.25, 0.25])
+
+
+def test_turns_go_both_ways() -> None:
+    one, other = (change(IMAGE, LANDMARKS) for change in corruptions(nothing)["turned by 30 degrees"].changes)
+    assert np.abs(one[:, ::-1].astype(float) - turn(IMAGE[:, ::-1], LANDMARKS, -30)).mean() < 0.1
+    assert (other == turn(IMAGE, LANDMARKS, -30)).all()
+    assert (one != other).any()
+
+
+def test_results_are_paired_with_the_faces_as_they_are() -> None:
+    rng = np.random.default_rng(0)
+    clean = (rng.random(400) < 0.9).astype(float)
+    hard = np.where(np.arange(400) < 40, 0.0, clean)  # the same faces, a tenth of them lost
+    few = np.where(np.arange(400) < 50, clean, np.nan)
+    found = summarize_robustness({UNALTERED: clean, "covered": hard, MOST_TURNED: few})
+    assert found[MOST_TURNED]["faces"] == 50
+    assert "difference" not in found[MOST_TURNED]
+    assert found["covered"]["accuracy"]["mean"] == pytest.approx(hard.mean())
+    difference = found["covered"]["difference"]
+    assert difference["mean"] == pytest.approx((hard - clean).mean())
+    width = 2 * 1.96 * (hard - clean).std() / 20
+    assert difference["high"] - difference["low"] == pytest.approx(width, rel=0.1)
+
+
+@pytest.mark.slow
+def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path, yunet_named: None) -> None:
+    model, rows = load(checkpoint, "cpu"), Manifest.read(drawn / "faces.parquet").split("test")
+    targets = rows.targets()
+    assert targets is not None
+    hits = measure_robustness(model, rows, targets.argmax(1))
+    assert [name for name in hits if name != MOST_TURNED] == list(corruptions(nothing))
+    assert all(np.isfinite(hit).all() for name, hit in hits.items() if name != MOST_TURNED)
+    assert 0 < np.isfinite(hits[MOST_TURNED]).sum() <= len(rows) // 5
+    # Without landmarks the model sees the whole image and no region, as `predict --face crop` does.
+    files = [str(drawn / "faces" / rows.name(row)) for row in range(len(rows))]
+    alone = [face.label for face in model.predict(files, face="crop", detector="none")]
+    truth = [model.labels[index] for index in targets.argmax(1)]
+    assert hits["no landmarks"].tolist() == [a == b for a, b in zip(alone, truth, strict=True)]
+
+
+def test_a_manifest_without_landmarks_is_changed_where_most_faces_have_them(drawn: Path, tmp_path: Path) -> None:
+    data = encode_png(IMAGE)
+    write_manifest(tmp_path / "m.parquet", Reading(("a", "b"), [Row(data, "a.png", "val", "a")]), "drawn")
+    rows = Manifest.read(tmp_path / "m.parquet")
+    covered = CorruptedImages(rows, rows.landmarks(), partial(cover_regions, regions=EYES))[0]
+    assert (covered == cover_regions(IMAGE, np.array(TEMPLATE) * 96, EYES)).all()
+    assert (CorruptedImages(rows, rows.landmarks(), same)[0] == IMAGE).all()

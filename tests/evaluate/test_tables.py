@@ -1,0 +1,144 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Reading, Row
+from fer_vit.data.writing import write_manifest
+from fer_vit.errors import FerVitError
+from fer_vit.evaluate.faces import Faces
+from fer_vit.evaluate.tables import add_columns, add_labels, align_probabilities, match_paths, read_predictions
+from fer_vit.face.image import encode_png
+from fer_vit.sources.drawing import draw_face
+
+
+def predictions(folder: Path, *names: str) -> Faces:
+    """What a table says that is sure of sadness in some photos."""
+    rows = [f"{name},ok,0,sadness,0.75,0.75,0.25\n" for name in names]
+    (folder / "p.csv").write_text("path,status,face,label,confidence,p_sadness,p_anger\n" + "".join(rows))
+    return read_predictions(folder / "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "rows"),
+    [
+        (["a/x.png", "b/x.png"], ["b/x.png", "a/x.png"], [1, 0]),
+        (["val/x.png", "val/y.png"], ["/data/val/y.png", "/data/val/x.png"], [1, 0]),
+        (["/data/val/x.png", "/data/val/y.png"], ["y.png", "x.png"], [1, 0]),
+        (["../val/x.png", "./val/y.png"], ["/data/val/y.png", "/data/val/x.png"], [1, 0]),
+        (["/data/val/y.png", "/data/val/x.png"], ["../val/x.png", "./val/y.png"], [1, 0]),
+        (["../a/x.png", "a/x.png"], ["a/x.png", "../a/x.png"], [1, 0]),
+        (["photos\\x.png"], ["C:/photos/x.png"], [0]),
+        (["g\xe9ne/x.png"], ["/data/ge\u0301ne/x.png"], [0]),  # as typed, and as macOS names files
+        (["x.png"], ["x.png", "x.png"], [0]),  # the surest of several faces comes first
+        (["x.png", "x.png"], ["a/x.png"], [0, 0]),
+        (["val/x.png"], ["x.png", "val/x.png"], [1]),
+    ],
+)
+def test_paths_match_when_one_ends_in_the_other(ours: list[str], theirs: list[str], rows: list[int]) -> None:
+    assert match_paths(ours, theirs, "t").tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "some", "words"),
+    [
+        (["x.png", "y.png"], ["x.png"], False, "1 of 2 are not there, for example y.png"),
+        (["val/x.png"], ["test/x.png"], True, "1 of 1 are not there"),  # only the file's name is the same
+        (["a/x.png", "b/x.png"], ["x.png"], True, "Two images match one row of t"),
+        (["/data/a/x.png"], ["../a/x.png", "../../a/x.png"], True, "1 of 1 are not there"),
+        (["xx.png"], ["x.png"], True, "1 of 1 are not there"),
+    ],
+)
+def test_paths_that_do_not_match(ours: list[str], theirs: list[str], some: bool, words: str) -> None:
+    with pytest.raises(FerVitError, match=words):
+        match_paths(ours, theirs, "t", some)
+
+
+def test_labels_out_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label,age\nb/x.png,Angry,30\na/x.png,sad,40\n")
+    faces = add_labels(predictions(tmp_path, "a/x.png", "b/x.png", "c/x.png"), tmp_path / "t.csv", "val")
+    assert faces.paths.tolist() == ["b/x.png", "a/x.png"]
+    assert faces.targets is not None
+    assert faces.targets.tolist() == [[0, 1], [1, 0]]
+    assert faces.correct.tolist() == [False, True]
+    assert faces.columns["age"].tolist() == ["30", "40"]
+    assert faces.columns["label"].tolist() == ["sadness", "sadness"]  # the prediction
+
+
+def test_a_label_may_be_the_models_own_name_for_it(tmp_path: Path) -> None:
+    table = replace(predictions(tmp_path, "a.png"), labels=["happy", "Other"])  # as after a merge
+    (tmp_path / "t.csv").write_text("path,label\na.png,happy\n")
+    shares = add_labels(table, tmp_path / "t.csv", "val").targets
+    assert shares is not None
+    assert shares.tolist() == [[1, 0]]
+
+
+def test_an_empty_split_has_no_labels(tmp_path: Path) -> None:
+    rows = [Row(encode_png(draw_face("anger", 0, 32)[0]), "a.png", "train", "anger")]
+    write_manifest(tmp_path / "m.parquet", Reading(("anger", "sadness"), rows), "drawn")
+    assert len(add_labels(predictions(tmp_path, "a.png"), tmp_path / "m.parquet", "test").paths) == 0
+    merged = Manifest.read(tmp_path / "m.parquet").split("test").merge_labels({"anger": "bad", "sadness": "bad"})
+    assert (len(merged), merged.names) == (0, ("bad",))
+
+
+def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:
+    data = encode_png(draw_face("anger", 0, 32)[0])
+    rows = [Row(data, f"{label}.png", split, label) for label in ("anger", "sadness") for split in ("train", "val")]
+    rows.append(Row(data, "both.png", "val", "anger", (3.0, 1.0, 0.0)))
+    write_manifest(tmp_path / "m.parquet", Reading(("anger", "sadness", "fear"), rows), "drawn")
+    table = predictions(tmp_path, "/x/sadness.png", "/x/anger.png", "/x/both.png")
+    faces = add_labels(table, tmp_path / "m.parquet", "val")
+    assert faces.paths.tolist() == ["/x/anger.png", "/x/sadness.png", "/x/both.png"]
+    assert faces.targets is not None
+    assert faces.targets.tolist() == [[0, 1], [1, 0], [0.25, 0.75]]
+    assert faces.columns["source"].tolist() == ["drawn"] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path,label\na.png,bored\n", "has the label `bored`, but the model has sadness, anger"),
+        (
+            "path,label\na.png,anger\nb.png,\n",
+            r"t.csv, row 2 \(counted after .*\): expected a path and a label, but one",
+        ),
+        ("path,age\na.png,3\n", "Expected columns path and label .* has path, age"),
+        ("path,label\n", "it has no row"),
+        ("path,label\na.png,anger\na.png,sadness\n", "one row for each image in .*t.csv, but a.png has several"),
+        ("path,label\na.png,anger\nb.png,anger\n", "1 of 2 are not there, for example b.png"),
+    ],
+)
+def test_labels_that_do_not_fit(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(FerVitError, match=words):
+        add_labels(predictions(tmp_path, "a.png"), tmp_path / "t.csv", "val")
+
+
+def test_columns_are_joined_by_path(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("path,age,person\na.png,30,p\nb.png,,p\n")
+    faces = add_columns(predictions(tmp_path, "x/a.png", "x/b.png", "x/c.png"), tmp_path / "c.csv")
+    assert faces.columns["age"].tolist() == ["30", None, None]
+    first, second, third = faces.units.tolist()
+    assert first == second != third
+    (tmp_path / "c.csv").write_text("image,age\na.png,30\n")
+    with pytest.raises(FerVitError, match="Expected a column `path`"):
+        add_columns(faces, tmp_path / "c.csv")
+    (tmp_path / "c.csv").write_text("path,age\na.png,30\na.png,31\n")
+    with pytest.raises(FerVitError, match=r"a\.png has several"):
+        add_columns(faces, tmp_path / "c.csv")
+
+
+def test_another_model_has_its_own_order(tmp_path: Path) -> None:
+    ours = predictions(tmp_path, "a.png", "b.png")
+    text = "path,confidence,p_anger,p_sadness,p_fear\nb.png,0.7,0.7,0.2,0.1\na.png,,,,\n"
+    (tmp_path / "o.csv").write_text(text)
+    other = read_predictions(tmp_path / "o.csv")
+    theirs = align_probabilities(ours, other, "o.csv")
+    assert np.isnan(theirs[0]).all()
+    assert theirs[1].tolist() == [0.2, 0.7]
+    with pytest.raises(FerVitError, match="has the label `fear`, but the model has sadness, anger"):
+        align_probabilities(other, ours, "p.csv")
+    with pytest.raises(FerVitError, match="No face was found both"):
+        align_probabilities(ours.take(np.array([0])), other, "o.csv")

@@ -1,0 +1,88 @@
+"""Prose uses plain English and the standard terms."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = [
+    "configs",
+    "tests/predict",
+    *(f"fer_vit/{room}" for room in ("evaluate", "explain", "report", "visualize")),
+    *(
+        f"{side}/{room}"
+        for side in ("fer_vit", "tests")
+        for room in ("app", "data", "model", "sources", "store", "train")
+    ),
+]
+"""Folders whose Python and YAML files are checked as well: names, docstrings, comments and messages."""
+
+TERMS = {
+    r"twins?": "near-duplicate",
+    r"taggers?": "annotator",
+    r"unsure": "ambiguous",
+    r"left-out fold|fold that is left out": "held-out fold",
+    r"look_closer": "refine_landmarks",
+    r"those of|that of": "the noun itself",
+    r"whatever|whoever": "a noun",
+    r"as it is|as they are": "unaltered",
+    r"of (?:its|their|his|her) own": "its, their",
+    r"theirs": "the noun itself",
+    r"says?|said|tells?|told|asks?|asked": "report, return, raise, print, request",
+    r"judges?|judged|flatters?": "test, evaluate, score",
+    r"knows": "has, stores, imports",
+    r"speaks? (?:for|against|most)": "contribute to",
+    r"goes on|go on": "continue",
+}
+"""What is rejected, and what to write instead."""
+REJECTED = re.compile("|".join(rf"\b(?:{words})\b" for words in TERMS), re.IGNORECASE)
+CODE = re.compile(
+    r"^---\n.*?^---$|^```.*?^```$|^ {4}[^\n]*$|`[^`]+`|\]\([^)]*\)|<https?:[^>]*>", re.DOTALL | re.MULTILINE
+)
+"""Front matter, code and the targets of links."""
+
+
+def prose() -> list[Path]:
+    """Every page, the notebook, and the files of FOLDERS."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/*.ipynb")]
+    pages += [ROOT / "data" / "README.md", ROOT / "benchmarks" / "README.md", *ROOT.glob("fer_vit/weights/*/README.md")]
+    files = [
+        file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*")) if file.suffix in (".py", ".yaml")
+    ]
+    return pages + files
+
+
+def text(path: Path) -> str:
+    """The prose of a page; other files as a whole."""
+    content = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = [cell["source"] for cell in json.loads(content)["cells"] if cell["cell_type"] == "markdown"]
+        content = "\n".join("".join(lines) for lines in cells)
+    return content if path.suffix in (".py", ".yaml") else without_code(content)
+
+
+def without_code(page: str) -> str:
+    """Replaces code by empty lines."""
+    return CODE.sub(lambda found: "\n" * found[0].count("\n"), page)
+
+
+def rejected(prose: str) -> list[str]:
+    """Rejected words with their lines."""
+    lines = enumerate(prose.splitlines(), 1)
+    return [f"{number}: {found[0]}" for number, line in lines for found in REJECTED.finditer(line)]
+
+
+@pytest.mark.parametrize("path", prose(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_rejected_words(path: Path) -> None:
+    assert rejected(text(path)) == [], f"write instead: {TERMS}"
+
+
+def test_words_are_rejected_in_prose_and_not_in_code() -> None:
+    page = "The page tells\n`tells`\n\n    tells\n\n[a](tells.md) a twin of its own\n```\nsays\n```\n"
+    assert rejected(without_code(page)) == [
+        "1: tells",
+        "6: twin",
+        "6: of its own",
+    ]
