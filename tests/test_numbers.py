@@ -109,7 +109,7 @@ def test_two_classes_from_training_to_the_page(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "table.parquet").to_pylist()
     assert len(table) == 3
     for row in table:
-        assert sum(row[name] for name in names) == pytest.approx(1, abs=1e-6)
+        assert sum(row[f"p_{name}"] for name in names) == pytest.approx(1, abs=1e-6)
     main(["visualize", *words, f"--output={tmp_path / 'report'}"])
     shown = pq.read_table(tmp_path / "report" / "faces.parquet").to_pylist()
     assert all(math.isfinite(value) for row in shown for value in row.values() if isinstance(value, float))

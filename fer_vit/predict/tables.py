@@ -102,15 +102,16 @@ def predict_folder(
         photos = chain.from_iterable(islice(by_source, plan.sizes[chunk]))
         added = write_table(plan.table(chunk), columns, photos, min_confidence, facts=facts)
         counts = Counts(*map(add, counts, added))
-    nothing = "Nothing to do: all tables exist. For photos that were added later, use another `--output` folder."
-    report = f"{summary(counts) if part else nothing}\nDetector: {facts['detector']}\n{check_folder(plan)}"
+    report = "Nothing to do: all tables exist. For photos that were added later, use another `--output` folder."
+    if part:
+        report = f"{summary(counts)}\nDetector: {facts['detector']}"
     if (people_table or intervals) and not plan.missing():
         people = People()
         for chunk in plan.chunks:
             for frame in plan.frames(chunk):
                 people.add(frame)
         write_people(people, people_table, intervals, model.labels, overwrite)
-    return report
+    return f"{report}\n{check_folder(plan)}"
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:

@@ -152,7 +152,7 @@ def test_wrong_words(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pyte
         ([drawn, *good, tmp_path / "t.txt"], "ends in .csv"),
         ([drawn, *good, out / "t.csv"], "Cannot write"),
         ([tmp_path / "gone", *good, tmp_path / "u.csv"], "there is no"),
-        ([drawn, *good, tmp_path / "u.csv", "--face", "detect"], "needs a detector"),
+        ([drawn, *good, tmp_path / "u.csv", "--face", "detect"], "finds no faces in photos"),
         ([drawn, *good, tmp_path / "u.csv", "--batch_size", "0"], "batch_size to be 1 or more"),
         ([drawn, *good, tmp_path / "u.csv", "--checkpoint", tmp_path / "no.ckpt"], "No checkpoint"),
         ([drawn, "--checkpoint", "no-such-model", "--output", tmp_path / "u.csv"], "ferplus-small"),

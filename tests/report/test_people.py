@@ -123,16 +123,16 @@ def test_areas_are_as_high_as_their_shares(browser: tuple[Page, list[str]]) -> N
     page, _ = browser
     areas = page.locator(".person").nth(1).locator("svg")
 
-    def top(area: int, name: str, point: int) -> float:
+    def top(area: int, name: str, corner: int) -> float:
         path = areas.nth(area).locator("path", has_text=name).get_attribute("d") or ""
-        return float(path[1:-1].split("L")[point].split()[1])
+        return float(path[1:-1].split("L")[corner].split()[1])
 
-    for point in range(29):
-        assert top(0, "happiness", point) == pytest.approx(100 - 100 * point / 28, abs=0.06)
-        assert top(0, "<i>fear", point) == pytest.approx(0, abs=0.06)
+    for corner in range(58):  # a step has two corners
+        assert top(0, "happiness", corner) == pytest.approx(100 - 100 * (corner // 2) / 28, abs=0.06)
+        assert top(0, "<i>fear", corner) == pytest.approx(0, abs=0.06)
     path = areas.nth(1).locator("path", has_text="nose").get_attribute("d") or ""
     heights = [float(corner.split()[1]) for corner in path[1:-1].split("L")]
-    assert heights == [0, 0, 0, 0, 100, 100, 100, 100]  # 0.75 upwards, 0.25 downwards
+    assert heights == 8 * [0] + 8 * [100]  # 0.75 upwards, 0.25 downwards
     assert areas.nth(1).locator("line").get_attribute("y1") == "75.0"
     absent = areas.nth(0).locator("rect")
     assert (absent.get_attribute("x"), absent.get_attribute("width")) == ("400.0", "200")
