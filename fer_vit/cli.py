@@ -148,8 +148,7 @@ def import_verb(module: str) -> Any:
 
 def run_plain(verb: str, args: list[str]) -> None:
     """Runs a verb that is a typed function, `commands.<verb>.<verb>`."""
-    function = verb_function(verb)
-    parser = verb_parser(verb)
+    function, parser = verb_function(verb), verb_parser(verb)
     flags = {f"--{action.dest}" for action in parser._actions if getattr(action, "_typehint", None) is bool}
     paths = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (Path, Path | None)}
     words = []  # `--max-faces` is accepted as well as `--max_faces`
@@ -174,11 +173,6 @@ def verb_function(verb: str) -> Any:
     return getattr(import_verb(f"fer_vit.commands.{verb}"), verb)
 
 
-def path(word: str) -> Path:
-    """Returns an argument as a path."""
-    return Path(word)
-
-
 def verb_parser(verb: str) -> ArgumentParser:
     """Returns the parser of a plain verb: its function's signature and docstring are the options."""
     function = verb_function(verb)
@@ -188,26 +182,28 @@ def verb_parser(verb: str) -> ArgumentParser:
         formatter_class=HelpFormatter,
         exit_on_error=False,
     )
-    several = (list[Path], Sequence[Path], Sequence[str], list[str] | None)
-    lists = {name: kind for name, kind in function.__annotations__.items() if kind in several}
-    optional = {  # positional ones that may be left out
-        name: parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is not parameter.empty
-    }
-    for argument in docstring_parser.parse(function.__doc__).params:
-        name, text = argument.arg_name, argument.description
-        if lists.get(name) == list[Path]:
-            # jsonargparse would parse the class Path as YAML, which rejects names that are not Unicode.
-            parser.add_argument(name, nargs="+", type=path, help=text)
-        elif lists.get(name) in (Sequence[Path], Sequence[str]):
-            kind = path if lists[name] == Sequence[Path] else str
-            parser.add_argument(f"--{name}", nargs="+", type=kind, default=[], help=text)
-        elif name in optional:
-            parser.add_argument(name, nargs="?", default=optional[name], help=text)
-        elif name in lists:  # an option that may be repeated
-            parser.add_argument(f"--{name}", action="append", help=text)
-    parser.add_function_arguments(function, as_group=False, as_positional=True, skip={*lists, *optional})
-    if add_options := getattr(import_module(f"fer_vit.commands.{verb}"), "add_options", None):
+    helps = {one.arg_name: one.description for one in docstring_parser.parse(function.__doc__).params}
+    added = set()
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, default = parameter.annotation, parameter.default
+        if kind == list[Path]:  # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
+            parser.add_argument(name, nargs="+", type=path, help=helps[name])
+        elif kind in (Sequence[Path], Sequence[str]):
+            kind = path if kind == Sequence[Path] else str
+            parser.add_argument(f"--{name}", nargs="+", type=kind, default=[], help=helps[name])
+        elif kind == list[str] | None:
+            parser.add_argument(f"--{name}", action="append", help=helps[name])  # may be repeated
+        elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD and default is not parameter.empty:
+            parser.add_argument(name, nargs="?", default=default, help=helps[name])
+        else:
+            continue
+        added.add(name)
+    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=added)
+    if add_options := getattr(sys.modules[function.__module__], "add_options", None):
         add_options(parser)
     return parser
+
+
+def path(word: str) -> Path:
+    """Returns an argument as a path; `--help` shows this name."""
+    return Path(word)

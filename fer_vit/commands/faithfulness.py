@@ -79,9 +79,14 @@ def faithfulness(
     table, differences, shuffled = score_methods(model, batches)
     if not table:
         raise FerVitError("No face was found. Name photos with faces, or add `--face crop` for face crops.")
-    write(output, table, differences, shuffled, checkpoint or DEFAULT)
-    print(faithfulness_table(table, differences, BETTER))
-    print(f"Written to {output}: {', '.join(FILES)}")
+    results = {"model": checkpoint or DEFAULT, "methods": table, "differences": differences, "shuffled": shuffled}
+    text = faithfulness_table(table, differences, BETTER)
+    with atomic_write(output) as folder:
+        folder.mkdir()
+        (folder / "faithfulness.json").write_text(json.dumps(results, indent=2) + "\n")
+        (folder / "faithfulness.md").write_text(text, encoding="utf-8")
+        faithfulness_figure(differences, BETTER, shuffled, [*CONTROLS]).savefig(folder / "faithfulness.png", dpi=120)
+    print(f"{text}\nWritten to {output}: {', '.join(FILES)}")
 
 
 def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
@@ -129,14 +134,3 @@ def summarize(batches: list[Values]) -> Table:
 
     names = batches[0] if batches else {}
     return {method: {name: over_faces(method, name) for name in measures} for method, measures in names.items()}
-
-
-def write(output: Path, table: Table, differences: Table, shuffled: Table, model: str) -> None:
-    """Writes the results to a folder, all three files or none."""
-    results = {"model": model, "methods": table, "differences": differences, "shuffled": shuffled}
-    with atomic_write(output) as folder:
-        folder.mkdir()
-        facts, text, picture = (folder / name for name in FILES)
-        facts.write_text(json.dumps(results, indent=2) + "\n")
-        text.write_text(faithfulness_table(table, differences, BETTER), encoding="utf-8")
-        faithfulness_figure(differences, BETTER, shuffled, [*CONTROLS]).savefig(picture, dpi=120)

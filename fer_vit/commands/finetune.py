@@ -51,7 +51,9 @@ def finetune(
     manifest = find_faces(photos, output / "faces.parquet", settings.get("align"), overwrite)
     counts = check_enough(manifest)
     enough = counts["val"] >= CALIBRATES
-    logs = f"training/{fingerprint(manifest, start)}"
+    with manifest.open("rb") as file:
+        faces = file_digest(file, "sha256").digest()
+    logs = f"training/{sha256(faces + start.encode()).hexdigest()[:8]}"
     last = newest_checkpoint(output.glob(f"{logs}/*/checkpoints"))
     if not last:
         check_output(model, overwrite)  # an existing model was trained on other faces
@@ -104,12 +106,6 @@ def check_enough(manifest: Path) -> Counter[str]:
     if not counts["val"]:
         raise FerVitError("No photo with a face is left to choose the epoch by. Add photos, and `--overwrite`.")
     return counts
-
-
-def fingerprint(manifest: Path, start: str) -> str:
-    """Returns eight letters that identify faces and the model to start from."""
-    with manifest.open("rb") as file:
-        return sha256(file_digest(file, "sha256").digest() + start.encode()).hexdigest()[:8]
 
 
 def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path | None) -> str:

@@ -106,18 +106,20 @@ def check_outputs(
     rank: ProcessRank,
 ) -> None:
     """Raises FerVitError, before any work, when an output cannot be written; without a table they go to a folder."""
-    if table:
-        check_table(table, overwrite, rank)
-    elif overwrite and not summary and not intervals:
+    if not table and overwrite and not summary and not intervals:
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
-    if summary:
-        check_table(summary, overwrite, ProcessRank())
-    if intervals and is_textgrid(intervals):
-        check_output(intervals, overwrite)
-    elif intervals:
-        check_table(intervals, overwrite, ProcessRank())
-    paths = [path.resolve() for path in (table, summary, intervals) if path]
-    if len(set(paths)) < len(paths):
+    paths = [path for path in (table, summary, intervals) if path]
+    for path in paths:
+        if path.suffix.lower() not in SUFFIXES and not (path is intervals and is_textgrid(path)):
+            endings = ", ".join(SUFFIXES)
+            raise FerVitError(f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}.")
+        check_output(path, overwrite)
+    if table and rank.world_size > 1:
+        raise FerVitError(
+            f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a folder, for "
+            f"example --output {table.stem}, or unset RANK and WORLD_SIZE."
+        )
+    if len({path.resolve() for path in paths}) < len(paths):
         raise FerVitError(f"`--output`, `--summary` and `--intervals` are separate tables, but two are {paths[-1]}.")
     if annotate:
         if annotate.suffix.lower() != ".mp4" or not table:
@@ -126,16 +128,3 @@ def check_outputs(
                 "--output faces.csv --annotate marked.mp4."
             )
         check_output(annotate, overwrite)
-
-
-def check_table(path: Path, overwrite: bool, rank: ProcessRank) -> None:
-    """Raises FerVitError, before any work, when a table cannot be written there."""
-    if path.suffix.lower() not in SUFFIXES:
-        endings = ", ".join(SUFFIXES)
-        raise FerVitError(f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}.")
-    check_output(path, overwrite)
-    if rank.world_size > 1:
-        raise FerVitError(
-            f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a folder, for "
-            f"example --output {path.stem}, or unset RANK and WORLD_SIZE."
-        )

@@ -123,7 +123,10 @@ def _check_arguments(
     if shards is not None and add:
         raise FerVitError("`--add` is for one manifest, but `--shards` writes several. Leave one of them out.")
     if shards is not None:
-        _check_folder(out)
+        ours = out.is_dir() and all(NAME.fullmatch(path.name) for path in out.iterdir())
+        taken = out.is_symlink() or (out.exists() and not ours)
+        if out.suffix == ".parquet" or not out.name or taken:
+            raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
     elif out.suffix != ".parquet":
         raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
     elif out.is_dir():
@@ -139,14 +142,6 @@ def _other_tables(paths: Sequence[Path], names: tuple[str, ...], out: Path) -> l
         if other.names != names:
             raise FerVitError(f"Expected labels {', '.join(names)} in {other.path}, but got {', '.join(other.names)}.")
     return [other.table for other in others]
-
-
-def _check_folder(out: Path) -> None:
-    """Raises FerVitError when `out` cannot be a folder of shards, or holds anything but shards."""
-    shards = out.is_dir() and all(NAME.fullmatch(path.name) for path in out.iterdir())
-    taken = out.is_symlink() or (out.exists() and not shards)
-    if out.suffix == ".parquet" or not out.name or taken:
-        raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
 
 
 def _with_landmarks(reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool) -> Reading:
