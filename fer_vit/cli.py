@@ -183,7 +183,7 @@ def verb_parser(verb: str) -> ArgumentParser:
         exit_on_error=False,
     )
     helps = {one.arg_name: one.description for one in docstring_parser.parse(function.__doc__).params}
-    added = set()
+    added = set[str | int]()
     for name, parameter in inspect.signature(function).parameters.items():
         kind, default = parameter.annotation, parameter.default
         if kind == list[Path]:  # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
