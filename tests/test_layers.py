@@ -38,7 +38,7 @@ HOMES = {
     },
     "av": {"predict/annotate.py", "predict/video.py"},
     "cv2": {
-        *(f"face/{name}.py" for name in ("crop", "detect", "image", "landmarks")),
+        *(f"face/{name}.py" for name in ("crop", "detect", "image", "landmarks", "pose")),
         "evaluate/robustness.py",
         "predict/frames.py",
         "predict/live.py",

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from PIL import Image as Pil
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, read_image
+from fer_vit.face.pose import Pose, head_pose
 from fer_vit.geometry import LANDMARKS, Array, Image
 from fer_vit.predict.inputs import Source
 from fer_vit.predict.photos import OK, Photo
@@ -109,6 +111,17 @@ class FaceResult:
         """The side of the crop in pixels of the photo; if it is below `crop_size`, the crop is enlarged."""
         return float(self.crop_size / np.sqrt(np.linalg.det(self.to_crop[:, :2])))
 
+    @cached_property
+    def pose(self) -> Pose | None:
+        """Yaw, pitch and roll of the head in degrees; None if no face was detected."""
+        return None if self.landmarks is None or self.score == 0 else head_pose([*self.landmarks.values()])
+
+    @property
+    def warnings(self) -> list[str]:
+        """`SMALL_FACE` and `TURNED_HEAD` where they apply."""
+        turned = self.pose is not None and max(map(abs, self.pose)) > TURNED
+        return [SMALL_FACE] * (self.size < SMALL) + [TURNED_HEAD] * turned
+
     @property
     def marked(self) -> Marked:
         """The face for `draw_faces`, with its smoothed expression in a video."""
@@ -172,6 +185,10 @@ def _box(index: int) -> Callable[[FaceResult], Cell]:
     return lambda face: None if face.box is None else float(face.box[index])
 
 
+def _angle(name: str) -> Callable[[FaceResult], Cell]:
+    return lambda face: None if face.pose is None else float(getattr(face.pose, name))
+
+
 def _point(name: str, axis: int) -> Callable[[FaceResult], Cell]:
     return lambda face: None if face.landmarks is None else face.landmarks[name][axis]
 
@@ -179,6 +196,8 @@ def _point(name: str, axis: int) -> Callable[[FaceResult], Cell]:
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
 SMALL, SMALL_FACE = 30, "small face"
 """Size in pixels below which labels change from frame to frame, and the warning for such faces."""
+TURNED, TURNED_HEAD = 45, "turned head"
+"""Yaw, pitch or roll in degrees above which landmarks and labels are unreliable, and the warning for such heads."""
 SEPARATOR = "; "
 """Between the names in a cell."""
 COLUMNS = (
@@ -199,7 +218,8 @@ COLUMNS = (
     Column("size", float, lambda face: face.size),
     Column("blur", float, lambda face: face.blur if math.isfinite(face.blur) else None),
     Column("outside", str, lambda face: _join(face.outside)),
-    Column("warning", str, lambda face: SMALL_FACE if face.size < SMALL else None),
+    *(Column(name, float, _angle(name)) for name in Pose._fields),
+    Column("warning", str, lambda face: _join(face.warnings) or None),
     Column("label_smoothed", str, lambda face: face.label_smoothed, video=True),
 )
 """The columns of the table of faces, for writing and reading, before one column per expression."""

@@ -18,7 +18,16 @@ from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import SMALL, SMALL_FACE, FaceResult, photo_rows, table_columns
+from fer_vit.predict.results import (
+    SEPARATOR,
+    SMALL,
+    SMALL_FACE,
+    TURNED,
+    TURNED_HEAD,
+    FaceResult,
+    photo_rows,
+    table_columns,
+)
 from fer_vit.processes import ProcessRank
 from fer_vit.report.table import TableWriter
 
@@ -198,7 +207,7 @@ def write_table(
             counts.status[photo.reason if photo.taken_whole else photo.status] += 1
             counts.labels.update(str(row["label"] or NO_LABEL) for row in rows if "label" in row)
             counts.ambiguous.update(row["ambiguous"] is True for row in rows if row.get("ambiguous") is not None)
-            counts.warnings.update(str(row["warning"]) for row in rows if row.get("warning"))
+            counts.warnings.update(name for row in rows for name in str(row.get("warning") or "").split(SEPARATOR))
     return counts
 
 
@@ -221,6 +230,8 @@ def summary(counts: Counts) -> str:
         lines.append(f"{ambiguous[True]:,} of {known:,} faces are ambiguous ({ambiguous[True] / known:.1%})")
     if small := warnings[SMALL_FACE]:
         lines.append(f"{small:,} of {labels.total():,} faces are below {SMALL} pixels: their labels are unstable")
+    if turned := warnings[TURNED_HEAD]:
+        lines.append(f"{turned:,} of {labels.total():,} heads are turned by more than {TURNED} degrees")
     return "\n".join(lines)
 
 

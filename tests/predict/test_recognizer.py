@@ -1,3 +1,4 @@
+from dataclasses import replace
 from multiprocessing import current_process
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import LANDMARKS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.predict.photos import Photo
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.results import photo_rows
 
 
 @pytest.fixture
@@ -122,6 +125,20 @@ def test_size_blur_and_regions_outside(model: Recognizer) -> None:
     assert {"right_brow", "left_brow"} <= set(cut.outside) <= {"right_brow", "left_brow", "right_eye", "left_eye"}
     (blurred,) = model.predict(cv2.GaussianBlur(pixels, (0, 0), whole.size / 24))
     assert blurred.blur > whole.blur + 1
+
+
+def test_pose_and_warnings(model: Recognizer) -> None:
+    (face,) = model.predict(astronaut())
+    assert (max(map(abs, face.pose)) < 10, face.warnings) == (True, [])
+    clockwise = {name: (-y, x) for name, (x, y) in face.landmarks.items()}
+    face = replace(face, landmarks=clockwise, to_crop=face.to_crop * 10)
+    row = next(photo_rows(Photo("a.jpg", "ok", [face])))
+    assert (row["yaw"], row["pitch"], row["roll"]) == face.pose
+    assert 80 < face.pose.roll < 100
+    assert row["warning"] == "small face; turned head"
+    for unknown in (replace(face, landmarks=None), replace(face, score=0.0)):
+        row = next(photo_rows(Photo("a.jpg", "ok", [unknown])))
+        assert (row["yaw"], row["warning"]) == (None, "small face")
 
 
 @pytest.mark.parametrize("memory", [True, False])
