@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -28,11 +27,9 @@ from fer_vit.predict.inputs import find_images, is_video
 from fer_vit.predict.photos import OK
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import WORKER_DIED
-from tests.helpers.commands import assert_same, fails, main
+from tests.helpers.commands import CROPS, assert_same, fails, main
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
-
-CROPS = ("--face=crop", "--detector=none")
 
 
 @pytest.fixture(scope="module", params=[60, *slow(250)])
@@ -233,27 +230,6 @@ def test_a_worker_of_prepare_that_is_killed_ends_it_with_a_line(
     words = ["prepare", "folder", open_folder / "photos", open_folder / "m.parquet", "--workers=2"]
     assert WORKER_DIED in fails(capsys, *words)
     assert not list(open_folder.glob("*m.parquet*"))
-
-
-def collage(turned: int = 0) -> Image:
-    """Thirty faces in one photo, one of them cut by each border."""
-    face = cv2.resize(astronaut()[10:210, 130:310], (180, 200))
-    sheet = np.full((1000, 1200, 3), 127, np.uint8)
-    for number in range(30):
-        top, left = divmod(number, 6)
-        sheet[200 * top : 200 * top + 200, 200 * left : 200 * left + 180] = face
-    return np.ascontiguousarray(np.rot90(sheet[40:-60, 50:-40], turned))
-
-
-def test_thirty_faces_in_a_photo(checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
-    for number, turned in enumerate((0, 2)):
-        (tmp_path / f"{number}.png").write_bytes(encode_png(collage(turned)))
-    rows = predict(tmp_path, checkpoint, tmp_path / "t.parquet")
-    upright, upside_down = ([row for row in rows if Path(row["path"]).name == f"{n}.png"] for n in range(2))
-    assert [row["face"] for row in upright] == list(range(30))
-    edges = np.array([[row["box_left"], row["box_top"], row["box_right"], row["box_bottom"]] for row in upright])
-    assert (edges[:, 1] < 30).sum() == 6  # the row that the upper border cuts
-    assert {row["status"] for row in upside_down} <= {"ok", "no face"}
 
 
 def test_every_turn_of_exif_gives_the_same_face(checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:

@@ -17,7 +17,7 @@ from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.predict.video import read_frames
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import save_network
-from tests.helpers.commands import main
+from tests.helpers.commands import CROPS, fails, main, run
 from tests.helpers.marks import slow
 from tests.helpers.models import small_model
 from tests.helpers.videos import write_video
@@ -32,14 +32,14 @@ def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
 def report(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of drawn faces."""
     folder = tmp_path_factory.mktemp("report") / "r"
-    visualize(drawn / "faces" / "test", checkpoint, folder, "--face", "crop", "--detector", "none")
+    visualize(drawn / "faces" / "test", checkpoint, folder, *CROPS)
     return folder
 
 
 @pytest.mark.parametrize("method", ["pixels", *slow("relevance", "ablation")])
 def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
     images = drawn / "faces" / "test"
-    page = visualize(images, checkpoint, tmp_path / "r", "--method", method, "--face", "crop", "--detector", "none")
+    page = visualize(images, checkpoint, tmp_path / "r", "--method", method, *CROPS)
     count = len(list(images.rglob("*.png")))
     assert page.count('{"name":"') == count
     assert len(list((tmp_path / "r" / "photos").glob("*.jpg"))) == count
@@ -67,60 +67,47 @@ def test_the_page_warns_of_small_faces(checkpoint: Path, tmp_path: Path) -> None
     (tmp_path / "photos").mkdir()
     for size in (24, 64):
         (tmp_path / "photos" / f"{size}.png").write_bytes(encode_png(draw_face("anger", 0, size)[0]))
-    page = visualize(tmp_path / "photos", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
+    page = visualize(tmp_path / "photos", checkpoint, tmp_path / "r", *CROPS)
     assert "1 of 2 faces below 30 pixels: labels of small faces flicker" in page
 
 
-def test_an_older_report_stays_unless_asked(
+def test_only_a_report_is_replaced(
     drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "r" / "photos").mkdir(parents=True)
-    (tmp_path / "r" / "photos" / "old.jpg").write_text("old")
-    (tmp_path / "r" / "index.html").write_text('<meta name="generator" content="fer-vit visualize">')
-    words = (drawn / "faces" / "test" / "anger", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
-    with pytest.raises(SystemExit) as end:
-        visualize(*words)
-    assert end.value.code == 2
-    assert "exists already" in capsys.readouterr().err
-    assert (tmp_path / "r" / "photos" / "old.jpg").exists()
-    visualize(*words, "--overwrite")
-    assert not (tmp_path / "r" / "photos" / "old.jpg").exists()
-    (tmp_path / "r" / "mine.txt").write_text("mine")
-    with pytest.raises(SystemExit):
-        visualize(*words, "--overwrite")
-    assert "r holds mine.txt, which would be lost" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        visualize(drawn / "gone", *words[1:], "--overwrite")
-    assert (tmp_path / "r" / "index.html").exists()
+    photos, report = drawn / "faces" / "test" / "anger", tmp_path / "r"
+    words = ("--checkpoint", checkpoint, *CROPS, "--output")
+    old, page = report / "photos" / "old.jpg", report / "index.html"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    page.write_text("<title>My holidays</title>")
+    assert "is not a report" in fails(capsys, "visualize", photos, *words, report, "--overwrite")
+    page.write_text('<meta name="generator" content="fer-vit visualize">')
+    assert "exists already" in fails(capsys, "visualize", photos, *words, report)
+    assert old.exists()
+    run("visualize", photos, *words, report, "--overwrite")
+    assert not old.exists()
+    assert fails(capsys, "visualize", drawn / "gone", *words, report, "--overwrite")
+    (report / "mine.txt").touch()
+    assert "r holds mine.txt, which would be lost" in fails(capsys, "visualize", photos, *words, report, "--overwrite")
+    assert page.exists()
+    assert "lies among the photos" in fails(capsys, "visualize", photos, *words, photos / "report")
+    assert not (photos / "report").exists()
+    (tmp_path / "faces" / "test").mkdir(parents=True)
+    for name in ("mine.png", "faces/test/mine.png"):
+        (tmp_path / name).write_bytes(encode_png(astronaut()[:64, :64]))
+    for name in (".", "faces/test"):
+        line = fails(capsys, "visualize", tmp_path / name, *words, tmp_path, "--overwrite")
+        assert line.endswith("Choose another folder.")
+    assert (tmp_path / "mine.png").exists()
 
 
-def test_a_report_among_the_photos_is_refused(
-    drawn: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        visualize(drawn / "faces", checkpoint, drawn / "faces" / "report")
-    assert end.value.code == 2
-    assert "lies among the photos" in capsys.readouterr().err
-    assert not (drawn / "faces" / "report").exists()
-
-
-@pytest.mark.parametrize("photos", ["faces/test", "elsewhere"])
-def test_photos_are_never_replaced_by_a_report(
-    photos: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mine = tmp_path / "faces" / "test" / "mine.png"
-    for path in (mine, tmp_path / "elsewhere" / "other.png"):
-        path.parent.mkdir(parents=True)
-        path.write_bytes(encode_png(astronaut()[:64, :64]))
-    with pytest.raises(SystemExit) as end:
-        visualize(tmp_path / photos, checkpoint, tmp_path, "--face", "crop", "--detector", "none", "--overwrite")
-    assert end.value.code == 2
-    assert "Choose another folder." in capsys.readouterr().err
-    assert mine.exists()
+def test_wrong_methods_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for control in ("random", "centre"):
+        assert "relevance" in fails(capsys, "visualize", tmp_path, "--method", control)
 
 
 def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
-    words = (drawn / "faces" / "test" / "anger", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none")
+    words = (drawn / "faces" / "test" / "anger", checkpoint, tmp_path / "r", *CROPS)
     page = visualize(*words, "--heads")
     faces = len(list((tmp_path / "r" / "photos").glob("*.jpg")))
     assert len(list((tmp_path / "r" / "heads").iterdir())) == faces
@@ -139,6 +126,9 @@ def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp
             sums[row["block"], row["head"], row["region"]] += float(row["mean"])
     assert list(sums.values()) == pytest.approx([1] * 4 * len(DEFAULT_REGIONS), abs=1e-5)
     assert Image.open(tmp_path / "r" / "heads_relations.png").width > 300
+    (tmp_path / "broken.png").write_bytes(b"no")
+    nobody = visualize(tmp_path / "broken.png", checkpoint, tmp_path / "none", *CROPS, "--heads")
+    assert "No face was found" in nobody
     page = visualize(*words, "--overwrite")  # a report without them leaves none behind
     assert "Attention heads" not in page
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == [
@@ -186,45 +176,14 @@ def test_relations_between_regions_are_shown_by_expression(report: Path) -> None
     assert Image.open(report / "relations.png").width > 200
 
 
-def test_heads_without_any_face(checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "broken.png").write_bytes(b"no")
-    page = visualize(
-        tmp_path / "broken.png", checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none", "--heads"
-    )
-    assert "No face was found" in page
-
-
 @pytest.mark.parametrize("change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}])
 @pytest.mark.parametrize("method", ["pixels", "relevance"])
 def test_models_with_little_to_say(change: dict[str, object], method: str, drawn: Path, tmp_path: Path) -> None:
     net = small_model(classifier=("weight",), **{"regions": ("right_eye", "nose", "mouth"), **change})
     save_network(net, tmp_path / "model")
     photo = next((drawn / "faces" / "test").rglob("*.png"))
-    words = ("--method", method, "--face", "crop", "--detector", "none", "--heads")
+    words = ("--method", method, *CROPS, "--heads")
     assert "<dt>Faces</dt><dd>1</dd>" in visualize(photo, tmp_path / "model", tmp_path / "r", *words)
-
-
-def test_nothing_but_a_report_is_replaced(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
-    photo = next((drawn / "faces" / "test").rglob("*.png"))
-    words = (photo, checkpoint, tmp_path / "r", "--face", "crop", "--detector", "none", "--overwrite")
-    (tmp_path / "r" / "photos").mkdir(parents=True)
-    (tmp_path / "r" / "photos" / "holiday.jpg").touch()
-    (tmp_path / "r" / "index.html").write_text("<title>My holidays</title>")
-    with pytest.raises(SystemExit):
-        visualize(*words)
-    assert (tmp_path / "r" / "photos" / "holiday.jpg").is_file()
-
-
-@pytest.mark.parametrize("method", ["random", "centre"])
-def test_controls_are_no_methods(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["visualize", str(tmp_path), "--method", method])
-    assert end.value.code == 2
-    assert "relevance" in capsys.readouterr().err
-
-
-def test_pixels_are_explained_unless_asked_otherwise(report: Path) -> None:
-    assert "<dt>Method</dt><dd>pixels</dd>" in (report / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_report_of_videos(checkpoint: Path, tmp_path: Path) -> None:
@@ -235,7 +194,7 @@ def test_a_report_of_videos(checkpoint: Path, tmp_path: Path) -> None:
         write_video(tmp_path / "in" / f"{name}.mp4", faces, times)
     (tmp_path / "in" / "c.png").write_bytes(encode_png(faces[0]))
     (tmp_path / "in" / "d.mp4").write_text("no video")
-    words = ("--face", "crop", "--detector", "none", "--start", "0.1", "--every", "2")
+    words = (*CROPS, "--start", "0.1", "--every", "2")
     page = visualize(tmp_path / "in", checkpoint, tmp_path / "r", *words)
     table = pq.read_table(tmp_path / "r" / "faces.parquet").to_pydict()
     assert [Path(path).name for path in table["path"]] == ["c.png"] + ["a.mp4"] * 4 + ["b.mp4"] * 4

@@ -32,6 +32,10 @@ TINY = [
 """Options that make a run of fit last about a second."""
 
 
+CROPS = ("--face=crop", "--detector=none")
+"""Options for images that are crops of one face."""
+
+
 def main(args: list[str]) -> None:
     """Runs a command as `fer-vit` does, but lets Ctrl-C end the tests instead of one of them."""
     try:
@@ -40,6 +44,11 @@ def main(args: list[str]) -> None:
         if end.code == 130:
             raise KeyboardInterrupt from None
         raise
+
+
+def run(*words: object) -> None:
+    """Runs a command, as `main` does, of words of any type."""
+    main([str(word) for word in words])
 
 
 def parse_fit(*args: str) -> Any:
@@ -83,7 +92,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
 def exit_code(*args: object) -> str | int | None:
     """Runs a command; returns its exit code, 0 at its end."""
     try:
-        main([str(word) for word in args])
+        run(*args)
     except SystemExit as end:
         return end.code
     return 0

@@ -17,7 +17,9 @@ def test_the_package_has_the_configs_of_the_checkout() -> None:
 def test_a_file_is_taken_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_config("ddp").endswith("configs/ddp.yaml")
+    Path("drawn").mkdir()  # a folder is no config
     assert find_config("drawn") == str(shipped_configs()["drawn"])
+    Path("drawn").rmdir()
     Path("drawn").touch()
     assert find_config("drawn") == "drawn"
     assert find_config("{model: {lr: 0.1}}") == "{model: {lr: 0.1}}"
