@@ -27,7 +27,7 @@ from fer_vit.predict.inputs import find_images, is_video
 from fer_vit.predict.photos import OK
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import WORKER_DIED
-from tests.helpers.commands import CROPS, assert_same, fails, main
+from tests.helpers.commands import CROPS, fails, main
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
 
@@ -230,17 +230,3 @@ def test_a_worker_of_prepare_that_is_killed_ends_it_with_a_line(
     words = ["prepare", "folder", open_folder / "photos", open_folder / "m.parquet", "--workers=2"]
     assert WORKER_DIED in fails(capsys, *words)
     assert not list(open_folder.glob("*m.parquet*"))
-
-
-def test_every_turn_of_exif_gives_the_same_face(checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
-    """The pixels lie in the file as they would have to for each orientation to bring them upright."""
-    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # Pillow's transposes
-    upright = Pil.fromarray(astronaut())
-    for orientation in range(1, 9):
-        stored = upright.transpose(Pil.Transpose(back[orientation])) if orientation > 1 else upright
-        exif = Pil.Exif()
-        exif[0x0112] = orientation
-        stored.save(tmp_path / f"{orientation}.png", exif=exif)
-    rows = predict(tmp_path, checkpoint, tmp_path / "t.parquet", "--batch_size=1")
-    assert len(rows) == 8
-    assert_same([{**row, "path": ""} for row in rows], [{**rows[0], "path": ""}] * 8)

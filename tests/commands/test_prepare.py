@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fer_vit.commands import prepare as module
-from fer_vit.commands.prepare import prepare
+from fer_vit.commands.prepare import prepare, summarize
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
@@ -151,58 +151,34 @@ def test_names_in_a_zip_without_the_flag_of_utf_8(tmp_path: Path, encoding: str)
     assert Manifest.read(tmp_path / "out.parquet").names == ("calm", "g\xe9ne")
 
 
-def test_messages_about_a_zip_name_the_zip(photos: Path, tmp_path: Path) -> None:
-    archive = zipped(photos)
-    with pytest.raises(FerVitError) as caught:
-        prepare("rafdb", archive, tmp_path / "out.parquet")
-    assert str(archive) in str(caught.value)
-    assert ".part" not in str(caught.value)
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_a_damaged_zip(tmp_path: Path) -> None:
-    (tmp_path / "photos.zip").write_bytes(b"PK\x03\x04 and nothing more")
-    with pytest.raises(FerVitError, match="Expected a complete zip"):
-        prepare("folder", tmp_path / "photos.zip", tmp_path / "out.parquet")
-    assert [path.name for path in tmp_path.iterdir()] == ["photos.zip"]
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "message"),
-    [
-        ("rafdb", {"labels": "soft"}, "`--labels` belongs to the source ferplus, not to rafdb"),
-        ("ferplus", {"classes": 7}, "`--classes` belongs to the source affectnet, not to ferplus"),
-        ("folder", {"seed": 1}, "`--seed` belongs to the source drawn, not to folder"),
-        ("folder", {"colour": True}, "`--colour` belongs to the source drawn"),
-    ],
-)
-def test_an_option_of_another_source(source: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(FerVitError, match=message):
-        prepare(source, tmp_path, tmp_path / "out.parquet", **options)
-
-
-def test_a_missing_data_set(tmp_path: Path) -> None:
-    for name, message in (("missing", "but got no such folder"), ("missing.zip", "there is none at")):
-        with pytest.raises(FerVitError, match=message):
-            prepare("ferplus", tmp_path / name, tmp_path / "out.parquet")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_bad_output_is_refused_before_anything_is_read(
+def test_wrong_arguments_are_refused_before_anything_is_read(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "read", lambda root: pytest.fail("nothing may be read"))
-    existing = tmp_path / "there.parquet"
+    out, existing, archive = tmp_path / "out.parquet", tmp_path / "there.parquet", zipped(photos)
     existing.write_bytes(b"precious")
-    for out, message in (
-        (tmp_path / "out.csv", r"ends in \.parquet"),
-        (existing, "exists already"),
-        (existing / "out.parquet", "Cannot write"),
-        (Path("s3://bucket/out.parquet"), "Expected a path on this machine"),
+    (tmp_path / "folder.parquet").mkdir()
+    (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04 and nothing more")
+    for source, root, target, options, message in (
+        ("folder", photos, tmp_path / "out.csv", {}, r"ends in \.parquet"),
+        ("folder", photos, existing, {}, "exists already"),
+        ("folder", photos, existing / "out.parquet", {}, "Cannot write"),
+        ("folder", photos, Path("s3://bucket/out.parquet"), {}, "Expected a path on this machine"),
+        ("folder", photos, tmp_path / "folder.parquet", {}, "is a folder"),
+        ("folder", photos, out, {"workers": 0}, "workers to be 1 or more, but got 0"),
+        ("folder", photos, out, {"seed": 1}, "`--seed` belongs to the source drawn, not to folder"),
+        ("ferplus", photos, out, {"classes": 7}, "`--classes` belongs to the source affectnet, not to ferplus"),
+        ("ferplus", tmp_path / "missing", out, {}, "but got no such folder"),
+        ("ferplus", tmp_path / "missing.zip", out, {}, "there is none at"),
+        ("folder", tmp_path / "damaged.zip", out, {}, "Expected a complete zip"),
+        ("rafdb", archive, out, {}, f" {archive}"),  # the zip is named, not its unpacked folder
     ):
-        with pytest.raises(FerVitError, match=message):
-            prepare("folder", photos, out)
+        with pytest.raises(FerVitError, match=message) as caught:
+            prepare(source, root, target, **options)
+        assert ".part" not in str(caught.value)
     assert existing.read_bytes() == b"precious"
+    assert not list(tmp_path.glob(".*"))
+    assert not out.exists()
 
 
 def test_images_away_from_their_manifest_are_refused_before_they_are_read(
@@ -226,33 +202,21 @@ def test_images_away_from_their_manifest_are_refused_before_they_are_read(
     assert "photos/train/happy/large.png" in [manifest.name(row) for row in range(len(manifest))]
 
 
-@pytest.mark.usefixtures("bright")
-def test_overwrite(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.parquet"
-    out.write_bytes(b"old")
-    prepare("folder", photos, out, overwrite=True)
-    assert len(Manifest.read(out)) == 3
-
-
-def test_shards_deal_out_the_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_images_are_dealt_to_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "shards"
     for name, shards in (("whole.parquet", None), ("shards", 3), ("again", 3)):
         prepare("drawn", tmp_path / f"{name}-faces", tmp_path / name, count=40, size=32, shards=shards)
-    files = [*(f"train-0000{k}-of-00003.parquet" for k in range(3)), "val-00000-of-00001.parquet"]
-    files += ["test-00000-of-00001.parquet"]
-    assert sorted(path.name for path in out.iterdir()) == sorted(files)
+    trains = [f"train-0000{k}-of-00003.parquet" for k in range(3)]
+    others = [f"{split}-00000-of-00001.parquet" for split in ("test", "val")]
+    assert sorted(path.name for path in out.iterdir()) == sorted(trains + others)
     assert f"{out}: 40 rows" in capsys.readouterr().out
-    whole, dealt = Manifest.read(tmp_path / "whole.parquet"), Manifest.read(out)
+    whole, dealt, again = (Manifest.read(tmp_path / name) for name in ("whole.parquet", "shards", "again"))
     assert dealt.names == whole.names
-    read = {manifest: {manifest.name(row): row for row in range(40)} for manifest in (whole, dealt)}
-    assert read[whole].keys() == read[dealt].keys()
-    for name, row in read[whole].items():
-        assert dealt.image_bytes(read[dealt][name]) == whole.image_bytes(row)
-    sizes = [len(Manifest.read(out / name)) for name in files[:3]]
+    images = [{one.name(row): one.image_bytes(row) for row in range(40)} for one in (whole, dealt, again)]
+    assert images[0] == images[1]
+    sizes = [len(Manifest.read(out / name)) for name in trains]
     assert max(sizes) - min(sizes) <= 1
-    order = [dealt.name(row) for row in range(40)]
-    assert order != sorted(order)
-    assert order == [Manifest.read(tmp_path / "again").name(row) for row in range(40)]
+    assert [*images[1]] == [*images[2]] != sorted(images[1])
 
 
 def test_a_bad_folder_for_shards_is_refused(photos: Path, tmp_path: Path) -> None:
@@ -291,25 +255,16 @@ def test_worker_processes_keep_the_order_and_count_what_they_drop(monkeypatch: p
     assert reading.dropped == {"earlier": 1, "not an image that can be decoded": 5}
 
 
-def test_landmarks_that_are_there_stay() -> None:
-    known = Row(picture(200), "a.png", "train", "fear", landmarks=POINTS)
-    (row,) = add_landmarks(Reading(("fear",), [known]), BrightFaces()).rows
-    assert row.landmarks is POINTS
-    assert row.score is None
-
-
 def test_near_duplicates_of_val_are_no_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, seed in (("train/happy/1", 1), ("train/happy/2", 2), ("val/happy/3", 2), ("val/sad/4", 4)):
         path = tmp_path / "faces" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode_png(draw_face("happiness", seed, 64)[0]))
-    for out, shards in (("whole.parquet", None), ("shards", 1)):
-        prepare("folder", tmp_path / "faces", tmp_path / out, detector="none", shards=shards)
-        manifest = Manifest.read(tmp_path / out)
-        names = [Path(manifest.name(row)).stem for row in range(len(manifest))]
-        assert dict(zip(names, manifest.column("near_duplicate"), strict=True)) == {"1": None, "3": True, "4": False}
-        assert sorted(manifest.near_duplicates("val")) == [False, True]
-        assert "left out: 1 (near-duplicate of a val or test image)" in capsys.readouterr().out
+    prepare("folder", tmp_path / "faces", tmp_path / "m.parquet", detector="none")
+    manifest = Manifest.read(tmp_path / "m.parquet")
+    names = [Path(manifest.name(row)).stem for row in range(len(manifest))]
+    assert dict(zip(names, manifest.column("near_duplicate"), strict=True)) == {"1": None, "3": True, "4": False}
+    assert "left out: 1 (near-duplicate of a val or test image)" in capsys.readouterr().out
 
 
 def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +282,7 @@ def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch
     assert np.linalg.norm(found["crop.png"] + (166, 58) - found["full.png"], axis=1).mean() < 2.2
 
 
-def test_a_data_set_without_a_readable_image_is_said_and_an_older_manifest_stays(tmp_path: Path) -> None:
+def test_without_a_readable_image_an_older_manifest_stays(tmp_path: Path) -> None:
     for name in ("happy/1.png", "sad/2.png"):
         (tmp_path / "data" / name).parent.mkdir(parents=True)
         (tmp_path / "data" / name).touch()
@@ -336,15 +291,29 @@ def test_a_data_set_without_a_readable_image_is_said_and_an_older_manifest_stays
     with pytest.raises(FerVitError, match=r"none can be used .*2 the file is empty"):
         prepare("folder", tmp_path / "data", out, detector="none", overwrite=True)
     assert out.read_text() == "older"
-    with pytest.raises(FerVitError, match="is a folder"):
-        prepare("folder", tmp_path / "data", _folder(tmp_path / "x.parquet"), detector="none", overwrite=True)
-    with pytest.raises(FerVitError, match="workers to be 1 or more, but got 0"):
-        prepare("folder", tmp_path / "data", tmp_path / "y.parquet", workers=0)
+    for name in ("happy/1.png", "sad/2.png"):
+        (tmp_path / "data" / name).write_bytes(picture(200))
+    prepare("folder", tmp_path / "data", out, detector="none", overwrite=True)
+    assert len(Manifest.read(out)) == 2
 
 
-def _folder(path: Path) -> Path:
-    path.mkdir()
-    return path
+def test_the_summary_counts_by_label_and_split(tmp_path: Path) -> None:
+    (tmp_path / "m.parquet").write_bytes(b"x" * 2_500_000)
+    rows = [Row(b"", "", "train", "fear", landmarks=POINTS)] * 1200
+    rows += [Row(b"", "", "test", "anger"), Row(b"", "", "test", None)]
+    reading = Reading(("anger", "fear"), rows, Counter(a=1, b=2), ["look out"])
+    assert summarize(reading, tmp_path / "m.parquet").splitlines() == [
+        "               train      test     total",
+        "anger              0         1         1",
+        "fear           1,200         0     1,200",
+        "(no label)         0         1         1",
+        "total          1,200         2     1,202",
+        "faces found: 1,200 of 1,202 (99.83%)",
+        "left out: 2 (b)",
+        "left out: 1 (a)",
+        "note: look out",
+        f"{tmp_path / 'm.parquet'}: 1,202 rows, 2.5 MB",
+    ]
 
 
 def test_another_manifest_is_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
