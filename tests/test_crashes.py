@@ -16,6 +16,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -180,42 +181,27 @@ def killed_at(number: int, write: Callable[[], None]) -> bool:
     return status != 0
 
 
-def test_what_is_left_is_removed_and_what_is_written_is_not(tmp_path: Path) -> None:
-    out = tmp_path / "out.parquet"
-    (tmp_path / ".out.parquet.0123abcd.part").mkdir()
-    others = [".out.parquet.keep", ".out.parquet.0123abcd.parquet", ".other.parquet.0123abcd.part"]
-    for name in others:
-        (tmp_path / name).mkdir()
-    with scratch_folder(out) as writing:
-        remove_stale(out)
-        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, writing.name])
-    remove_stale(out)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
-
-
-def test_what_is_just_begun_is_not_taken_for_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remains_are_removed_and_folders_in_use_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, mkdir, late = tmp_path / "out.parquet", Path.mkdir, count()
+    others = [".out.parquet.keep", ".out.parquet.0123abcd.parquet", ".other.parquet.0123abcd.part"]
+    for name in (*others, ".out.parquet.0123abcd.part"):
+        (tmp_path / name).mkdir()
 
     def removed_at_once(path: Path, **options: Any) -> None:
         mkdir(path, **options)
-        if path.suffix == ".part" and next(late) < 2:  # as by another process that looks before there is a lock
+        if path.suffix == ".part" and next(late) < 2:  # as by another process, before the folder is locked
             remove_stale(out)
 
-    monkeypatch.setattr(Path, "mkdir", removed_at_once)
-    with scratch_folder(out) as writing:
-        assert writing.is_dir()
-        remove_stale(out)
-        assert writing.is_dir()
-    assert not [*tmp_path.iterdir()]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", removed_at_once)
+        with scratch_folder(out) as writing:
+            remove_stale(out)
+            assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, writing.name])
     assert next(late) == 3
-
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(files, "_locked", interrupted)
+    monkeypatch.setattr(files, "_locked", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt), scratch_folder(out):
         pass
-    assert not [*tmp_path.iterdir()]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
 def test_a_folder_of_others_is_never_replaced(tmp_path: Path) -> None:
@@ -227,23 +213,21 @@ def test_a_folder_of_others_is_never_replaced(tmp_path: Path) -> None:
         check_output(tmp_path / "out", True, ("a",))
 
 
-def test_a_failed_exchange_of_folders_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failed_exchange_of_folders_is_undone(failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_folder(tmp_path / "out", 1)
-    before, real = content(tmp_path / "out"), Path.rename
-    for failing in (1, 2):
-        left = [failing]
+    before, real, calls = content(tmp_path / "out"), Path.rename, count()
 
-        def rename(self: Path, target: Path, left: list[int] = left) -> Path:
-            left[0] -= 1
-            if left[0] == 0:
-                raise OSError(5, "Input/output error")
-            return real(self, target)
+    def rename(old: Path, new: Path) -> Path:
+        if next(calls) == failing:
+            raise OSError(5, "Input/output error")
+        return real(old, new)
 
-        monkeypatch.setattr(Path, "rename", rename)
-        with pytest.raises(FerVitError, match=r"Cannot write .*out \(Input/output error\)"):
-            a_folder(tmp_path / "out", 2)
-        assert content(tmp_path / "out") == before
-        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(FerVitError, match=r"Cannot write .*out \(Input/output error\)"):
+        a_folder(tmp_path / "out", 2)
+    assert content(tmp_path / "out") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_errors_of_other_files_are_their_own(tmp_path: Path) -> None:
@@ -380,8 +364,8 @@ def fill(disk: Path, left: int = 0) -> Path:
 @pytest.mark.parametrize(
     ("what", "left"),
     [
-        *(("manifest", 40_000), ("shards", 40_000), ("zip", 0), ("csv", 0), ("parts", 40_000), ("model", 40_000)),
-        *slow(("report", 40_000)),
+        *(("manifest", 40_000), ("zip", 0), ("csv", 0), ("parts", 40_000)),
+        *slow(("shards", 40_000), ("model", 40_000), ("report", 40_000)),
     ],
 )
 def test_a_full_disk_keeps_what_was_there(
@@ -494,45 +478,43 @@ def test_no_name_leads_out_of_a_zip(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["m.parquet"]
 
 
-def test_a_zip_is_the_folder_in_it_or_what_it_holds(tmp_path: Path) -> None:
-    mac = zipped(tmp_path / "a.zip", {"photos/x": b"1", "__MACOSX/x": b"", ".hidden": b""})
-    with unpacked(mac, tmp_path / "out") as folder:
-        assert folder.name == "photos"
-    with unpacked(zipped(tmp_path / "n.zip", {"photos/x": b"1", "_notes.txt": b"1"}), tmp_path / "out") as folder:
-        assert folder.name == "photos"
-    with unpacked(zipped(tmp_path / "b.zip", {"_other/x": b"1", "happy/x": b"1"}), tmp_path / "out") as folder:
-        assert sorted(path.name for path in folder.iterdir()) == ["_other", "happy"]
+@pytest.mark.parametrize(
+    ("entries", "name"),
+    [
+        (["photos/x", "__MACOSX/x", ".hidden"], "photos"),
+        (["photos/x", "_notes.txt"], "photos"),
+        (["_other/x", "happy/x"], None),
+    ],
+)
+def test_a_zip_is_the_folder_in_it_or_what_it_holds(entries: list[str], name: str | None, tmp_path: Path) -> None:
+    with unpacked(zipped(tmp_path / "x.zip", dict.fromkeys(entries, b"1")), tmp_path / "out") as folder:
+        assert folder.name == name or (name is None and {path.name for path in folder.iterdir()} == {"_other", "happy"})
 
 
-def test_a_zip_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(50_000_000)})
-    assert archive.stat().st_size < 100_000
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 49_000_000))
-    with pytest.raises(FerVitError, match=r"room for the 50,000,000 bytes in .*x.zip, but there are 49,000,000 beside"):
-        prepare("folder", archive, tmp_path / "m.parquet", detector="none")
-    assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
+    claimed = (50_000_000).to_bytes(4, "little")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 49_000_000))
+        with pytest.raises(FerVitError, match=r"room for the 50,000,000 bytes in .*x.zip, but there are 49,000,000"):
+            prepare("folder", archive, tmp_path / "m.parquet", detector="none")
+    data, written, real = archive.read_bytes(), [], shutil.rmtree
+    assert data.count(claimed) == 2
+    archive.write_bytes(data.replace(claimed, (1000).to_bytes(4, "little")))
 
+    def measure(folder: Path, **_: Any) -> None:
+        written.append(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
+        real(folder)
 
-def test_a_zip_that_lies_about_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(50_000_000)})
-    data = archive.read_bytes()
-    assert data.count((50_000_000).to_bytes(4, "little")) == 2
-    archive.write_bytes(data.replace((50_000_000).to_bytes(4, "little"), (1000).to_bytes(4, "little")))
-    written = []
-    real = shutil.rmtree
-    monkeypatch.setattr(files.shutil, "rmtree", lambda folder, **_: (written.append(size(folder)), real(folder)))
+    monkeypatch.setattr(files.shutil, "rmtree", measure)
     with pytest.raises(FerVitError, match=r"Expected a complete zip .*CRC"):
         prepare("folder", archive, tmp_path / "m.parquet", detector="none")
     assert max(written) <= 1000
     assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
 
 
-def size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_zip_whose_bytes_fill_memory_is_refused(kind: int, tmp_path: Path) -> None:
+def test_a_zip_whose_decoder_needs_much_memory_is_refused(kind: int, tmp_path: Path) -> None:
     archive = zipped(tmp_path / "x.zip", {"train/happy/a.png": bytes(1000)}, kind)
     with pytest.raises(FerVitError, match="Expected a zip that uses deflate"):
         prepare("folder", archive, tmp_path / "m.parquet", detector="none")

@@ -85,7 +85,7 @@ def test_every_form_by_the_command_line(
     main([*command, "--overwrite"])
 
 
-def test_cards_stay(tmp_path: Path, checkpoint: Path) -> None:
+def test_cards_and_foreign_files_stay(tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["export", str(tmp_path / "copy")])
     card = (tmp_path / "copy" / "README.md").read_text()
     assert card == (shipped_models()[DEFAULT] / "README.md").read_text()
@@ -95,14 +95,8 @@ def test_cards_stay(tmp_path: Path, checkpoint: Path) -> None:
     (own / "README.md").write_text("mine")
     main(["export", str(own), "--checkpoint", str(checkpoint), "--overwrite", "--half"])
     assert (own / "README.md").read_text() == "mine"
-
-
-def test_a_folder_of_something_else_stays(tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "notes.md").write_text("mine")
-    words = ("--checkpoint", checkpoint, "--overwrite")
-    assert "holds notes.md, which would be lost" in fails(capsys, "export", tmp_path, *words)
-    (tmp_path / "file").touch()
-    assert "Cannot write" in fails(capsys, "export", tmp_path / "file" / "model.onnx", *words)
+    (own / "notes.md").touch()
+    assert "holds notes.md, which would be lost" in fails(capsys, "export", own, "--overwrite")
 
 
 def test_a_soup_of_checkpoints(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +158,10 @@ def test_rare_expressions_gain(head: str, drawn: Path, tmp_path: Path, capsys: p
     assert (now.adjustment, now.prior) == (0.5, pytest.approx(shares))
     main(["export", str(tmp_path / "again"), "--checkpoint", str(tmp_path / "now"), *words[2:]])
     assert load(tmp_path / "again").net.adjustment == 0
+    faces.select(np.array([label != "anger" for label in faces.column("label")])).write(tmp_path / "faces.parquet")
+    line = fails(capsys, "export", tmp_path / "calm", *words, "--logit_adjust", "0.5")
+    assert "has no training face of anger" in line
+    assert not (tmp_path / "calm").exists()
 
 
 def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
@@ -174,17 +172,6 @@ def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
     rows = Manifest.read(drawn / "faces.parquet").split("train")
     votes = [average_teachers([tmp_path / name], rows, rows.targets()) for name in ("plain", "adjusted")]
     assert np.array_equal(*votes)
-
-
-def test_an_expression_that_never_occurs_cannot_gain(
-    checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    faces = Manifest.read(drawn / "faces.parquet")
-    gone = np.array([label == "anger" for label in faces.table["label"].to_pylist()])
-    faces.select(~gone).write(tmp_path / "faces.parquet")
-    words = ["--checkpoint", checkpoint, "--calibrate", tmp_path / "faces.parquet", "--logit_adjust", "0.5"]
-    assert "has no training face of anger" in fails(capsys, "export", tmp_path / "model", *words)
-    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(
