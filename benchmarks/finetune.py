@@ -27,7 +27,7 @@ from benchmarks.machine import arguments, machine
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.data.writing import write_manifest
-from fer_vit.evaluate.labelled import evaluate_logits
+from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write
 from fer_vit.predict.recognizer import load

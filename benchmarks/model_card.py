@@ -18,9 +18,8 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.machine import arguments
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluate.faces import predict_manifest
+from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, predict_manifest
 from fer_vit.evaluate.groups import accuracy_by_votes
-from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature
 from fer_vit.evaluate.robustness import measure_robustness, summarize_robustness
 from fer_vit.evaluate.scores import confusion_matrix, score_faces
 from fer_vit.evaluate.writer import class_table, score_table

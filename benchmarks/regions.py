@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from benchmarks.ablation import arguments, figures, newest, results_file, slug, step_seconds, train_all
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluate.faces import manifest_targets
 from fer_vit.evaluate.robustness import MOST_TURNED, UNALTERED, measure_robustness
 from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import load_network
@@ -66,7 +65,7 @@ def score_run(folder: Path, manifest: Path) -> dict[str, float]:
     kept = folder / "hard.json"
     if not kept.is_file():
         rows, model = Manifest.read(manifest, ["val"]).split("val"), load(newest(folder))
-        _, shares, _ = manifest_targets(rows, model.labels, "val")
+        shares = rows.model_targets(model.labels)
         assert shares is not None
         hits = measure_robustness(model, rows, shares.argmax(1), only=(ALL, *HARD))
         kept.write_text(json.dumps({name: float(np.nanmean(each)) for name, each in hits.items()}))

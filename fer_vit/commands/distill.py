@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluate.labelled import check_same_labels, face_batches
+from fer_vit.evaluate.faces import check_same_labels
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
-from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.predict.recognizer import CHUNK, Recognizer, load
 from fer_vit.store.checkpoint import as_dict, load_checkpoint
 from fer_vit.train.cost import has_bf16
 
@@ -137,8 +138,9 @@ def predict_views(teacher: Recognizer, faces: Manifest, chosen: list[int]) -> Ar
     They are computed in bfloat16 where training is, which is about twice as fast.
     """
     views = []
-    for mirrored in (False, True):
-        batches = face_batches(teacher, faces, chosen, mirrored)
+    for augment in (None, crop_mirrored):
+        dataset = FaceDataset(faces, teacher.crop_spec, augment)
+        batches = face_batches(dataset, chosen, CHUNK, teacher.device)
         with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
             logits = [teacher.net(batch.image, batch.boxes, batch.valid).double().cpu() for batch in batches]
         views.append(torch.cat(logits).softmax(-1))
@@ -160,4 +162,4 @@ def add_votes(faces: Manifest, votes: Array, per_class: int | None) -> Manifest:
         kept[rows[:per_class]] = True
         confidence = f", mean confidence {votes[rows, label].mean():.2f}" if len(rows) else ""
         print(f"  {name}: {len(rows[:per_class]):,} of {len(rows):,} faces{confidence}")
-    return faces.with_votes("train", votes).with_labels([faces.names[label] for label in labels]).select(kept)
+    return faces.with_votes("train", votes).with_column("label", [faces.names[label] for label in labels]).select(kept)

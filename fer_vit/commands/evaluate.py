@@ -5,9 +5,8 @@ from pathlib import Path
 
 from fer_vit.data.schema import Split
 from fer_vit.evaluate.groups import accuracy_by_votes, compare_models, summarize
-from fer_vit.evaluate.inputs import Conditions, check_options, read_faces, read_other
 from fer_vit.evaluate.robustness import measure_robustness, summarize_robustness
-from fer_vit.evaluate.tables import add_columns
+from fer_vit.evaluate.tables import Conditions, add_columns, check_options, read_faces, read_other
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import atomic_write, check_output
 from fer_vit.labels import Merge

@@ -11,7 +11,7 @@ from torch import Tensor
 from fer_vit.conformal import fit_thresholds
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluate.labelled import evaluate_logits, fit_temperature, labelled_batches
+from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.evaluate.scores import face_sums, scores
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.graphs import quantize_onnx, write_onnx, write_program

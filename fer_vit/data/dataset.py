@@ -4,19 +4,21 @@ Their order and augmentation depend only on the run's seed and the epoch: an int
 would have continued with, and any number of processes or workers reads the same faces, augmented in the same way.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from torch.utils.data import Dataset
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest, named_in_errors, no_label
-from fer_vit.data.sample import Draw, EncodedFace, Sample
+from fer_vit.data.sample import Batch, Draw, EncodedFace, Sample, collate
 from fer_vit.data.shards import Shard, find_shards
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CropSpec, crop_face, place_regions
+from fer_vit.face.crop import CropSpec, crop_face, mirror, place_regions
 from fer_vit.face.image import decode_image
 from fer_vit.geometry import Array, Image
 
@@ -119,3 +121,15 @@ def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping
         crop, points, to_crop = augment(image, landmarks, spec, draw.seed)
     boxes, valid = place_regions(points, spec)
     return Sample(crop, boxes, valid, face.target, -1 if draw.repeat else draw.row, face.path, to_crop)
+
+
+def face_batches(dataset: FaceDataset, chosen: Sequence[int], size: int, device: torch.device) -> Iterator[Batch]:
+    """Yields the chosen rows in batches that are ready for a model on the device, under a progress bar."""
+    loader = DataLoader(Subset(dataset, chosen), size, collate_fn=collate)
+    return (batch.ready(device) for batch in tqdm(loader, unit=" batches", disable=None, leave=False))
+
+
+def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
+    """Crops a face and mirrors the crop; the matrix maps to the crop before mirroring."""
+    crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
+    return *mirror(crop, points), to_crop

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from fer_vit.data.schema import SCHEMA, SPLITS, Split, check_table, read_labels,
 from fer_vit.data.shards import Shard, find_shards
 from fer_vit.data.writing import ROW_GROUP
 from fer_vit.errors import FerVitError, short, suggest
-from fer_vit.face.image import ImageError, read_bytes
+from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write
-from fer_vit.geometry import LANDMARKS, Array
+from fer_vit.geometry import LANDMARKS, Array, Image
 from fer_vit.labels import Merge, merge_names
 
 
@@ -36,11 +36,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
-        """Reads and checks a Parquet file, or these splits of a folder or URL of shards.
-
-        Raises:
-            FerVitError: The message names the file and, where there is one, the row (counted from 0) and the column.
-        """
+        """Reads and checks a Parquet file, or these splits of a folder or URL of shards; see `check_table`."""
         shards = find_shards(path)
         head = shards[0].read([])
         names = read_labels(shards[0].location, head)
@@ -56,8 +52,8 @@ class Manifest:
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
         """Reads and checks one file; it must have these labels."""
-        table = shard.read()
-        if (labels := check_table(shard.location, table, allow_paths=shard.split is None)) != names:
+        labels = check_table(shard.location, table := shard.read(), allow_paths=shard.split is None)
+        if labels != names:
             raise FerVitError(
                 f"{shard.location}: expected the labels {', '.join(names)}, as in the first shard, "
                 f"but got {', '.join(labels)}. Run `fer-vit prepare` again."
@@ -75,10 +71,10 @@ class Manifest:
         """Returns the manifest with a share of the training rows, chosen by their names, moved to the val split."""
         splits = self.column("split")
         train = [row for row, split in enumerate(splits) if split == "train"]
-        train.sort(key=lambda row: (crc32(self.name(row).encode("utf-8", "replace")), row))
+        train.sort(key=lambda row: crc32(self.name(row).encode("utf-8", "replace")))
         for row in train[: math.ceil(share * len(train))]:
             splits[row] = "val"
-        return self._with_column("split", splits)
+        return self.with_column("split", splits)
 
     def select(self, rows: NDArray[np.bool_] | pa.ChunkedArray) -> "Manifest":
         """Returns the rows where a mask (M,) is true."""
@@ -87,6 +83,14 @@ class Manifest:
     def name(self, row: int) -> str:
         """Returns the name of a row's image: its path in the manifest."""
         return str(self.table["image"][row]["path"].as_py() or f"row {row}")
+
+    def image_names(self) -> list[str]:
+        """Returns the names of all images."""
+        return [self.name(row) for row in range(len(self))]
+
+    def image(self, row: int) -> Image:
+        """Returns the image of a row. Raises ImageError when it cannot be read."""
+        return decode_image(self.image_bytes(row))
 
     def image_bytes(self, row: int) -> bytes:
         """Returns the encoded image of a row. Raises ImageError when its file cannot be read."""
@@ -104,7 +108,7 @@ class Manifest:
         return points
 
     def targets(self) -> Array | None:
-        """Returns the share of every label (M, C) by votes, else by label; None when any row has no label."""
+        """Returns the fraction of votes for each label (M, C), else 1 for the label; None when any row has no label."""
         if self.table["label"].null_count:
             return None
         positions = pc.index_in(self.table["label"], pa.array(self.names)).to_numpy()
@@ -112,6 +116,23 @@ class Manifest:
         votes = read_votes(self.table, self.names)
         targets[self.table["votes"].is_valid().to_numpy()] = votes / votes.sum(1, keepdims=True)
         return targets
+
+    def model_targets(self, labels: Sequence[str]) -> Array | None:
+        """Returns the targets in the order of a model's labels (M, C); None when no row has a label.
+
+        Raises:
+            FerVitError: Only some rows have a label, or the model lacks a label that a row has.
+        """
+        targets = self.targets()
+        if targets is None:
+            if self.table["label"].null_count < len(self):
+                raise no_label(self.path, self.table["split"][0].as_py())
+            return None
+        ordered = np.zeros((len(self), len(labels)))
+        for name, column in zip(self.names, targets.T, strict=True):
+            if column.any():
+                ordered[:, find_label(name, labels, self.path)] = column
+        return ordered
 
     def near_duplicates(self, split: Split) -> NDArray[np.bool_]:
         """Returns a mask (M,) of images of a split that had a near-duplicate in train, as far as `prepare` checked."""
@@ -124,25 +145,23 @@ class Manifest:
             raise FerVitError(f"{self.path} has no column `{name}`, only {', '.join(names)}.{suggest(name, names)}")
         return list(self.table[name].to_pylist())
 
+    def describing_columns(self) -> dict[str, list[Any]]:
+        """Returns the columns by which faces can be grouped."""
+        hidden = ("image", "split", "votes", "landmarks")
+        return {name: self.column(name) for name in self.table.column_names if name not in hidden}
+
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
         """Returns the manifest with other votes (M, C) for the M rows of a split."""
         column = self.table["votes"].to_pylist()
         rows = np.flatnonzero(pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False))
         for row, values in zip(rows, votes.tolist(), strict=True):
             column[row] = values
-        return self._with_column("votes", column)
-
-    def with_labels(self, labels: list[str] | list[str | None]) -> "Manifest":
-        """Returns the manifest with other labels (M,)."""
-        return self._with_column("label", labels)
+        return self.with_column("votes", column)
 
     def merge_labels(self, merge: Merge) -> "Manifest":
         """Returns the manifest with merged labels, whose votes add up; without the faces whose label is left out.
 
-        A face whose votes are all for labels that are left out keeps only its label.
-
-        Raises:
-            FerVitError: A label is missing in the merge.
+        A face whose votes are all for labels that are left out keeps only its label. Raises as `merge_names`.
         """
         names, matrix = merge_names(self.names, merge)
         new = [None if label is None else merge.get(label, label) for label in self.column("label")]
@@ -151,12 +170,13 @@ class Manifest:
         added = read_votes(self.table, self.names) @ matrix
         for row, values in zip(np.flatnonzero(self.table["votes"].is_valid()), added.tolist(), strict=True):
             votes[row] = values if any(values) else None
-        rows = self.with_labels(new)._with_column("votes", votes)
+        rows = self.with_column("label", new).with_column("votes", votes)
         meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | {"labels": names}
         table = rows.table.replace_schema_metadata({"fer_vit": json.dumps(meta)})
         return Manifest(self.path, table, names).select(kept)
 
-    def _with_column(self, name: str, values: list[Any]) -> "Manifest":
+    def with_column(self, name: str, values: Sequence[object]) -> "Manifest":
+        """Returns the manifest with other values (M,) in one of the columns of `SCHEMA`."""
         field, index = SCHEMA.field(name), self.table.schema.get_field_index(name)
         table = self.table.set_column(index, field, pa.array(values, field.type))
         return Manifest(self.path, table, self.names)
@@ -164,10 +184,7 @@ class Manifest:
     def append(self, other: "Manifest") -> "Manifest":
         """Returns the manifest with the rows of another one with the same labels; missing columns are null.
 
-        Its path is the path of the one that names image files.
-
-        Raises:
-            FerVitError: Both name image files, but lie in different folders.
+        Its path is the path of the one that names image files. Raises FerVitError when both do, in different folders.
         """
         files, more = self.names_files(), other.names_files()
         if files and more and Path(self.path).parent.resolve() != Path(other.path).parent.resolve():
@@ -197,11 +214,7 @@ class Manifest:
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
-    """Counts the training images of every class (C,) in shards, votes by their share; reads no images.
-
-    Raises:
-        FerVitError: A row has no label.
-    """
+    """Counts the training images of every class (C,) in shards, votes by their share; raises if a row has no label."""
     counts = np.zeros(len(names))
     for shard in find_shards(path):
         if shard.split == "train":
@@ -210,6 +223,16 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
                 raise no_label(shard.location, "train")
             counts += targets.sum(0)
     return counts
+
+
+def find_label(label: str, labels: Sequence[str], path: object) -> int:
+    """Returns the index of a label of a file among a model's labels."""
+    if label not in labels:
+        raise FerVitError(
+            f"{path} has the label `{short(label)}`, but the model has {short(', '.join(labels))}. Leave these faces "
+            "out, or use another model."
+        )
+    return labels.index(label)
 
 
 def no_label(path: str | Path, split: Split) -> FerVitError:

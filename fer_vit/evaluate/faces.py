@@ -1,21 +1,28 @@
-"""Faces with the probabilities of a model and, where they are known, labels."""
+"""Labelled faces and the probabilities that a model gives them; the temperature that calibrates a model."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from torch import Tensor
 
 from fer_vit.conformal import in_set
-from fer_vit.data.manifest import Manifest, no_label
+from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.sample import Batch
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError, short
-from fer_vit.evaluate.labelled import face_batches
-from fer_vit.face.image import decode_image
+from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array, Image
-from fer_vit.predict.recognizer import Recognizer
+from fer_vit.labels import Merge, merge_names
+from fer_vit.predict.recognizer import CHUNK, Recognizer
 
 Columns = dict[str, NDArray[np.object_]]
 """Cells by column name (N,); None is empty."""
@@ -61,8 +68,7 @@ class Faces:
     @cached_property
     def units(self) -> NDArray[np.int64]:
         """The person (column `person`), else the image, of each face as a number from 0 (N,)."""
-        persons = self.columns.get("person", self.paths)
-        pairs = zip(persons, self.paths, strict=True)
+        pairs = zip(self.columns.get("person", self.paths), self.paths, strict=True)
         names = [f"image {path}" if person is None else f"person {person}" for person, path in pairs]
         return np.unique(names, return_inverse=True)[1]
 
@@ -94,51 +100,107 @@ def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
         raise FerVitError(
             f"Expected faces in the {split} split of {rows.path}, but it is empty. Name another `--split`."
         )
-    paths, targets, columns = manifest_targets(rows, model.labels, split)
-    batches = face_batches(model, rows, range(len(rows)))
+    targets = rows.model_targets(model.labels)
+    columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
+    batches = face_batches(FaceDataset(rows, model.crop_spec), range(len(rows)), CHUNK, model.device)
     probabilities = np.array([row for batch in batches for row in model.probabilities(batch)])
     if model.net.thresholds and model.labels == model.net.labels:  # thresholds do not hold for merged labels
         columns["ambiguous"] = as_objects((in_set(probabilities, model.net.thresholds).sum(1) != 1).tolist())
     return Faces(
         labels=model.labels,
-        paths=paths,
+        paths=as_objects(rows.image_names()),
         probabilities=probabilities,
         detected=~np.isnan(rows.landmarks()[:, 0, 0]) & (np.array(rows.column("score"), float) != 0),
         targets=targets,
         columns=columns,
         rows=np.arange(len(rows)),
-        picture=lambda row: decode_image(rows.image_bytes(row)),
+        picture=rows.image,
         facts=model.conditions,
     )
-
-
-def manifest_targets(
-    rows: Manifest, labels: Sequence[str], split: Split
-) -> tuple[NDArray[np.object_], Array | None, Columns]:
-    """Returns the images of a manifest, their votes for a model's labels (None without) and the other columns."""
-    votes = rows.targets()
-    if votes is None and rows.table["label"].null_count < len(rows):
-        raise no_label(rows.path, split)
-    targets = np.zeros((len(rows), len(labels)))
-    for name, column in zip(rows.names, () if votes is None else votes.T, strict=False):
-        if column.any():
-            targets[:, find_label(name, labels, rows.path)] = column
-    hidden = ("image", "split", "votes", "landmarks")
-    columns = {k: as_objects(rows.table[k].to_pylist()) for k in rows.table.column_names if k not in hidden}
-    names = as_objects([rows.name(row) for row in range(len(rows))])
-    return names, None if votes is None else targets, columns
-
-
-def find_label(label: str, labels: Sequence[str], path: object) -> int:
-    """Returns the index of a label among a model's."""
-    if label not in labels:
-        raise FerVitError(
-            f"{path} has the label `{short(label)}`, but the model has {short(', '.join(labels))}. Leave these faces "
-            "out, or use another model."
-        )
-    return labels.index(label)
 
 
 def as_objects(values: Sequence[object]) -> NDArray[np.object_]:
     """Returns values as an array of objects (N,)."""
     return np.fromiter(values, object, len(values))
+
+
+class Merged(Recognizer):
+    """A model with merged labels: their probabilities add up; labels left out are renormalised over the others.
+
+    Raises:
+        FerVitError: The merge lacks one of the model's labels.
+    """
+
+    def __init__(self, model: Recognizer, merge: Merge) -> None:
+        super().__init__(model.net)
+        names, matrix = merge_names(model.labels, merge)
+        self.labels, self.conditions = list(names), model.conditions
+        self.matrix = torch.from_numpy(matrix).float().to(model.device)  # (C, N)
+
+    def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
+        """Returns probabilities (B, N)."""
+        merged = super().forward(image, boxes, valid) @ self.matrix
+        return merged / merged.sum(-1, keepdim=True)
+
+
+@torch.inference_mode()
+def evaluate_logits(
+    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Returns the logits of labelled faces (N, C), before the temperature, and targets; see `labelled_batches`."""
+    batches, targets = labelled_batches(model, manifest, split, mirrored)
+    logits = [model.net(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches]
+    return torch.cat(logits), targets
+
+
+def labelled_batches(
+    model: Recognizer,
+    manifest: str | Path,
+    split: Split = "val",
+    mirrored: bool = False,
+    max_faces: int | None = None,
+) -> tuple[Iterator[Batch], Tensor]:
+    """Reads the labelled faces of a manifest, cropped for a model, under a progress bar.
+
+    Args:
+        model: The model; the manifest has its labels in their order.
+        manifest: A Parquet table of `fer-vit prepare`.
+        split: The rows to read.
+        mirrored: Whether every face is mirrored.
+        max_faces: Take at most this many, evenly spaced. None: all.
+
+    Returns:
+        Batches ready for the model, and the fraction of votes for every class (N, C).
+
+    Raises:
+        FerVitError: The manifest does not exist or has other labels, or a row has none.
+    """
+    rows = Manifest.read(manifest, [split]).split(split)
+    check_same_labels(model, rows)
+    targets = rows.targets()
+    if targets is None or not len(rows):
+        raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
+    number = min(max_faces or len(rows), len(rows))
+    chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
+    dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
+    return face_batches(dataset, chosen, CHUNK, model.device), torch.from_numpy(targets).float()[chosen]
+
+
+def check_same_labels(model: Recognizer, rows: Manifest) -> None:
+    """Raises FerVitError when a manifest does not have the model's labels in their order."""
+    if list(rows.names) != model.labels:
+        expected, got = ", ".join(model.labels), ", ".join(rows.names)
+        raise FerVitError(f"Expected labels {expected} in {rows.path}, but got {got}.")
+
+
+def fit_temperature(logits: Tensor, target: Tensor) -> float:
+    """Returns the divisor of logits (N, C), from 0.05 to 20, with the lowest cross-entropy against class indices (N,).
+
+    Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017).
+    """
+    logits = logits.double()
+
+    def loss(log_temperature: float) -> float:
+        return float(F.cross_entropy(logits / math.exp(log_temperature), target))
+
+    return math.exp(minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded").x)

@@ -1,12 +1,15 @@
-"""Tables of predictions, of labels and of other columns, joined by the paths of images."""
+"""The faces to evaluate: a manifest that a model predicts, or tables of predictions, labels and other columns.
+
+Tables are joined by the paths of images.
+"""
 
 import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from unicodedata import normalize
@@ -16,19 +19,90 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fer_vit.data.manifest import Manifest, no_label
+from fer_vit.data.manifest import Manifest, find_label, no_label
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError, short
-from fer_vit.evaluate.faces import Columns, Faces, as_objects, find_label, manifest_targets
+from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.evaluate.faces import Columns, Faces, Merged, as_objects, predict_manifest
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image
-from fer_vit.labels import canonical
+from fer_vit.labels import Merge, canonical
 from fer_vit.predict.plan import NAME, Plan
+from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import BOX, PROBABILITY, table_columns, table_labels
 from fer_vit.report.table import FACTS, SUFFIXES, Cell, csv_cell
 
 MARGIN = 0.15
 """Margin of a picture on each side of a face's box, as a fraction of the box."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a manifest is read and predicted; see the options of `fer-vit evaluate`."""
+
+    split: Split = "val"
+    merge: Merge | None = None
+    prior: str | None = None
+    classes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.classes and self.merge:
+            raise FerVitError("`--classes` and `--merge` exclude each other. A merge with null leaves out a class.")
+
+    def predict(self, checkpoint: str | None, rows: Manifest) -> tuple[Faces, Recognizer]:
+        """Predicts a manifest; probabilities are merged, unless the model was trained with the merged labels."""
+        model = load(checkpoint, prior=self.prior, classes=self.classes)
+        if self.merge and model.labels != list(rows.names):
+            model = Merged(model, self.merge)
+        return predict_manifest(model, rows, self.split), model
+
+
+def read_faces(
+    data: Path, checkpoint: str | None, labels: Path | None, conditions: Conditions
+) -> tuple[Faces, Recognizer | None, Manifest | None]:
+    """Reads a table of predictions, or predicts a manifest, which is returned with the model."""
+    if is_predictions(data):
+        if checkpoint is not None:
+            raise FerVitError("`--checkpoint` is for manifests. Leave it out, or predict with it first.")
+        if conditions.merge or conditions.prior or conditions.classes:
+            raise FerVitError(
+                "`--merge`, `--prior` and `--classes` are for manifests. Leave them out, or name a manifest."
+            )
+        faces = read_predictions(data)
+        return (add_labels(faces, labels, conditions.split) if labels else faces), None, None
+    if labels is not None:
+        raise FerVitError(f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels.")
+    rows = Manifest.read(data, [conditions.split]).split(conditions.split)
+    classes, merge = conditions.classes, conditions.merge
+    if classes:
+        merge = {name: name if name in classes else None for name in rows.names}
+    rows = rows.merge_labels(merge) if merge else rows
+    return *conditions.predict(checkpoint, rows), rows
+
+
+def read_other(faces: Faces, against: str | None, rows: Manifest | None, conditions: Conditions) -> Array:
+    """Returns the probabilities of another table, or of another model for the same rows (N, C); NaN without one."""
+    if against is None:
+        return np.full_like(faces.probabilities, np.nan)
+    if is_predictions(Path(against)):
+        return align_probabilities(faces, read_predictions(Path(against)), against)
+    if rows is None:
+        raise FerVitError(f"{against} is no table, and a model needs images. Name a manifest, or another table.")
+    return align_probabilities(faces, conditions.predict(against, rows)[0], against)
+
+
+def check_options(faces: Faces, by: Sequence[str], needs_labels: bool, needs_images: bool) -> None:
+    """Raises FerVitError when a column is missing, or the labels or images that an option needs."""
+    if not faces.predicted.any():
+        raise FerVitError("No image has a face with a prediction. Name a table with faces.")
+    if missing := [column for column in by if column not in faces.columns]:
+        known, hint = ", ".join(faces.columns), suggest(missing[0], faces.columns)
+        raise FerVitError(f"There is no column `{missing[0]}`, only {known}.{hint} `--columns` adds a table.")
+    if needs_labels and faces.targets is None:
+        raise FerVitError(
+            "`--against` and `--robustness` need labels. Add `--labels` to a table, or prepare with labels."
+        )
+    if needs_images:
+        raise FerVitError("`--robustness` needs images, and there is only a table. Name a manifest.")
 
 
 def is_table(path: Path) -> bool:
@@ -44,20 +118,28 @@ def is_predictions(path: Path) -> bool:
     return is_table(path) or (path / NAME).is_file()
 
 
-def read_table(path: Path) -> Columns:
-    """Reads the cells of a table by column, None where empty; a CSV has text. Raises FerVitError when it cannot."""
-    if path.suffix.lower() == ".parquet":
-        return _read_parquet([path])
-    with _readable(path):
-        if path.suffix.lower() == ".jsonl":
-            rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
+def read_table(*paths: Path) -> Columns:
+    """Reads a table, or several Parquet tables as one: the cells by column, None where empty. A CSV has text."""
+    suffix = paths[0].suffix.lower()
+    with _readable(paths[0]):
+        if suffix == ".parquet":
+            columns = pa.concat_tables(map(_read_parquet, paths), promote_options="default").to_pydict()
+        elif suffix == ".jsonl":
+            rows = [json.loads(line) for line in paths[0].read_text("utf-8").split("\n") if line.strip()]
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("a line is no object")
             columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
         else:
-            names, *lines = _csv_lines(path) or [[]]
+            names, *lines = _csv_lines(paths[0]) or [[]]
             columns = {_plain(name) or "": [_plain(line[place]) for line in lines] for place, name in enumerate(names)}
-    return _columns(columns)
+    if "path" in columns:  # text, even where the file has a number
+        columns["path"] = [cell if cell is None else str(cell) for cell in columns["path"]]
+    return {name: as_objects(cells) for name, cells in columns.items()}
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    with _readable(path):
+        return pq.read_table(path, partitioning=None)
 
 
 def _csv_lines(path: Path) -> list[list[str]]:
@@ -78,24 +160,6 @@ def _csv_lines(path: Path) -> list[list[str]]:
 def _plain(cell: str) -> str | None:
     """Reverses `csv_cell`; None for an empty cell."""
     return (cell[1:] if csv_cell(cell[1:]) == cell else cell) or None
-
-
-def _read_parquet(paths: Sequence[Path]) -> Columns:
-    """Reads Parquet tables as one; a column that one of them lacks is empty there."""
-    tables = [_read_one(path) for path in paths]
-    with _readable(paths[0].parent):
-        return _columns(pa.concat_tables(tables, promote_options="default").to_pydict())
-
-
-def _read_one(path: Path) -> pa.Table:
-    with _readable(path):
-        return pq.read_table(path, partitioning=None)
-
-
-def _columns(columns: Mapping[str, Sequence[object]]) -> Columns:
-    """Returns columns as arrays; a path is text, even where the file has a number."""
-    paths = [cell if cell is None else str(cell) for cell in columns.get("path", ())]
-    return {name: as_objects(paths if name == "path" else cells) for name, cells in columns.items()}
 
 
 @contextmanager
@@ -120,7 +184,7 @@ def read_predictions(path: Path) -> Faces:
         FerVitError: It is another table, is damaged or not complete, or a row has no proper probabilities.
     """
     files = _finished_tables(path) if path.is_dir() else [path]
-    table = _read_parquet(files) if path.is_dir() else read_table(path)
+    table = read_table(*files)
     labels = table_labels(table)
     if not {"path", "confidence"} <= table.keys() or None in table["path"] or len(labels) < 2:
         raise FerVitError(
@@ -226,10 +290,11 @@ def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
         paths, targets = columns["path"], np.eye(len(faces.labels))[indices]
     else:
         rows = Manifest.read(labels, [split]).split(split)
-        paths, votes, columns = manifest_targets(rows, faces.labels, split)
+        votes = rows.model_targets(faces.labels)
         if votes is None:
             raise no_label(labels, split)
-        targets = votes
+        columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
+        paths, targets = as_objects(rows.image_names()), votes
     known = faces.take(match_paths(paths, faces.paths, "the table of predictions"))
     return replace(known, targets=targets, columns=columns | known.columns)
 

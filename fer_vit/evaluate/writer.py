@@ -41,27 +41,28 @@ def write_results(folder: Path, facts: dict[str, str], results: dict[str, Any], 
     folder.mkdir()
     counts = {"faces": len(faces.paths), "persons" if "person" in faces.columns else "photos": len(set(faces.units))}
     shown = facts | {name: f"{count:,}" for name, count in counts.items()}
-    parts = sections(results, faces)
-    page = folder / "index.html"
-    if faces.targets is None:
-        write_evaluation(page, shown, parts)
-    else:
-        confusion = confusion_matrix(faces.probabilities, faces.targets)
+    labelled: dict[str, Any] = {}
+    matrix = []
+    if faces.targets is not None:
+        confusion, truth = confusion_matrix(faces.probabilities, faces.targets), faces.targets.argmax(1)
         wrong = suspect_labels(faces.probabilities, faces.targets)
-        write_evaluation(page, shown, parts, faces.labels, confusion.tolist(), *choose_cards(faces, other, wrong))
-        text = "Rows: the label. Columns: the prediction."
-        parts.append(Section("Confusion", text, confusion_table(confusion, faces.labels)))
-        truth = faces.targets.argmax(1)
         results["labels"], results["confusion"] = faces.labels, confusion.tolist()
         results["likely wrong labels"] = [
             {"path": faces.paths[row], "label": faces.labels[truth[row]], "better": faces.labels[better]}
             for row, better in wrong.tolist()
         ]
+        cards, left_out = choose_cards(faces, other, dict(wrong.tolist()))
+        labelled = {"labels": faces.labels, "confusion": results["confusion"], "cards": cards, "left_out": left_out}
+        rows = [[label, *map(str, row)] for label, row in zip(faces.labels, confusion, strict=True)]
+        text = "Rows: the label. Columns: the prediction."
+        matrix = [Section("Confusion", text, [["", *faces.labels], *rows])]
+    parts = sections(results, faces)
     head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in shown.items())
-    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
+    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in [*parts, *matrix]]
     text = "\n\n".join(filter(None, ["# Evaluation", head, *chain.from_iterable(blocks)])) + "\n"
     (folder / "results.md").write_text(text, encoding="utf-8")
     (folder / "results.json").write_text(json.dumps({**facts, **counts, **results}, indent=2) + "\n", encoding="utf-8")
+    write_evaluation(folder / "index.html", shown, parts, **labelled)
     return text
 
 
@@ -71,8 +72,7 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     text = "In brackets: 95 % intervals by bootstrap over persons, else photos."
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
-    if "comparison" in results:
-        comparison = results["comparison"]
+    if comparison := results.get("comparison"):
         rows |= {"the other model": comparison["other"], "difference": comparison["difference"]}
         test = comparison["McNemar"]
         text += (
@@ -87,7 +87,7 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
         text += " An annotator is drawn by the votes; where rare votes were dropped, as in FERPlus, people agree less."
     text += " With few faces, calibration errors are biased upwards, and their intervals may lie above them."
     calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
-    classes = class_table(results["all"], confusion_matrix(faces.probabilities, faces.targets), faces.labels)
+    classes = class_table(results["all"], np.array(results["confusion"]), faces.labels)
     parts = [
         Section("Scores", text, score_table("", rows), calibration),
         Section("By expression", "", classes),
@@ -135,11 +135,6 @@ def class_table(scores: Mapping[str, Interval], confusion: NDArray[np.int64], la
     return score_table("expression", rows)
 
 
-def confusion_table(confusion: NDArray[np.int64], labels: Sequence[str]) -> list[list[str]]:
-    """Returns the rows of a confusion matrix."""
-    return [["", *labels], *([label, *map(str, row)] for label, row in zip(labels, confusion, strict=True))]
-
-
 def group_section(column: str, results: Mapping[str, Any]) -> Section:
     """Returns the table of the groups of a column."""
     groups, text = results["groups"], ""
@@ -164,35 +159,33 @@ def chart(rows: Mapping[str, Mapping[str, Any]], measure: str) -> Pil.Image | No
     return Pil.fromarray(intervals_figure(values, measure)) if values else None
 
 
-def choose_cards(faces: Faces, other: Array, wrong: NDArray[np.int64]) -> tuple[list[Card], int]:
+def choose_cards(faces: Faces, other: Array, better: Mapping[int, int]) -> tuple[list[Card], int]:
     """Returns the faces to look at, the greatest loss first, and the number left out.
 
-    `other` (N, C) are a second model's probabilities, `wrong` (M, 2) the result of `suspect_labels`.
+    `other` (N, C) are a second model's probabilities, `better` the likely labels of faces with a suspect one.
     """
     assert faces.targets is not None
     guess, truth = faces.probabilities.argmax(1), faces.targets.argmax(1)
     other_guess = np.where(np.isnan(other[:, 0]), guess, np.nan_to_num(other).argmax(1))
-    better = dict(wrong.tolist())
     loss, other_loss = face_losses(faces.probabilities, faces.targets), face_losses(other, faces.targets)
     loss = np.where(guess == truth, np.fmax(loss, other_loss), loss)  # include mistakes of the other model
-    shown = np.flatnonzero((guess != truth) | (guess != other_guess) | np.isin(np.arange(len(guess)), wrong[:, 0]))
+    shown = np.flatnonzero((guess != truth) | (guess != other_guess) | np.isin(np.arange(len(guess)), [*better]))
     shown = shown[np.argsort(-loss[shown], kind="stable")]
     cards = []
     for row in shown[:PICTURES].tolist():
         kinds = {"mistake": guess[row] != truth[row], "label": row in better, "differ": guess[row] != other_guess[row]}
-        lines = [f"perhaps {faces.labels[better[row]]}"] if row in better else []
+        lines = [f"perhaps {faces.labels[better[row]]}"] if kinds["label"] else []
         lines += [f"the other: {faces.labels[other_guess[row]]}"] if kinds["differ"] else []
-        cards.append(
-            Card(
-                thumbnail(faces, row),
-                str(faces.paths[row]),
-                int(truth[row]),
-                int(guess[row]),
-                float(faces.probabilities[row].max()),
-                [kind for kind, present in kinds.items() if present],
-                lines,
-            )
+        card = Card(
+            picture=thumbnail(faces, row),
+            name=str(faces.paths[row]),
+            truth=int(truth[row]),
+            guess=int(guess[row]),
+            confidence=float(faces.probabilities[row].max()),
+            kinds=[kind for kind, present in kinds.items() if present],
+            lines=lines,
         )
+        cards.append(card)
     return cards, max(0, len(shown) - PICTURES)
 
 

@@ -14,7 +14,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.evaluate import intervals, writer
-from fer_vit.evaluate.labelled import evaluate_logits
+from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.evaluate.tables import read_table
 from fer_vit.face.image import encode_png
 from fer_vit.model.config import RegionViTConfig

@@ -71,7 +71,7 @@ def test_new_votes_for_one_split(tmp_path: Path) -> None:
 def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> None:
     first, second = Manifest.read(write(tmp_path / "m.parquet")), Manifest.read(write(tmp_path / "n.parquet"))
     second.table = second.table.append_column("age", pa.array(["1", "2", None, "4"]))
-    second = second.with_labels(["anger"] * 4).select(np.array([False, True, False, True]))
+    second = second.with_column("label", ["anger"] * 4).select(np.array([False, True, False, True]))
     first.append(second).write(tmp_path / "both.parquet")
     both = Manifest.read(tmp_path / "both.parquet")
     assert both.names == NAMES

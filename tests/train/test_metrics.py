@@ -4,7 +4,7 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, recall_score
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.labelled import fit_temperature
+from fer_vit.evaluate.faces import fit_temperature
 from fer_vit.train.metrics import class_recall, expression_loss, expression_metrics, log_prior
 
 
