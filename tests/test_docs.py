@@ -80,6 +80,9 @@ def test_commands_of_the_documentation_run(
     write_video(Path("videos/clip.mov"), [photo] * 12, range(12))
     for name in ("best", "other", "large", "seed0", "seed1", "a", "b", "c"):
         Path(f"{name}.ckpt").symlink_to(checkpoint)
+    trained = Path("runs/ferplus_small/version_0/checkpoints/last.ckpt")
+    trained.parent.mkdir(parents=True)
+    trained.symlink_to(checkpoint)
     for name in ("ferplus", "photos"):
         Path(f"data/{name}.parquet").symlink_to(drawn / "faces.parquet")
     faces = pq.read_table(drawn / "faces.parquet")

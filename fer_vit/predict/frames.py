@@ -67,11 +67,12 @@ def find_faces(
             found = follow(photos.detector, image, expected) if frame.number < due else []
             if frame.number >= due or len(found) < len(expected):
                 large = all(max(f.box[2:] - f.box[:2]) > LARGE * max(image.shape) for f in expected)
-                coarse = large and due <= frame.number < fine
-                if not coarse:
+                coarse = large and due <= frame.number < fine and not tracker.misses_faces(frame.seconds)
+                found = search(photos.detector, image, coarse=True) if coarse else []
+                if not coarse or len(found) < len(expected):
+                    found = search(photos.detector, image, coarse=False)
                     fine = frame.number + FINE * detect_every
                 due = frame.number + detect_every
-                found = search(photos.detector, image, coarse)
             faces, tracks = [*found], tracker.number(found, frame.seconds)
         status = OK if faces else NO_FACE
         photo = Photo(path, status, faces, index, frame.number, frame.seconds, tuple(tracks), size)
@@ -136,6 +137,10 @@ class Tracker:
     def expected(self, seconds: float) -> list[Face]:
         """Returns the last frame's faces, moved at their speeds."""
         return [track.expected(seconds) for track in self._tracks if track.seconds == self._seconds]
+
+    def misses_faces(self, seconds: float) -> bool:
+        """Returns whether a face that was not in the last frame may come back to its track."""
+        return any(track.seconds != self._seconds and abs(seconds - track.seconds) <= MAX_GAP for track in self._tracks)
 
     def number(self, faces: list[Face], seconds: float) -> list[int]:
         """Returns the track of each face in the next frame."""
