@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fer_vit.data.schema import Split
-from fer_vit.evaluate.groups import accuracy_by_votes, compare_models, summarize
+from fer_vit.evaluate.groups import evaluate_faces
 from fer_vit.evaluate.robustness import measure_robustness, summarize_robustness
 from fer_vit.evaluate.tables import Conditions, add_columns, check_options, read_faces, read_other
 from fer_vit.evaluate.writer import FILES, write_results
-from fer_vit.files import atomic_write, check_output
+from fer_vit.files import check_output
 from fer_vit.labels import Merge
 from fer_vit.store.hub import DEFAULT
 
@@ -73,20 +73,13 @@ def evaluate(
     faces, model, rows = read_faces(data, checkpoint, labels, conditions)
     faces = add_columns(faces, columns) if columns else faces
     check_options(faces, by, against is not None or robustness, model is None and robustness)
-    other = read_other(faces, against, rows, conditions)
-    results = summarize(faces, by)
-    if against is not None:
-        results["comparison"] = compare_models(faces, other)
-    if faces.targets is not None and (votes := accuracy_by_votes(faces.take(faces.predicted), mix)):
-        results["by votes"] = votes
-    if robustness and model and rows and faces.targets is not None:
-        results["robustness"] = summarize_robustness(
-            measure_robustness(model, rows, faces.targets.argmax(1)), faces.units
-        )
+    other = read_other(faces, against, rows, conditions) if against else None
     facts = {"data": str(data)} | ({"model": checkpoint or DEFAULT, "split": split} if rows else {})
     if merge:
         facts["merge"] = ", ".join(f"{old}: {new or 'left out'}" for old, new in merge.items())
-    facts |= ({"against": against} if against else {}) | faces.facts
-    with atomic_write(output) as folder:
-        print(write_results(folder, facts, results, faces.take(faces.predicted), other[faces.predicted]))
-    print(f"Written to {output}: {', '.join(FILES)}")
+    results = evaluate_faces(faces, by, mix, other)
+    if robustness and model and rows and faces.targets is not None:
+        hits = measure_robustness(model, rows, faces.targets.argmax(1))
+        results["robustness"] = summarize_robustness(hits, faces.units)
+    facts |= {"against": against} if against else {}
+    print(write_results(output, facts | faces.facts, results, faces, other))

@@ -4,13 +4,16 @@ from collections import Counter
 from hashlib import file_digest, sha256
 from pathlib import Path
 
-from fer_vit.commands.evaluate import evaluate
 from fer_vit.commands.export import CALIBRATES, export
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
+from fer_vit.evaluate.faces import predict_manifest
+from fer_vit.evaluate.groups import evaluate_faces
+from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
+from fer_vit.predict.recognizer import load
 from fer_vit.sources.common import is_zip
 from fer_vit.store.folder import read_model
 from fer_vit.store.hub import DEFAULT
@@ -46,7 +49,7 @@ def finetune(
         overwrite: Whether existing results may be replaced.
     """
     start, model, page = checkpoint or DEFAULT, output / "model", output / "evaluation"
-    check_output(page, overwrite)  # written last; other results may be from an interrupted run
+    check_output(page, overwrite, FILES)  # written last; other results may be from an interrupted run
     settings, _ = read_model(start, pretraining=True)  # fails before minutes of work
     manifest = find_faces(photos, output / "faces.parquet", settings.get("align"), overwrite)
     counts = check_enough(manifest)
@@ -61,7 +64,7 @@ def finetune(
         best = train_model(manifest, start, output, logs, None if overwrite else last)
         export(model, checkpoint=[best], calibrate=manifest if enough else None, overwrite=overwrite)
     split: Split = "test" if counts["test"] else "val"
-    evaluate(manifest, checkpoint=str(model), split=split, output=page, overwrite=overwrite)
+    evaluate_model(model, manifest, split, page)
     if not counts["test"]:
         print("Too few photos for a test split: the report uses the validation photos, so its scores are optimistic.")
     if not enough:
@@ -120,3 +123,10 @@ def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path 
         "ckpt_path": last and str(last),
     }
     return fit("finetune", **options)
+
+
+def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> None:
+    """Evaluates a model on a split of a manifest."""
+    faces = predict_manifest(load(model), Manifest.read(manifest, [split]).split(split), split)
+    facts = {"data": str(manifest), "model": str(model), "split": split}
+    print(write_results(page, facts, evaluate_faces(faces), faces))

@@ -48,13 +48,24 @@ def describe_ambiguity(faces: Faces) -> dict[str, Interval]:
     return dict(zip(values, mean_intervals(np.column_stack([*values.values()]), faces.units, binary=True), strict=True))
 
 
-def summarize(faces: Faces, by: Sequence[str] = ()) -> dict[str, Any]:
-    """Describes all faces, faces without a near-duplicate in train (column `near_duplicate`), and groups by column."""
+def evaluate_faces(
+    faces: Faces, by: Sequence[str] = (), mix: Mapping[int, float] | None = None, other: Array | None = None
+) -> dict[str, Any]:
+    """Describes all faces, faces without a near-duplicate in train (column `near_duplicate`), and groups by column.
+
+    `mix`: see `accuracy_by_votes`. `other`: a second model's probabilities (N, C), with which the model is compared.
+    """
     results: dict[str, Any] = {"all": describe(faces)}
     marks = [str(value).lower() in ("true", "1") for value in faces.columns.get("near_duplicate", [])]
     if any(marks):
         results["without near-duplicates"] = describe(faces.take(~np.array(marks)))
-    return results | ({"by": {column: compare_groups(faces, column) for column in by}} if by else {})
+    if by:
+        results["by"] = {column: compare_groups(faces, column) for column in by}
+    if other is not None:
+        results["comparison"] = compare_models(faces, other)
+    if faces.targets is not None and (votes := accuracy_by_votes(faces.take(faces.predicted), mix)):
+        results["by votes"] = votes
+    return results
 
 
 def accuracy_by_votes(faces: Faces, mix: Mapping[int, float] | None = None) -> dict[str, Any]:

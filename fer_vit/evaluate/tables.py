@@ -79,10 +79,8 @@ def read_faces(
     return *conditions.predict(checkpoint, rows), rows
 
 
-def read_other(faces: Faces, against: str | None, rows: Manifest | None, conditions: Conditions) -> Array:
-    """Returns the probabilities of another table, or of another model for the same rows (N, C); NaN without one."""
-    if against is None:
-        return np.full_like(faces.probabilities, np.nan)
+def read_other(faces: Faces, against: str, rows: Manifest | None, conditions: Conditions) -> Array:
+    """Returns the probabilities of another table, or of another model for the same rows (N, C)."""
     if is_predictions(Path(against)):
         return align_probabilities(faces, read_predictions(Path(against)), against)
     if rows is None:

@@ -14,6 +14,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.groups import FEW, FOUND
 from fer_vit.evaluate.scores import confusion_matrix, face_losses, suspect_labels
+from fer_vit.files import atomic_write
 from fer_vit.geometry import Array
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.draw import printable
@@ -28,17 +29,20 @@ SIDE = 96
 """Longer side of the pictures in pixels."""
 
 
-def write_results(folder: Path, facts: dict[str, str], results: dict[str, Any], faces: Faces, other: Array) -> str:
-    """Writes `FILES` to a new folder and returns the Markdown.
+def write_results(
+    folder: Path, facts: dict[str, str], results: dict[str, Any], faces: Faces, other: Array | None = None
+) -> str:
+    """Writes `FILES` to a folder atomically; returns the Markdown and the name of the folder, to be printed.
 
     Args:
-        folder: The folder.
+        folder: The folder; an existing one is replaced.
         facts: What was evaluated.
         results: The results; `all` is about all faces.
-        faces: Faces with predictions.
-        other: A second model's probabilities (N, C); rows of NaN without one.
+        faces: N faces; those without a prediction are left out.
+        other: A second model's probabilities (N, C); rows of NaN where it found no face.
     """
-    folder.mkdir()
+    other = (np.full_like(faces.probabilities, np.nan) if other is None else other)[faces.predicted]
+    faces = faces.take(faces.predicted)
     counts = {"faces": len(faces.paths), "persons" if "person" in faces.columns else "photos": len(set(faces.units))}
     shown = facts | {name: f"{count:,}" for name, count in counts.items()}
     labelled: dict[str, Any] = {}
@@ -60,10 +64,12 @@ def write_results(folder: Path, facts: dict[str, str], results: dict[str, Any], 
     head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in shown.items())
     blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in [*parts, *matrix]]
     text = "\n\n".join(filter(None, ["# Evaluation", head, *chain.from_iterable(blocks)])) + "\n"
-    (folder / "results.md").write_text(text, encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps({**facts, **counts, **results}, indent=2) + "\n", encoding="utf-8")
-    write_evaluation(folder / "index.html", shown, parts, **labelled)
-    return text
+    with atomic_write(folder) as new:
+        new.mkdir()
+        (new / "results.md").write_text(text, encoding="utf-8")
+        (new / "results.json").write_text(json.dumps({**facts, **counts, **results}, indent=2) + "\n", encoding="utf-8")
+        write_evaluation(new / "index.html", shown, parts, **labelled)
+    return f"{text}\nWritten to {folder}: {', '.join(FILES)}"
 
 
 def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:

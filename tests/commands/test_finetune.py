@@ -111,7 +111,7 @@ def test_the_same_command_resumes_and_overwrite_starts_over(
 
 
 def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = {name: MagicMock() for name in ("prepare", "check_enough", "fit", "export", "evaluate")}
+    calls = {name: MagicMock() for name in ("prepare", "check_enough", "fit", "export", "evaluate_model")}
     calls["check_enough"].return_value = Counter()
     for name, mock in calls.items():
         monkeypatch.setattr(verb, name, mock)
@@ -131,7 +131,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "model" / "config.json").touch()
     verb.finetune(tmp_path / "photos", output=tmp_path)
     counts = {name: mock.call_count for name, mock in calls.items()}
-    assert counts == {"prepare": 1, "check_enough": 4, "fit": 3, "export": 3, "evaluate": 4}
+    assert counts == {"prepare": 1, "check_enough": 4, "fit": 3, "export": 3, "evaluate_model": 4}
     other = tmp_path / "other.parquet"
     other.write_bytes(b"other faces")
     for faces, start in ((other, None), (tmp_path / "photos", "ferplus-small")):

@@ -13,9 +13,9 @@ from fer_vit.evaluate.groups import (
     compare_groups,
     compare_models,
     describe,
+    evaluate_faces,
     group_tests,
     holm,
-    summarize,
 )
 
 
@@ -152,10 +152,10 @@ def test_a_photo_counts_once_however_many_its_faces() -> None:
 
 @pytest.mark.parametrize("near_duplicate", [[True, False, None, False], ["True", "False", None, "false"]])
 def test_faces_without_near_duplicates_are_judged_apart(near_duplicate: list[object]) -> None:
-    found = summarize(faces(np.array([True, True, False, False]), near_duplicate=near_duplicate))
+    found = evaluate_faces(faces(np.array([True, True, False, False]), near_duplicate=near_duplicate))
     assert found["all"]["accuracy"]["mean"] == 0.5
     assert found["without near-duplicates"]["accuracy"]["mean"] == pytest.approx(1 / 3)
-    assert "without near-duplicates" not in summarize(faces(np.ones(3, bool)))
+    assert "without near-duplicates" not in evaluate_faces(faces(np.ones(3, bool)))
 
 
 def test_accuracy_by_votes_and_reweighted() -> None:
