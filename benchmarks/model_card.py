@@ -77,7 +77,7 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
         name = f"the model, without {marks.sum():,} images with a near-duplicate in the training split"
         subsets[name] = score_faces(faces.probabilities[~marks], faces.targets[~marks], model.labels)
     table = score_table("", {name: {score: one[score] for score in SCORES} for name, one in subsets.items()})
-    raw, fitted, crossed = calibration(logits, shares.argmax(-1), model.net.temperature)
+    raw, fitted, crossed = calibration(logits, shares.argmax(-1), model.net.settings.temperature)
     confusion = confusion_matrix(faces.probabilities, faces.targets)
     hard = summarize_robustness(measure_robustness(model, rows, faces.targets.argmax(1)))
     times = [1000 * value for value in seconds_per_face(model)]
@@ -88,7 +88,7 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
 
 {markdown(table)}
 Expected calibration error {raw:.3f} without temperature, {fitted:.3f} with the stored temperature of \
-{model.net.temperature:.3f}, {crossed:.3f} with temperatures fitted on the other half of the images. \
+{model.net.settings.temperature:.3f}, {crossed:.3f} with temperatures fitted on the other half of the images. \
 Cross-entropy {found["cross-entropy"]["mean"]:.3f}.
 
 {markdown(class_table(found, confusion, model.labels))}

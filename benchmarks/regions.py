@@ -23,7 +23,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import load_network
 from fer_vit.train.cost import multiply_adds
 
-BUDGET = ["--trainer.max_epochs=6", "--data.batch_size=64", "--model.lr=6e-4", "--model.network.head=avg"]
+BUDGET = ["--trainer.max_epochs=6", "--data.batch_size=64", "--model.lr=6e-4", "--model.network.pool=avg"]
 STEM = ["model.network.tokens=region", "model.network.region_source=stem"]
 TOKENS = {
     "patches": ["model.network.tokens=patch"],

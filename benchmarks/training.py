@@ -30,7 +30,7 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.train.cost import multiply_adds
 from fer_vit.train.task import FERTask
 
@@ -162,7 +162,7 @@ def tokens(config: RegionViTConfig, number: int, rounds: int) -> None:
         f"keep rate 0.5 from block {depth // 3 + 1} on": replace(config, keep_rate=half),
     }
     batch = faces(config, number)
-    nets = {name: RegionViT(kind, EXPRESSIONS).to(DEVICE) for name, kind in kinds.items()}
+    nets = {name: build_model(kind, EXPRESSIONS).to(DEVICE) for name, kind in kinds.items()}
     forward, step = (
         in_turns({name: work(net, batch) for name, net in nets.items()}, rounds) for work in (forward_pass, whole_step)
     )
@@ -219,7 +219,7 @@ def main() -> None:
             part = ratios({"RegionViT": found["RegionViT"], other: times}, other)["RegionViT"]
             print(f"| {other} | {spread(times, 3)} | {spread(part)} |", flush=True)
         # A step is a forward pass and two times its work backward.
-        work = 3 * number * sum(multiply_adds(RegionViT(config, EXPRESSIONS)).values())
+        work = 3 * number * sum(multiply_adds(build_model(config, EXPRESSIONS)).values())
         use = [work / seconds / best for seconds in found["RegionViT"]]
         print(f"\nmodel FLOPs utilisation of RegionViT: {spread([100 * part for part in use], 0)} %")
         tokens(config, number, args.rounds)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fer_vit.model.region_vit import RegionViT as RegionViT
+    from fer_vit.model.region_vit import build_model as build_model
     from fer_vit.predict.recognizer import load as load
     from fer_vit.store.hub import push as push
 
@@ -12,6 +13,7 @@ from fer_vit.version import __version__ as __version__
 
 HOMES = {
     "RegionViT": "fer_vit.model.region_vit",
+    "build_model": "fer_vit.model.region_vit",
     "load": "fer_vit.predict.recognizer",
     "push": "fer_vit.store.hub",
 }

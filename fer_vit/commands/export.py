@@ -101,11 +101,11 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
         before = summary(model, logits, target)
         logits = logits + model.net.offset
         change = f"On {len(truth)} val faces: {summary(model, logits, target)}; before {before}.\n"
-    model.net.temperature = fit_temperature(logits, truth)
-    model.net.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
-    found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.thresholds.items())
+    model.net.settings.temperature = fit_temperature(logits, truth)
+    model.net.settings.thresholds = fit_thresholds(model.net.probabilities(logits).double().numpy(), truth.numpy())
+    found = ", ".join(f"{least[0]:.3f} for {coverage} %" for coverage, least in model.net.settings.thresholds.items())
     few = f" From only {len(truth)} faces: use at least {CALIBRATES}." * (len(truth) < CALIBRATES)
-    return f"{change}Temperature: {model.net.temperature:.3f}. Thresholds of prediction sets: {found}.{few}"
+    return f"{change}Temperature: {model.net.settings.temperature:.3f}. Thresholds of prediction sets: {found}.{few}"
 
 
 def training_prior(manifest: Path, strength: float) -> list[float]:

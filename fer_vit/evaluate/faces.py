@@ -104,8 +104,10 @@ def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
     columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
     batches = face_batches(FaceDataset(rows, model.crop_spec), range(len(rows)), CHUNK, model.device)
     probabilities = np.array([row for batch in batches for row in model.probabilities(batch)])
-    if model.net.thresholds and model.labels == model.net.labels:  # thresholds do not hold for merged labels
-        columns["ambiguous"] = as_objects((in_set(probabilities, model.net.thresholds).sum(1) != 1).tolist())
+    if (
+        model.net.settings.thresholds and model.labels == model.net.settings.labels
+    ):  # thresholds do not hold for merged labels
+        columns["ambiguous"] = as_objects((in_set(probabilities, model.net.settings.thresholds).sum(1) != 1).tolist())
     return Faces(
         labels=model.labels,
         paths=as_objects(rows.image_names()),

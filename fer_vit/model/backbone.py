@@ -71,7 +71,7 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     _check_backbone(vit, config)
     if isinstance(config.pretrained, str):
         _check_loaded(vit, config.pretrained, config.backbone)
-    if num_classes and POOLS[config.head].per_expression:
+    if num_classes and POOLS[config.pool].per_expression:
         vit.head = ExpressionLinear(vit.embed_dim, num_classes)
         init_weights_vit_timm(vit.head)
     return vit
@@ -92,7 +92,7 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
         "pretrained": bool(config.pretrained),
         "img_size": config.img_size,
         "in_chans": config.in_chans,
-        "global_pool": "token" if POOLS[config.head].needs_class_token else "avg",
+        "global_pool": "token" if POOLS[config.pool].needs_class_token else "avg",
         "fc_norm": False,  # the norm stays before the pooling, where pretrained weights have it
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
         "drop_path_rate": config.drop_path_rate,

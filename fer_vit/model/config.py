@@ -1,13 +1,15 @@
 """The configuration of a RegionViT, as plain values."""
 
 from argparse import ArgumentError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import timm
 from jsonargparse import ArgumentParser
 
+from fer_vit.conformal import Thresholds
 from fer_vit.errors import FerVitError, check_number, short
+from fer_vit.geometry import Align
 from fer_vit.model.pooling import POOLS
 
 RANGES = {
@@ -54,9 +56,10 @@ class RegionViTConfig:
         keep_rate: Hard attention: the fraction of patches that each block keeps, chosen by the class token's attention
             in it; one number per block, relative to the block before. Empty: all patches everywhere. With "gaussian"
             attention the same patches are kept in every face.
-        head: "token" classifies the class token, "avg" the mean of the patch and region tokens, "additive" their mean
-            with learned weights, "query" the result of a query per expression (Transformer decoder).
-        causal: With head "query": a query sees only itself and the queries of earlier expressions.
+        pool: What is classified, one of `pooling.POOLS`: "token" is the class token, "avg" the mean of the patch and
+            region tokens, "additive" their mean with learned weights, "query" a query per expression (Transformer
+            decoder).
+        causal: With pool "query": a query sees only itself and the queries of earlier expressions.
         reg_tokens: Number of register tokens.
         dropout: Dropout in the encoder: of embeddings, attention weights, and around attention and feed-forward.
         drop_path_rate: Stochastic depth of the last block; rises linearly from 0.
@@ -81,7 +84,7 @@ class RegionViTConfig:
     attention: Literal["dot", "additive", "gaussian"] = "dot"
     block: Literal["pre_norm", "post_norm"] = "pre_norm"
     keep_rate: tuple[float, ...] = ()
-    head: str = "token"
+    pool: str = "token"
     causal: bool = False
     reg_tokens: int | None = None
     dropout: float = 0.0
@@ -91,6 +94,29 @@ class RegionViTConfig:
     def needs_own_blocks(self) -> bool:
         """Whether a mechanism needs this project's blocks instead of the backbone's."""
         return (self.attention, self.block) != ("dot", "pre_norm") or bool(self.keep_rate)
+
+
+@dataclass
+class ModelSettings:
+    """What prediction needs besides the network.
+
+    Attributes:
+        labels: The C expressions in the order of the logits. Empty: an encoder without a classifier, for pretraining.
+        align: How faces are cropped: "landmarks" or "crop" (see `face.crop`).
+        template: Where the five landmarks belong in a crop, as fractions of its side. Empty: unknown.
+        temperature: Divides the logits before the softmax, so that confidence matches accuracy.
+        thresholds: Thresholds of prediction sets (see `conformal`). Empty: not calibrated.
+        prior: Share of each class among the training faces (C,), all above 0. Empty: unknown.
+        adjustment: The logarithm of the prior, times this, is subtracted from the logits (Menon et al. 2021).
+    """
+
+    labels: list[str]
+    align: Align = "landmarks"
+    template: tuple[tuple[float, float], ...] = ()
+    temperature: float = 1.0
+    thresholds: Thresholds = field(default_factory=dict)
+    prior: tuple[float, ...] = ()
+    adjustment: float = 0.0
 
 
 def read_config(values: dict[str, Any], name: object) -> RegionViTConfig:
@@ -110,8 +136,8 @@ def check_config(c: RegionViTConfig) -> None:
         close = ", ".join(timm.list_models(f"*{c.backbone.split('_')[0]}*patch*")[:3])
         hint = close or "vit_tiny_patch16_224"
         raise FerVitError(f"Expected a timm model as backbone (for example {hint}), but got {c.backbone}.")
-    if c.head not in POOLS:
-        raise FerVitError(f"Expected network.head to be one of {', '.join(POOLS)}, but got {c.head}.")
+    if c.pool not in POOLS:
+        raise FerVitError(f"Expected network.pool to be one of {', '.join(POOLS)}, but got {c.pool}.")
     for name, (least, most) in RANGES.items():
         if (number := getattr(c, name)) is not None:
             check_number(f"network.{name}", number, least, most)
@@ -130,8 +156,8 @@ def check_config(c: RegionViTConfig) -> None:
         and c.patch_size not in [2**step for step in range(1, 12)],
         "Pretrained weights are for attention: dot and block: pre_norm. Use those, or pretrained: false.": c.pretrained
         and not plain,
-        f"Only the decoder of head: query can be causal, but the head is {c.head}.": c.causal
-        and not POOLS[c.head].per_expression,
+        f"Only the decoder of pool: query can be causal, but pool is {c.pool}.": c.causal
+        and not POOLS[c.pool].per_expression,
     }
     for message, broken in rules.items():
         if broken:

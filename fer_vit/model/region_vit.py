@@ -5,17 +5,17 @@ B images, S crop size, N patches, R regions of k x k tokens, T = prefix + N + R 
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from fer_vit.conformal import Thresholds
 from fer_vit.model.backbone import ATTENTION, create_backbone, prepend_prefix
-from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.pooling import POOLS
 from fer_vit.model.positions import choose_position, fix_positions, patch_centres, token_centres
-from fer_vit.model.region_embed import create_region_embed
+from fer_vit.model.region_embed import RegionEmbed, create_region_embed
 from fer_vit.model.tokens import (
     Cover,
     Normalize,
@@ -28,23 +28,13 @@ from fer_vit.model.tokens import (
 
 
 class RegionViT(nn.Module):
-    """Vision transformer over patch and region tokens.
+    """Vision transformer over patch and region tokens, built from its parts by `build_model`.
 
     The encoder, its class and register tokens, patch positions and classifier are timm's `VisionTransformer`, so that
-    timm's pretrained weights load. The model also has all other data that prediction needs, so that its file (see
-    `store`) is self-contained.
-
-    Args:
-        config: The architecture.
-        labels: The C expressions in the order of the logits. None: an encoder without a head, for pretraining.
-        align: How faces are cropped for it: "landmarks" or "crop" (see `face.crop`).
-        template: Where the five landmarks belong in a crop, as fractions of its side. Empty: unknown.
-        temperature: Divides the logits before the softmax, so that confidence matches accuracy.
-        thresholds: Thresholds of prediction sets (see `conformal`). Empty: not calibrated.
-        prior: Share of each class among the training faces (C,), all above 0. Empty: unknown.
-        adjustment: The logarithm of the prior, times this, is subtracted from the logits (Menon et al. 2021).
+    timm's pretrained weights load. The settings make the model's file (see `store`) self-contained.
 
     Attributes:
+        settings: What prediction needs besides the network.
         offset: Added to the logits (C,): the logit adjustment, or another prior. None: nothing, as in distillation.
         layout: Order of the tokens at the encoder's input.
         patch_size: Side of a patch in crop pixels.
@@ -52,9 +42,6 @@ class RegionViT(nn.Module):
         num_kept: Number of patches at first, and in each block.
         drop_by_mask: Hard attention masks patches instead of removing them, for callers that want T tokens in every
             block: slower, with the same result up to rounding, by which bfloat16 may choose other patches.
-
-    Raises:
-        FerVitError: Settings contradict each other, or timm cannot build the backbone.
     """
 
     offset: Tensor | None
@@ -63,46 +50,28 @@ class RegionViT(nn.Module):
     def __init__(
         self,
         config: RegionViTConfig,
-        labels: Sequence[str],
-        align: Literal["landmarks", "crop"] = "landmarks",
-        template: Sequence[tuple[float, float]] = (),
-        temperature: float = 1.0,
-        thresholds: Thresholds | None = None,
-        prior: Sequence[float] = (),
-        adjustment: float = 0.0,
+        settings: ModelSettings,
+        vit: VisionTransformer,
+        region_embed: RegionEmbed | None,
+        pool: nn.Module,
+        layout: TokenLayout,
     ) -> None:
         super().__init__()
-        self.config = config
-        self.labels = list(labels)
-        self.align = align
-        self.template = tuple((x, y) for x, y in template)
-        self.temperature = temperature
-        self.thresholds: Thresholds = thresholds or {}
+        self.config, self.settings, self.layout = config, settings, layout
         self.register_buffer("offset", None, persistent=False)
-        self.adjust(prior, adjustment)
-        self.drop_by_mask = False
-        vit = create_backbone(config, len(self.labels))
-        self.patch_size, grid = int(vit.patch_embed.patch_size[0]), vit.patch_embed.grid_size
-        position = choose_position(config, vit.embed_dim, self.patch_size)
-        if position is not None and config.pos_embed != "learn":
-            fix_positions(vit, position(patch_centres(grid) * self.patch_size))
-        regions = () if config.tokens == "patch" else config.regions
-        region_embed = create_region_embed(vit, config, position) if regions else None
-        if config.tokens == "region":
-            grid = (0, 0)
-            remove_patches(vit, config.region_source)
-        self.layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
+        self.adjust(settings.prior, settings.adjustment)
         pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
         self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans, config.standardize)
-        self.vit = vit
-        self.region_embed = region_embed
-        sizes = (vit.num_prefix_tokens, vit.embed_dim, len(self.labels), config.num_heads)
-        self.pool: Any = POOLS[config.head](*sizes, config.causal) if labels else nn.Identity()
+        self.vit, self.region_embed = vit, region_embed
+        self.pool: Any = pool
+        self.patch_size = int(vit.patch_embed.patch_size[0])
         self.relation = ATTENTION[config.attention].relation
         rates = config.keep_rate or (1.0,) * len(vit.blocks)
-        self.num_kept = tuple(accumulate(rates, count_kept, initial=self.layout.num_patches))
-        middle = torch.full((self.layout.num_prefix, 2), config.img_size / 2)
-        self.register_buffer("centres", torch.cat([middle, patch_centres(grid) * self.patch_size]), persistent=False)
+        self.num_kept = tuple(accumulate(rates, count_kept, initial=layout.num_patches))
+        self.drop_by_mask = False
+        middle = torch.full((layout.num_prefix, 2), config.img_size / 2)
+        patches = patch_centres(layout.grid) * self.patch_size
+        self.register_buffer("centres", torch.cat([middle, patches]), persistent=False)
 
     def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Classifies faces.
@@ -189,18 +158,18 @@ class RegionViT(nn.Module):
         here = self.centres.device
         offset = 0 if self.offset is None else self.offset
         if prior is not None:
-            new, old = torch.tensor([prior, self.prior], device=here).log()
-            offset = self.temperature * (new - old)
-        self.offset, self.thresholds = offset + torch.tensor(possible, device=here).float().log(), {}
+            new, old = torch.tensor([prior, self.settings.prior], device=here).log()
+            offset = self.settings.temperature * (new - old)
+        self.offset, self.settings.thresholds = offset + torch.tensor(possible, device=here).float().log(), {}
 
     def adjust(self, prior: Sequence[float], adjustment: float) -> None:
         """Stores the class shares of the training faces, and subtracts a part of their logarithm from the logits."""
-        self.prior, self.adjustment = tuple(prior), adjustment
-        self.offset = -adjustment * torch.tensor(self.prior).log() if adjustment else None
+        self.settings.prior, self.settings.adjustment = tuple(prior), adjustment
+        self.offset = -adjustment * torch.tensor(prior).log() if adjustment else None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities of logits (B, C), in float32."""
-        return (logits.float() / self.temperature).softmax(-1)
+        return (logits.float() / self.settings.temperature).softmax(-1)
 
     def no_weight_decay(self) -> set[str]:
         """Patterns of parameters without weight decay, in the form that timm's optimisers expect."""
@@ -212,3 +181,25 @@ class RegionViT(nn.Module):
             "stem": r"^region_embed|^vit\.(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)",
             "blocks": [(r"^vit\.blocks\.(\d+)", None), (r"^vit\.(?:norm|fc_norm)", (99999,))],
         }
+
+
+def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any) -> RegionViT:
+    """Builds the parts of a RegionViT from a configuration; the other arguments are of `ModelSettings`.
+
+    Raises:
+        FerVitError: Settings contradict each other, or timm cannot build the backbone.
+    """
+    vit = create_backbone(config, len(labels))
+    patch_size, grid = vit.patch_embed.patch_size[0], vit.patch_embed.grid_size
+    position = choose_position(config, vit.embed_dim, patch_size)
+    if position is not None and config.pos_embed != "learn":
+        fix_positions(vit, position(patch_centres(grid) * patch_size))
+    regions = () if config.tokens == "patch" else config.regions
+    region_embed = create_region_embed(vit, config, position) if regions else None
+    if config.tokens == "region":
+        grid = (0, 0)
+        remove_patches(vit, config.region_source)
+    layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
+    sizes = (vit.num_prefix_tokens, vit.embed_dim, len(labels), config.num_heads)
+    pool = POOLS[config.pool](*sizes, config.causal) if labels else nn.Identity()
+    return RegionViT(config, ModelSettings(list(labels), **settings), vit, region_embed, pool, layout)

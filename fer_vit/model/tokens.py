@@ -233,9 +233,9 @@ class Rows(nn.Module):
 class NoPatches(nn.Module):
     """Replaces the patch embedding in a model without patch tokens."""
 
-    def __init__(self, embed_dim: int) -> None:
+    def __init__(self, embed_dim: int, patch_size: tuple[int, int]) -> None:
         super().__init__()
-        self.embed_dim = embed_dim
+        self.embed_dim, self.patch_size = embed_dim, patch_size
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, ...) -> (B, 0, D)."""
@@ -244,10 +244,11 @@ class NoPatches(nn.Module):
 
 def remove_patches(vit: VisionTransformer, region_source: str) -> None:
     """Removes the layers and positions of patch tokens."""
+    nothing = NoPatches(vit.embed_dim, vit.patch_embed.patch_size)
     if region_source == "stem":
-        vit.patch_embed.late = NoPatches(vit.embed_dim)
+        vit.patch_embed.late = nothing
     else:
-        vit.patch_embed = NoPatches(vit.embed_dim)
+        vit.patch_embed = nothing
     if vit.pos_embed is not None:
         prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
         vit.pos_embed = nn.Parameter(vit.pos_embed[:, :prefix].detach().clone(), vit.pos_embed.requires_grad)

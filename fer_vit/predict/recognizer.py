@@ -96,9 +96,11 @@ class Recognizer(nn.Module):
         check_regions(net.config.regions)
         self.net = net
         self.eval()
-        self.labels = net.labels
+        settings = net.settings
+        self.labels = settings.labels
         self.conditions: dict[str, str] = {}
-        self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.align, net.template or TEMPLATE)
+        template = settings.template or TEMPLATE
+        self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), settings.align, template)
         self._detectors: dict[tuple[DetectorName, float], Detector | None] = {}
 
     @property
@@ -125,7 +127,7 @@ class Recognizer(nn.Module):
         self.conditions = {"classes": ", ".join(possible)} if classes else {}
         shares = None
         if prior is not None:
-            if not self.net.prior:
+            if not self.net.settings.prior:
                 raise FerVitError(
                     "The model does not contain the class shares of its training faces, which `prior` needs. Write it "
                     "again: `fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST`."
@@ -241,7 +243,7 @@ class Recognizer(nn.Module):
             to_crop=to_crop,
             crop_size=self.crop_spec.size,
             regions=regions if self.net.layout.num_regions else {},
-            thresholds=self.net.thresholds,
+            thresholds=self.net.settings.thresholds,
             blur=measure_blur(batch.image[row, None]).item(),
             outside=tuple(name for name in self.crop_spec.regions if name not in shown),
             frame=photo.frame,

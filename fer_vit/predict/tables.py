@@ -179,8 +179,7 @@ def check_folder(plan: Plan) -> str:
 def fingerprint(model: Recognizer) -> str:
     """Returns 16 characters that identify a model: a hash of its weights and its settings for prediction."""
     net = model.net
-    settings = (net.config, net.labels, net.align, net.template, net.temperature, net.thresholds)
-    digest = hashlib.sha256(str((*settings, net.prior, net.adjustment, model.conditions)).encode())
+    digest = hashlib.sha256(str((net.config, net.settings, model.conditions)).encode())
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -6,7 +6,7 @@ calibration). No code in a file is run, and sizes that a file claims are checked
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from fer_vit.conformal import COVERAGES
 from fer_vit.errors import FerVitError, short
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.config import read_config
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.config import ModelSettings, read_config
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.store.checkpoint import all_are, is_pretraining, load_checkpoint
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
 
 MAX_CONFIG = 1_000_000
 """Largest config.json in bytes; the included ones have 2 kB."""
-EXTRA_KEYS = ("labels", "align", "template", "temperature", "thresholds", "prior", "adjustment")
+EXTRA_KEYS = tuple(field.name for field in fields(ModelSettings))
 """What prediction needs besides the network."""
 CARD = """---
 library_name: fer-vit
@@ -89,13 +89,13 @@ def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
 def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> RegionViT:
     """Builds a network, called `name` in messages, ready to predict on the CPU.
 
-    Raises FerVitError when the settings (arguments of `RegionViT`) and the state dict do not match.
+    Raises FerVitError when the settings (arguments of `build_model`) and the state dict do not match.
     """
     try:
         with torch.device("meta"):  # uses no memory, however large the network
-            wanted = RegionViT(**settings).state_dict()
+            wanted = build_model(**settings).state_dict()
         check_weights(wanted, state, name)
-        net = RegionViT(**settings)
+        net = build_model(**settings)
         net.load_state_dict(state)  # from any precision, to float32
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings can be anything
         reason = " ".join(str(error).split())[:200]
@@ -116,21 +116,22 @@ def average_networks(names: Sequence[str]) -> RegionViT:
     first, *others = nets = [load_network(name) for name in names]
     for name, net in zip(names[1:], others, strict=True):
         net.config = replace(net.config, standardize=first.config.standardize)
+        here, wanted = (vars(one.settings) | {"config": one.config} for one in (net, first))
         for what in ("config", "labels", "align", "template"):
-            if getattr(net, what) != getattr(first, what):
+            if here[what] != wanted[what]:
                 raise FerVitError(f"{name} has another {what} than {names[0]}. Average models of one configuration.")
     states = [net.state_dict() for net in nets]
     for key, value in states[0].items():
         if value.is_floating_point():
             value.copy_(torch.stack([state[key].double() for state in states]).mean(0))
-    first.temperature, first.thresholds = 1.0, {}
+    first.settings.temperature, first.settings.thresholds = 1.0, {}
     first.adjust((), 0)
     return first
 
 
 def save_network(net: RegionViT, folder: Path) -> None:
     """Writes a folder for `load_network`: weights in their precision, settings and a model card."""
-    settings = {"config": asdict(net.config)} | {name: getattr(net, name) for name in EXTRA_KEYS}
+    settings = {"config": asdict(net.config)} | asdict(net.settings)
     weights = save({name: value.contiguous() for name, value in net.state_dict().items()}, {"format": "pt"})
     folder.mkdir(exist_ok=True)
     (folder / CARD_FILE).write_text(CARD, "utf-8")
@@ -141,7 +142,7 @@ def save_network(net: RegionViT, folder: Path) -> None:
 def read_model(
     name: str | Path | None = None, *, pretraining: bool = False, **hub: Any
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Reads the arguments of `RegionViT`, and its state dict.
+    """Reads the arguments of `build_model`, and its state dict.
 
     Args:
         name: An included model, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
@@ -184,7 +185,7 @@ def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> tuple[dic
 
 
 def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -> dict[str, Any]:
-    """Returns the settings of a file as arguments of `RegionViT`; raises FerVitError when some are wrong."""
+    """Returns the settings of a file as arguments of `build_model`; raises FerVitError when some are wrong."""
     config = settings.get("config") if isinstance(settings, dict) else None
     if not isinstance(config, dict) or not isinstance(settings.get("labels"), list | tuple):
         raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
@@ -196,6 +197,8 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
             raise FerVitError(f"{name}: expected {key} to be {expected}, but got {short(extra[key])}.")
     if extra.get("adjustment") and not extra.get("prior"):
         raise FerVitError(f"{name}: expected a prior beside an adjustment of {extra['adjustment']}, but got none.")
+    if "template" in extra:
+        extra["template"] = tuple((x, y) for x, y in extra["template"])
     return {**extra, "config": read_config({**config, "pretrained": False}, name)}  # the file has the weights
 
 

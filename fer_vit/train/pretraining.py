@@ -23,7 +23,7 @@ from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_embed import crop_image
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import Cover, TokenLayout, to_grey
 from fer_vit.train.module import RegionViTModule, check_loss
 
@@ -97,7 +97,7 @@ class MaskedPretraining(RegionViTModule):
         for name in ("lr", "weight_decay"):
             check_number(f"model.{name}", self.hparams[name], 0)
         # Every token is predicted, so all are kept.
-        self.net = RegionViT(replace(network, keep_rate=()), [], align, template)
+        self.net = build_model(replace(network, keep_rate=()), [], align=align, template=template)
         width, channels = self.net.vit.embed_dim, network.in_chans
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.decoder = nn.Linear(width, channels * self.net.patch_size**2 + 2)  # pixels, their mean and deviation

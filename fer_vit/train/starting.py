@@ -20,8 +20,8 @@ ROWS = ("vit.head.weight", "vit.head.bias", "pool.query")
 
 
 def model_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of another `RegionViT` that are defaults of `FERTask`."""
-    template = tuple((x, y) for x, y in settings.get("template", ())) or TEMPLATE
+    """Returns the arguments of another model that are defaults of `FERTask`."""
+    template = settings.get("template") or TEMPLATE
     return {"network": settings["config"], "align": settings.get("align", "landmarks"), "template": template}
 
 
@@ -33,7 +33,7 @@ def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tens
 
     Args:
         net: The network to start.
-        settings: Arguments of `RegionViT` for the other network; without labels it has no head.
+        settings: Arguments of `build_model` for the other network; without labels it has no head.
         state: State dict of the other network.
         name: Its name in messages.
 
@@ -43,8 +43,8 @@ def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tens
     Raises:
         FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
     """
-    known = list(settings["labels"]) if settings["config"].head == net.config.head else []
-    kept = [label for label in net.labels if label in known]
+    known = list(settings["labels"]) if settings["config"].pool == net.config.pool else []
+    kept = [label for label in net.settings.labels if label in known]
     computed = [key for key, value in net.named_parameters() if not value.requires_grad]
     here = {key: value for key, value in net.state_dict().items() if key not in computed}
     there = {key: value for key, value in state.items() if key not in computed}
@@ -62,10 +62,10 @@ def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tens
     for key in fitting + head:
         if key in ROWS:
             for label in kept:
-                here[key][net.labels.index(label)] = there[key][known.index(label)]
+                here[key][net.settings.labels.index(label)] = there[key][known.index(label)]
         else:
             here[key].copy_(there[key])
-    new = [label for label in net.labels if label not in kept]
+    new = [label for label in net.settings.labels if label not in kept]
     classes = [f"kept {', '.join(kept)}"] * bool(kept) + [f"new {', '.join(new)}"] * bool(new)
     return f"Started from {name}: {len(fitting)} of {len(encoder)} tensors of the encoder; {'; '.join(classes)}{why}."
 

@@ -14,7 +14,7 @@ from fer_vit.face.crop import mirror
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, build_model
 
 SIDES = {".right_": ".left_", ".left_": ".right_"}
 
@@ -36,7 +36,7 @@ class Symmetry(L.Callback):
             raise FerVitError(
                 f"This network cannot be symmetric: mirroring a crop changes its logits by {difference:.0e} of their "
                 "deviation. It would be with tokens: region, region_source: stem, region_grid: 1, the regions of both "
-                "sides, attention: dot, pos_embed: none, head: avg, an even num_heads, an embed_dim that is a multiple "
+                "sides, attention: dot, pos_embed: none, pool: avg, an even num_heads, an embed_dim that is a multiple "
                 "of the patch size, and an img_size one above a multiple of half of it."
             )
         state = net.state_dict()
@@ -94,7 +94,7 @@ def asymmetry(config: RegionViTConfig) -> float:
     """
     rng, size = np.random.default_rng(0), config.img_size
     with torch.random.fork_rng(devices=[]):
-        net = RegionViT(replace(config, depth=1, keep_rate=(), pretrained=False), "abc").eval()
+        net = build_model(replace(config, depth=1, keep_rate=(), pretrained=False), "abc").eval()
     for value in (state := net.state_dict()).values():
         value.copy_(torch.from_numpy(rng.normal(0, 0.25, value.shape) if value.ndim > 1 else rng.random(value.shape)))
     make_symmetric(state)

@@ -18,7 +18,7 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
 from fer_vit.store.folder import read_model
 from fer_vit.train.metrics import class_recall, expression_loss, expression_metrics, log_prior
@@ -91,7 +91,7 @@ class FERTask(RegionViTModule):
         self.save_hyperparameters({"network": asdict(replace(network, pretrained=False)), "init": None})
         for name in (*NOT_NEGATIVE, *SHARES):
             check_number(f"model.{name}", self.hparams[name], 0, 1 if name in SHARES else math.inf)
-        self.net = RegionViT(network, labels, align, template)
+        self.net = build_model(network, labels, align=align, template=template)
         self.starts_from = init if source and source[0]["labels"] else None  # a classifier, no pretrained encoder
         if init and source:
             rank_zero_only(print)(take_weights(self.net, *source, init))

@@ -39,7 +39,7 @@ def test_training_votes_are_mixed_with_predictions(
     predicted = []
     for teacher in (checkpoint, "ferplus-small"):
         model = load(teacher)
-        model.net.temperature = 1.0
+        model.net.settings.temperature = 1.0
         for mirrored in (False, True):
             logits, _ = evaluate_logits(model, given, "train", mirrored)
             predicted.append(model.net.probabilities(logits)[row].numpy())

@@ -18,7 +18,7 @@ from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.evaluate.tables import read_table
 from fer_vit.face.image import encode_png
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import save_network
@@ -151,7 +151,7 @@ def test_a_model_against_another_and_against_itself(
     data, words = drawn / "faces.parquet", ["--checkpoint", checkpoint]
     labels = Manifest.read(data).names
     config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=(), tokens="patch")
-    save_network(RegionViT(config, labels[::-1]).eval(), tmp_path / "other")
+    save_network(build_model(config, labels[::-1]).eval(), tmp_path / "other")
     found = run_evaluate(tmp_path / "a", data, *words, "--against", tmp_path / "other")
     second = run_evaluate(tmp_path / "b", data, "--checkpoint", tmp_path / "other", "--against", checkpoint)
     assert found["comparison"]["other"]["accuracy"]["mean"] == pytest.approx(second["all"]["accuracy"]["mean"])

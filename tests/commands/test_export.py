@@ -15,7 +15,7 @@ from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, labelled_ba
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import build_model
 from fer_vit.predict.graphs import example, write_onnx
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
@@ -36,14 +36,14 @@ def run_onnx(path: Path, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
 @pytest.mark.parametrize(
     "change",
     [
-        {"stem": "conv", "region_source": "stem", "pos_embed": "sincos_2d", "head": "avg", "in_chans": 1},
+        {"stem": "conv", "region_source": "stem", "pos_embed": "sincos_2d", "pool": "avg", "in_chans": 1},
         {"tokens": "patch"},
-        {"head": "query", "attention": "gaussian"},
+        {"pool": "query", "attention": "gaussian"},
     ],
 )
 def test_onnx_runtime_agrees_on_any_number_of_faces(change: dict[str, object], tmp_path: Path) -> None:
     torch.manual_seed(0)
-    net = RegionViT(RegionViTConfig(**{**vars(SMALL), **change}), "abcde", temperature=1.3).eval()
+    net = build_model(RegionViTConfig(**{**vars(SMALL), **change}), "abcde", temperature=1.3).eval()
     model = Recognizer(net)
     write_onnx(model, tmp_path / "model.onnx")
     for faces in (1, 2, 9):
@@ -115,26 +115,26 @@ def test_a_calibrated_folder_has_sets(
     words = ["--checkpoint", str(checkpoint), "--calibrate", str(drawn / "faces.parquet")]
     main(["export", str(tmp_path / "model"), *words])
     model, said = load(tmp_path / "model", "cpu"), capsys.readouterr().out
-    assert f"Temperature: {model.net.temperature:.3f}. Thresholds of prediction sets: " in said
-    assert f"sets: {model.net.thresholds['90'][0]:.3f}" in said
-    assert f"for 90 %, {model.net.thresholds['95'][0]:.3f} for 95 %." in said
+    assert f"Temperature: {model.net.settings.temperature:.3f}. Thresholds of prediction sets: " in said
+    assert f"sets: {model.net.settings.thresholds['90'][0]:.3f}" in said
+    assert f"for 90 %, {model.net.settings.thresholds['95'][0]:.3f} for 95 %." in said
     batches, targets = labelled_batches(model, drawn / "faces.parquet")
     shares = torch.tensor([row for batch in batches for row in model.probabilities(batch)])
     own = shares[torch.arange(len(shares)), targets.argmax(1)]
-    for coverage, least in model.net.thresholds.items():
+    for coverage, least in model.net.settings.thresholds.items():
         reached = (own >= least[0] - 1e-6).float().mean().item()
         assert int(coverage) / 100 <= reached <= int(coverage) / 100 + 2 / len(own)
         assert len(least) == 1 + len(model.labels)
 
 
-@pytest.mark.parametrize("head", ["avg", "query"])
-def test_rare_expressions_gain(head: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("pool", ["avg", "query"])
+def test_rare_expressions_gain(pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Menon et al. 2021 by hand: half the logarithm of each label's share in training, off its logit."""
     faces = Manifest.read(drawn / "faces.parquet")
     rows = zip(faces.table["label"].to_pylist(), faces.table["split"].to_pylist(), strict=True)
     rare = np.array([label in faces.names[4:] and split == "train" for label, split in rows])
     faces.select(~rare | (np.arange(len(faces)) % 3 == 0)).write(tmp_path / "faces.parquet")
-    net = RegionViT(RegionViTConfig(**{**vars(SMALL), "head": head}), faces.names)
+    net = build_model(RegionViTConfig(**{**vars(SMALL), "pool": pool}), faces.names)
     torch.nn.init.normal_(net.vit.head.weight, std=0.1)
     logits, _ = evaluate_logits(Recognizer(net.eval()), tmp_path / "faces.parquet")
     net.vit.head.bias.data -= logits.mean(0)  # else all faces are of one expression
@@ -157,7 +157,7 @@ def test_rare_expressions_gain(head: str, drawn: Path, tmp_path: Path, capsys: p
     assert torch.equal(before.vit.head.bias, now.vit.head.bias)
     assert (now.adjustment, now.prior) == (0.5, pytest.approx(shares))
     main(["export", str(tmp_path / "again"), "--checkpoint", str(tmp_path / "now"), *words[2:]])
-    assert load(tmp_path / "again").net.adjustment == 0
+    assert load(tmp_path / "again").net.settings.adjustment == 0
     faces.select(np.array([label != "anger" for label in faces.column("label")])).write(tmp_path / "faces.parquet")
     line = fails(capsys, "export", tmp_path / "calm", *words, "--logit_adjust", "0.5")
     assert "has no training face of anger" in line
@@ -165,9 +165,9 @@ def test_rare_expressions_gain(head: str, drawn: Path, tmp_path: Path, capsys: p
 
 
 def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
-    net = RegionViT(SMALL, Manifest.read(drawn / "faces.parquet").names, template=TEMPLATE).eval()
+    net = build_model(SMALL, Manifest.read(drawn / "faces.parquet").names, template=TEMPLATE).eval()
     save_network(net, tmp_path / "plain")
-    net.adjust([0.3] + [0.1] * (len(net.labels) - 1), 0.5)
+    net.adjust([0.3] + [0.1] * (len(net.settings.labels) - 1), 0.5)
     save_network(net, tmp_path / "adjusted")
     rows = Manifest.read(drawn / "faces.parquet").split("train")
     votes = [average_teachers([tmp_path / name], rows, rows.targets()) for name in ("plain", "adjusted")]

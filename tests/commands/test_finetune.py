@@ -20,7 +20,7 @@ from fer_vit.evaluate.tables import read_table
 from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import build_model
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.folder import save_network
@@ -178,7 +178,7 @@ def test_errors_come_before_the_training(
     assert "has no config.json" in fails(capsys, *words, "--checkpoint", photos)
     assert not any((tmp_path / "mine").iterdir())
     config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=("mouth",))
-    save_network(RegionViT(config, "ab", "crop"), tmp_path / "c")
+    save_network(build_model(config, "ab", align="crop"), tmp_path / "c")
     assert "takes unaligned crops" in fails(capsys, *words, "--checkpoint", tmp_path / "c")
     line = fails(capsys, "finetune", tmp_path / "gone", "--output", tmp_path / "mine")
     assert "Expected a folder with a folder of photos for each class, a zip of it, or a manifest (.parquet)" in line

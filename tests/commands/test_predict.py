@@ -54,7 +54,7 @@ def predict(images: Path, checkpoint: Path, output: Path, *more: object) -> list
 def test_columns_of_confidence(suffix: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--face=crop", "--detector=none", "--workers=0", "--min-confidence=0.5"]
     rows = predict(drawn / "faces" / "val", Path(DEFAULT), tmp_path / f"t.{suffix}", *words)
-    least, ambiguous = load(DEFAULT, "cpu").net.thresholds["90"][0], 0
+    least, ambiguous = load(DEFAULT, "cpu").net.settings.thresholds["90"][0], 0
     for row in rows:
         shares = {name: float(str(row[f"p_{name}"])) for name in EXPRESSIONS}
         below = max(shares.values()) < 0.5
@@ -300,7 +300,7 @@ def test_a_fingerprint_tells_models_apart() -> None:
         lambda net: None,
         lambda net: setattr(net, "temperature", 2.0),
         lambda net: setattr(net, "align", "crop"),
-        lambda net: net.labels.reverse(),
+        lambda net: net.settings.labels.reverse(),
         lambda net: next(net.parameters()).data.add_(1e-3),
         lambda net: setattr(net, "thresholds", {}),
     ):

@@ -189,14 +189,14 @@ def test_randomising_leaves_the_model_and_changes_what_depends_on_it() -> None:
 
 
 def test_missing_regions_do_not_agree_with_themselves() -> None:
-    net = build(tokens="region", region_grid=1, head="query")
+    net = build(tokens="region", region_grid=1, pool="query")
     image, boxes, valid = faces(1)
     valid[:] = torch.tensor([True, True, True, False])
     found = dict(randomised(net, image, boxes, valid, "relevance"))
     assert list(found) == ["classifier", "pooling", "block 1", "block 0", "embeddings"]
     whole = explain(net, image, boxes, valid, "relevance")
     direction = torch.nn.functional.one_hot(whole.probabilities.argmax(-1), 4).float()
-    other = build(tokens="region", region_grid=1, head="query")
+    other = build(tokens="region", region_grid=1, pool="query")
     order = torch.Generator().manual_seed(0)
     for parameter in other.vit.head.parameters():
         mixed = torch.randperm(parameter.numel(), generator=order)

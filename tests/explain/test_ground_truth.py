@@ -12,7 +12,7 @@ from fer_vit.explain.trace import trace
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.drawing import differing_regions, draw_face
 
 pytestmark = pytest.mark.slow  # a model is trained
@@ -26,7 +26,7 @@ CONFIG = RegionViTConfig(
     # Without eyes, in whose boxes the brows move too: what a model reads there could not be told from the brows.
     regions=("right_brow", "left_brow", "nose", "mouth", "right_cheek", "left_cheek"),
     region_grid=1,
-    head="avg",
+    pool="avg",
 )
 TRAINING, NEW = range(1600), range(10_000, 10_160)
 """Seeds of the faces: training faces and faces of other people."""
@@ -54,7 +54,7 @@ def drawn_faces(seeds: Sequence[int], config: RegionViTConfig) -> Faces:
 def train_on_drawn_faces(config: RegionViTConfig, seed: int, epochs: int, lr: float) -> RegionViT:
     """Trains a model on drawn faces, with regions hidden at random."""
     torch.manual_seed(seed)
-    net = RegionViT(config, EXPRESSIONS)
+    net = build_model(config, EXPRESSIONS)
     image, boxes, label = drawn_faces(TRAINING, config)
     batch = 40
     optimizer = torch.optim.AdamW(net.parameters(), lr)

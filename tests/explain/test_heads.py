@@ -20,7 +20,7 @@ def faces() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return noise_faces(BOXES, VALID)
 
 
-@pytest.mark.parametrize("change", [{}, {"head": "avg"}, {"tokens": "region"}, {"attention": "additive"}])
+@pytest.mark.parametrize("change", [{}, {"pool": "avg"}, {"tokens": "region"}, {"attention": "additive"}])
 def test_maps_and_distances_against_loops(change: dict[str, object]) -> None:
     net = build(**change)
     roles = head_roles(trace(net, *faces()))
@@ -62,7 +62,7 @@ def test_a_kernel_says_how_far_its_head_looks() -> None:
 
 
 def test_each_expression_has_a_map() -> None:
-    net = build(head="query")
+    net = build(pool="query")
     roles = head_roles(trace(net, *faces()))
     assert roles.expressions.shape == (3, 4, net.layout.num_tokens)
     assert torch.allclose(roles.expressions.sum(-1), torch.ones(3, 4), atol=1e-5)
@@ -73,7 +73,7 @@ def test_each_expression_has_a_map() -> None:
 
 
 def test_tokens_that_hard_attention_took_out_do_not_look() -> None:
-    net = build(keep_rate=(1.0, 0.25), head="avg")
+    net = build(keep_rate=(1.0, 0.25), pool="avg")
     roles = head_roles(trace(net, *faces()))
     patches = net.layout.patch_map(roles.maps)
     assert ((patches > 0).flatten(-2).sum(-1) == torch.tensor([[16, 16], [4, 4]])).all()

@@ -26,10 +26,10 @@ def faces() -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("head", ["token", "avg", "additive", "query"])
+@pytest.mark.parametrize("pool", ["token", "avg", "additive", "query"])
 @pytest.mark.parametrize("tokens", ["patch", "region", "both"])
-def test_every_method_with_every_head_and_choice_of_tokens(tokens: str, head: str, method: str) -> None:
-    net = build(tokens=tokens, head=head)
+def test_every_method_with_every_pool_and_choice_of_tokens(tokens: str, pool: str, method: str) -> None:
+    net = build(tokens=tokens, pool=pool)
     image, boxes, valid = faces()
     result = explain(net, image, boxes, valid, method)
     assert torch.allclose(result.probabilities, net(image, boxes, valid).softmax(-1), atol=1e-5)
@@ -124,7 +124,7 @@ def test_a_frozen_network_with_weights_that_no_token_changes(method: str) -> Non
 
 @pytest.mark.parametrize("method", METHODS)
 def test_several_scores_at_once_are_explained_as_one_by_one(method: str) -> None:
-    net = build(head="query")
+    net = build(pool="query")
     directions = torch.randn(3, 3, 4, generator=torch.Generator().manual_seed(2))
     together = explain_each(net, trace(net, *faces()), method, directions)
     for direction, found in zip(directions, together, strict=True):
@@ -167,9 +167,9 @@ def test_relevance_against_the_papers_matrices_in_float64() -> None:
             assert np.allclose(found[face], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", ["token", "avg", "additive", "query"])
-def test_relevance_changes_its_sign_with_the_score(head: str) -> None:
-    net = build(head=head)
+@pytest.mark.parametrize("pool", ["token", "avg", "additive", "query"])
+def test_relevance_changes_its_sign_with_the_score(pool: str) -> None:
+    net = build(pool=pool)
     image, boxes, valid = faces()
     for one, other in ((0, 1), (2, 3)):
         why = (torch.eye(4)[one] - torch.eye(4)[other]).expand(3, 4)
@@ -179,7 +179,7 @@ def test_relevance_changes_its_sign_with_the_score(head: str) -> None:
 
 def test_gradients_are_those_of_the_logit_with_respect_to_the_weights() -> None:
     """By finite differences: a weight of the first block is changed where timm drops weights out."""
-    net = build(tokens="region", head="avg")
+    net = build(tokens="region", pool="avg")
     image, boxes, valid = (value[:1] for value in faces())
     with record_attention(net) as attention:
         logits = net(image, boxes, valid)
@@ -204,7 +204,7 @@ def test_gradients_are_those_of_the_logit_with_respect_to_the_weights() -> None:
 
 
 def test_ablation_is_the_fall_of_the_logit_when_a_region_is_not_there() -> None:
-    net = build(tokens="region", head="avg")
+    net = build(tokens="region", pool="avg")
     image, boxes, valid = faces()
     result = explain(net, image, boxes, valid, "ablation")
     whole = net(image, boxes, valid)
@@ -288,7 +288,7 @@ def test_a_region_smaller_than_a_patch_is_the_patch_that_it_lies_in() -> None:
 
 def test_probabilities_are_those_of_predict() -> None:
     net = build()
-    net.temperature = 3.0
+    net.settings.temperature = 3.0
     image, boxes, valid = faces()
     expected = (net(image, boxes, valid) / 3).softmax(-1)
     assert torch.allclose(explain(net, image, boxes, valid, "relevance").probabilities, expected, atol=1e-6)

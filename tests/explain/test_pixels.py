@@ -43,8 +43,8 @@ def test_a_linear_model_is_explained_exactly() -> None:
     [
         {"tokens": "patch"},
         {"tokens": "region"},
-        {"head": "query"},
-        {"tokens": "region", "stem": "conv", "region_source": "stem", "head": "avg", "in_chans": 1},
+        {"pool": "query"},
+        {"tokens": "region", "stem": "conv", "region_source": "stem", "pool": "avg", "in_chans": 1},
     ],
 )
 def test_against_a_loop_in_float64(change: dict[str, object]) -> None:

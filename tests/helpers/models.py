@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, build_model
 
 
 def small_model(labels: str = "abcd", classifier: tuple[str, ...] = (), **config: object) -> RegionViT:
@@ -14,7 +14,7 @@ def small_model(labels: str = "abcd", classifier: tuple[str, ...] = (), **config
     """
     torch.manual_seed(0)
     size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
-    net = RegionViT(RegionViTConfig(**{**size, **config}), labels).eval()
+    net = build_model(RegionViTConfig(**{**size, **config}), labels).eval()
     for name in classifier:
         torch.nn.init.normal_(getattr(net.vit.head, name))
     return net

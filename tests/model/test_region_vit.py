@@ -11,7 +11,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_embed import RegionEmbed, crop_image
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import ConvStem
 from tests.helpers.marks import slow
 
@@ -22,7 +22,7 @@ SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_he
 
 def build(config: RegionViTConfig, seed: int = 0) -> RegionViT:
     torch.manual_seed(seed)
-    return RegionViT(config, "abcde").eval()
+    return build_model(config, "abcde").eval()
 
 
 def faces(batch: int = 3, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,10 +63,10 @@ def test_normalisation_is_the_backbones() -> None:
         assert torch.allclose(net.normalize(image)[:, channel], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", ["token", "avg"])
+@pytest.mark.parametrize("pool", ["token", "avg"])
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_missing_region_cannot_change_the_logits(head: str, fused: bool) -> None:
-    net = build(replace(SMALL, tokens="region", head=head))
+def test_a_missing_region_cannot_change_the_logits(pool: str, fused: bool) -> None:
+    net = build(replace(SMALL, tokens="region", pool=pool))
     use_fused_attention(net, fused)
     image, boxes, valid = faces()
     boxes[:, 2] = torch.tensor([16.0, 16.0, 32.0, 32.0])
@@ -86,7 +86,7 @@ def test_a_missing_region_cannot_change_the_logits(head: str, fused: bool) -> No
 
 def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
     """In training, tokens and running statistics equal a batch whose missing regions were never embedded."""
-    nets = [build(replace(SMALL, tokens="region", stem="conv", head="avg")).train() for _ in range(2)]
+    nets = [build(replace(SMALL, tokens="region", stem="conv", pool="avg")).train() for _ in range(2)]
     image, boxes, valid = faces()
     valid[1, 2] = False
     crops = crop_image(nets[1].normalize(image), boxes, 16)
@@ -99,9 +99,9 @@ def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
 
 @pytest.mark.parametrize("stem", ["patch", "conv"])
 @pytest.mark.parametrize("tokens", ["region", "both"])
-@pytest.mark.parametrize("head", ["token", "avg"])
-def test_all_regions_missing_still_works(tokens: str, head: str, stem: str) -> None:
-    net = build(replace(SMALL, tokens=tokens, head=head, stem=stem)).train()
+@pytest.mark.parametrize("pool", ["token", "avg"])
+def test_all_regions_missing_still_works(tokens: str, pool: str, stem: str) -> None:
+    net = build(replace(SMALL, tokens=tokens, pool=pool, stem=stem)).train()
     image, boxes, valid = faces()
     logits = net(image, boxes * torch.nan, valid & False)
     logits.sum().backward()
@@ -141,16 +141,16 @@ def test_positions_distinguish_patches(position: str, same: bool) -> None:
         {"stem": "conv", "region_source": "stem"},
         {"stem": "conv", "region_source": "stem", "tokens": "region", "region_grid": 1},
         {"stem": "conv", "region_source": "stem", "tokens": "patch"},
-        {"region_grid": 3, "head": "avg"},
+        {"region_grid": 3, "pool": "avg"},
         {"reg_tokens": 3},
         {"pos_embed": "sincos_2d", "tokens": "region"},
-        {"pos_embed": "sincos_1d", "stem": "conv", "head": "additive"},
+        {"pos_embed": "sincos_1d", "stem": "conv", "pool": "additive"},
         {"attention": "gaussian", "tokens": "region"},
         {"block": "post_norm", "dropout": 0.1, "pos_embed": "none"},
-        {"head": "query", "causal": True, "tokens": "patch"},
-        {"head": "query", "causal": True, "attention": "additive"},
+        {"pool": "query", "causal": True, "tokens": "patch"},
+        {"pool": "query", "causal": True, "attention": "additive"},
         {"keep_rate": (1.0, 0.5), "tokens": "patch"},
-        {"keep_rate": (0.9, 0.5), "attention": "gaussian", "block": "post_norm", "head": "query"},
+        {"keep_rate": (0.9, 0.5), "attention": "gaussian", "block": "post_norm", "pool": "query"},
         {"patch_size": None, "img_size": 32},
     ],
 )
@@ -172,8 +172,8 @@ def test_every_choice_trains(change: dict[str, object]) -> None:
     "change",
     [
         *slow({}, {"keep_rate": (1.0, 0.5)}, {"keep_rate": (0.5, 1.0), "tokens": "patch", "attention": "additive"}),
-        *slow({"attention": "gaussian", "head": "query", "block": "post_norm"}),
-        *slow({"head": "additive", "stem": "conv"}, {"stem": "conv", "region_source": "stem"}),
+        *slow({"attention": "gaussian", "pool": "query", "block": "post_norm"}),
+        *slow({"pool": "additive", "stem": "conv"}, {"stem": "conv", "region_source": "stem"}),
     ],
 )
 def test_mechanisms_compile_export_and_run_in_bfloat16(change: dict[str, object]) -> None:
@@ -208,7 +208,7 @@ def test_a_region_on_a_patch_has_the_patchs_position() -> None:
 
 def test_causal_queries_see_only_those_before() -> None:
     for causal in (False, True):
-        net = build(replace(SMALL, head="query", causal=causal))
+        net = build(replace(SMALL, pool="query", causal=causal))
         before = net(*faces())
         with torch.no_grad():
             net.pool.query[3:] = torch.randn(2, 32)
@@ -248,7 +248,7 @@ def test_regions_of_the_stem_lie_where_its_cells_look() -> None:
 @pytest.mark.parametrize("tokens", ["patch", "region", "both"])
 def test_gradients_of_a_face_are_the_same_alone_and_in_company(tokens: str) -> None:
     source = "image" if tokens == "patch" else "stem"
-    net = build(replace(SMALL, stem="conv", tokens=tokens, region_source=source, head="avg"))
+    net = build(replace(SMALL, stem="conv", tokens=tokens, region_source=source, pool="avg"))
     torch.nn.init.normal_(net.vit.head.weight)  # timm starts the classifier at 0
     image, boxes, valid = faces(2)
     image.requires_grad_()
@@ -277,7 +277,7 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
     assert torch.equal(net.vit.blocks[1].mlp.fc1.weight, own.blocks[1].mlp.fc1.weight)
     assert torch.equal(net.vit.pos_embed, own.pos_embed)
     assert torch.equal(net.region_embed.patch_embed.proj.weight, own.patch_embed.proj.weight)
-    averaged = build(replace(config, head="avg"))
+    averaged = build(replace(config, pool="avg"))
     assert torch.equal(averaged.vit.norm.weight, own.norm.weight)
     smaller = build(replace(config, img_size=96, patch_size=8))
     assert smaller.vit.pos_embed.shape == (1, 1 + 12 * 12, 192)
@@ -300,13 +300,13 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
         ({"num_heads": 5}, "divisible"),
         ({"pretrained": "nowhere.pth"}, "nowhere.pth"),
         ({"pretrained": True, "attention": "gaussian"}, "are for attention: dot"),
-        ({"causal": True}, "Only the decoder of head: query can be causal"),
+        ({"causal": True}, "Only the decoder of pool: query can be causal"),
         ({"keep_rate": (0.5,)}, "a number for each of the 2 blocks, but got 1"),
         ({"keep_rate": (0.5, 1.5)}, "above 0, up to 1, but got .*1.5"),
         ({"keep_rate": (0.5, 1.0), "tokens": "region"}, "drops patches"),
-        ({"backbone": "vit_base_patch16_siglip_224", "head": "avg", "tokens": "region"}, "add reg_tokens: 1"),
-        ({"backbone": "vit_base_patch16_rpn_224", "head": "avg", "attention": "additive"}, "special blocks"),
-        ({"keep_rate": (0.5, 1.0), "backbone": "vit_base_patch16_siglip_224", "head": "avg"}, "has none"),
+        ({"backbone": "vit_base_patch16_siglip_224", "pool": "avg", "tokens": "region"}, "add reg_tokens: 1"),
+        ({"backbone": "vit_base_patch16_rpn_224", "pool": "avg", "attention": "additive"}, "special blocks"),
+        ({"keep_rate": (0.5, 1.0), "backbone": "vit_base_patch16_siglip_224", "pool": "avg"}, "has none"),
         ({"dropout": 1.5}, "dropout"),
     ],
 )
@@ -316,10 +316,10 @@ def test_contradictions_are_errors_of_one_line(change: dict[str, object], words:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("head", ["token", "avg", "query"])
+@pytest.mark.parametrize("pool", ["token", "avg", "query"])
 @pytest.mark.parametrize("change", [{}, {"attention": "additive"}, {"attention": "gaussian"}, {"tokens": "patch"}])
-def test_hard_attention_is_soft_attention_restricted_to_what_is_kept(change: dict[str, object], head: str) -> None:
-    net = build(replace(SMALL, depth=3, head=head, keep_rate=(1.0, 0.5, 0.7), **change))
+def test_hard_attention_is_soft_attention_restricted_to_what_is_kept(change: dict[str, object], pool: str) -> None:
+    net = build(replace(SMALL, depth=3, pool=pool, keep_rate=(1.0, 0.5, 0.7), **change))
     image, boxes, valid = faces()
     valid[0, 1] = False
     tokens = net.tokenize(image, boxes, valid)

@@ -11,7 +11,7 @@ import torch
 from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import build_model
 from fer_vit.predict.graphs import example
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import fails, main
@@ -26,7 +26,7 @@ def model(tmp_path: Path) -> str:
     config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, tokens="patch")
     labels = ["neutral", "happiness", "surprise", "sadness", "anger", "disgust", "fear", "contempt"]
     thresholds = {"90": [0.1] * 9, "95": [0.1] * 9}
-    net = RegionViT(config, labels, "landmarks", temperature=1.5, thresholds=thresholds, prior=TRAINED, adjustment=0.2)
+    net = build_model(config, labels, temperature=1.5, thresholds=thresholds, prior=TRAINED, adjustment=0.2)
     torch.nn.init.normal_(net.vit.head.weight)
     save_network(net, tmp_path / "model")
     return str(tmp_path / "model")
@@ -52,7 +52,7 @@ def test_probabilities_are_divided_by_the_old_prior_and_multiplied_by_the_new(mo
     ):
         changed = load(model, "cpu", **options)
         assert np.allclose(changed(image).detach().numpy(), expected(ratio), atol=1e-6)
-        assert bool(changed.net.thresholds) == (not options)
+        assert bool(changed.net.settings.thresholds) == (not options)
 
 
 def test_invalid_priors(model: str) -> None:
@@ -65,7 +65,7 @@ def test_invalid_priors(model: str) -> None:
         with pytest.raises(FerVitError, match=message):
             load(model, **options)
     recognizer = load(model)
-    recognizer.net.prior = ()
+    recognizer.net.settings.prior = ()
     with pytest.raises(FerVitError, match="class shares of its training faces"):
         recognizer.change_prior("even")
 

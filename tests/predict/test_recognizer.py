@@ -19,7 +19,7 @@ from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import LANDMARKS
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import Photo
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import photo_rows
@@ -100,13 +100,13 @@ def test_prediction_sets(model: Recognizer, photo: Path) -> None:
     assert face.entropy == pytest.approx(entropy(list(face.probabilities.values())))
     ranked = sorted(face.probabilities.values())
     each = [1.0 if name == face.label else 0.0 for name in model.labels]
-    model.net.thresholds = {"90": [ranked[-1], *each], "95": [ranked[-3], *each]}
+    model.net.settings.thresholds = {"90": [ranked[-1], *each], "95": [ranked[-3], *each]}
     (face,) = model.predict(photo)
     assert (face.prediction_set(), face.ambiguous) == ([face.label], False)
     among = face.prediction_set(95)
     assert [face.probabilities[name] >= ranked[-3] for name in model.labels] == [name in among for name in model.labels]
     assert face.prediction_set(95, by_class=True) == [name for name in model.labels if name != face.label]
-    model.net.thresholds = {"90": [1.0, *each], "95": [0.0, *each]}
+    model.net.settings.thresholds = {"90": [1.0, *each], "95": [0.0, *each]}
     (face,) = model.predict(photo)
     assert (face.prediction_set(), face.prediction_set(95), face.ambiguous) == ([], model.labels, True)
     with pytest.raises(FerVitError, match="coverage of 90 or 95 percent, but got 80"):
@@ -212,7 +212,7 @@ def test_patches_alone_show_no_regions() -> None:
     config = RegionViTConfig(
         img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, tokens="patch", regions=("mouth",)
     )
-    (face,) = Recognizer(RegionViT(config, "abc")).predict(np.zeros((32, 32), np.uint8), face="crop", detector="none")
+    (face,) = Recognizer(build_model(config, "abc")).predict(np.zeros((32, 32), np.uint8), face="crop", detector="none")
     assert face.regions == {}
 
 

@@ -17,7 +17,7 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load, load_file, save_file
 
 import fer_vit
-from fer_vit import RegionViT
+from fer_vit import RegionViT, build_model
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
@@ -35,7 +35,7 @@ TEMPLATE = ((0.3, 0.4), (0.7, 0.4), (0.5, 0.6), (0.35, 0.8), (0.65, 0.8))
 @pytest.fixture
 def net() -> RegionViT:
     torch.manual_seed(0)
-    net = RegionViT(NETWORK, ["sadness", "fear", "anger"], "crop", TEMPLATE, temperature=1.5).eval()
+    net = build_model(NETWORK, ["sadness", "fear", "anger"], align="crop", template=TEMPLATE, temperature=1.5).eval()
     use_fused_attention(net, fused=False)
     return net
 
@@ -46,12 +46,11 @@ def logits(net: RegionViT) -> torch.Tensor:
 
 
 def test_a_folder_brings_the_whole_model_back(net: RegionViT, tmp_path: Path) -> None:
-    net.thresholds = THRESHOLDS
+    net.settings.thresholds = THRESHOLDS
     save_network(net, tmp_path / "model")
     again = load_network(tmp_path / "model")
     assert not again.training
-    assert (again.config, again.labels, again.align, again.template) == (NETWORK, net.labels, "crop", TEMPLATE)
-    assert (again.temperature, again.thresholds) == (1.5, THRESHOLDS)
+    assert (again.config, again.settings) == (NETWORK, net.settings)
     assert torch.equal(logits(again), logits(net))
     assert ModelCard.load(tmp_path / "model" / "README.md").data.library_name == "fer-vit"
 
@@ -69,12 +68,12 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
     for seed, name in enumerate(names):
         torch.manual_seed(seed)
         network = replace(NETWORK, stem="conv", standardize=seed == 0)  # as the first
-        one = RegionViT(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
+        one = build_model(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
         for value in one.state_dict().values():
             value.copy_(torch.rand_like(value) if value.is_floating_point() else torch.tensor(7 + seed))
         save_network(one, Path(name))
     soup, states = average_networks(names), [load_file(f"{name}/model.safetensors") for name in names]
-    assert (soup.temperature, soup.thresholds, soup.training) == (1.0, {}, False)
+    assert (soup.settings.temperature, soup.settings.thresholds, soup.training) == (1.0, {}, False)
     assert soup.config.standardize
     found = soup.state_dict()
     assert sum(key.endswith("num_batches_tracked") for key in found) > 0
@@ -88,7 +87,7 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "change"),
     [
-        ("config", {"config": replace(NETWORK, head="avg")}),
+        ("config", {"config": replace(NETWORK, pool="avg")}),
         ("labels", {"labels": ["fear", "sadness", "anger"]}),
         ("align", {"align": "landmarks"}),
         ("template", {"template": TEMPLATE[::-1]}),
@@ -96,10 +95,10 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
 )
 def test_models_that_cannot_be_averaged(what: str, change: dict[str, Any], net: RegionViT, tmp_path: Path) -> None:
     save_network(net, tmp_path / "one")
-    own = {"config": NETWORK, "labels": net.labels, "align": "crop", "template": TEMPLATE}
-    save_network(RegionViT(**{**own, **change}), tmp_path / "other")
+    own = {"config": NETWORK, "labels": net.settings.labels, "align": "crop", "template": TEMPLATE}
+    save_network(build_model(**{**own, **change}), tmp_path / "other")
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
-    assert average_networks([one, one]).labels == net.labels
+    assert average_networks([one, one]).settings.labels == net.settings.labels
     with pytest.raises(FerVitError, match=f"^{other} has another {what} than {one}. Average models of one config"):
         average_networks([one, other])
 
@@ -229,8 +228,8 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
     net = load_network(checkpoint)
     assert not net.training
     assert asdict(net.config) == saved["hyper_parameters"]["network"]
-    assert net.labels == saved["hyper_parameters"]["labels"]
-    assert net.template == saved["hyper_parameters"]["template"]
+    assert net.settings.labels == saved["hyper_parameters"]["labels"]
+    assert net.settings.template == saved["hyper_parameters"]["template"]
     assert all(torch.equal(saved["state_dict"][f"net.{name}"], value) for name, value in net.state_dict().items())
 
 
@@ -317,5 +316,5 @@ def test_a_path_is_a_folder_even_with_the_name_of_a_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_network(net, Path(DEFAULT))
-    assert load_network(Path(DEFAULT)).labels == net.labels
-    assert len(load_network(DEFAULT).labels) == 8
+    assert load_network(Path(DEFAULT)).settings.labels == net.settings.labels
+    assert len(load_network(DEFAULT).settings.labels) == 8

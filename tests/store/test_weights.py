@@ -28,13 +28,13 @@ def test_it_is_small_and_described(name: str) -> None:
     model = load(name, "cpu")
     assert sum(parameter.numel() for parameter in model.parameters()) < 8e6
     assert model.labels == list(EXPRESSIONS)
-    assert len(model.net.template) == 5
-    assert model.net.temperature != 1
+    assert len(model.net.settings.template) == 5
+    assert model.net.settings.temperature != 1
     card = ModelCard.load(folder / "README.md")
     assert card.data.model_name == name
     assert card.data.license
     assert {"## Results", "## Limitations"} <= set(card.text.splitlines())
-    assert f"stored temperature of {model.net.temperature:.3f}" in " ".join(card.text.split())
+    assert f"stored temperature of {model.net.settings.temperature:.3f}" in " ".join(card.text.split())
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -76,7 +76,7 @@ def test_pretrained_weights_are_loaded_once(drawn: Path, tmp_path: Path) -> None
 
 
 def test_mechanisms_train_together(drawn: Path, tmp_path: Path) -> None:
-    mechanisms = ["attention=gaussian", "keep_rate=[0.9,0.6]", "head=query", "causal=true", "pos_embed=sincos_1d"]
+    mechanisms = ["attention=gaussian", "keep_rate=[0.9,0.6]", "pool=query", "causal=true", "pos_embed=sincos_1d"]
     words = [f"--model.network.{word}" for word in (*mechanisms, "block=post_norm", "reg_tokens=2")]
     manifest, logs = drawn / "faces.parquet", f"--trainer.logger.init_args.save_dir={tmp_path}"
     main(["fit", *TINY, *words, "--model.region_dropout=0.5", f"--data.manifest={manifest}", logs])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import build_model
 from fer_vit.train.cost import has_bf16, multiply_adds
 
 SMALL = RegionViTConfig(
@@ -25,11 +25,11 @@ def block(tokens: int) -> int:
         ({"tokens": "patch"}, (N, 0, 3 * block(1 + N), D * 5)),
         ({"tokens": "region"}, (0, R, 3 * block(1 + R), D * 5)),
         ({"attention": "additive"}, (N, R, 3 * block(1 + N + R), D * 5)),
-        ({"head": "additive"}, (N, R, 3 * block(1 + N + R), D * 5 + 25 * (D * D + D))),
+        ({"pool": "additive"}, (N, R, 3 * block(1 + N + R), D * 5 + 25 * (D * D + D))),
     ],
 )
 def test_against_the_formula(change: dict[str, object], expected: tuple[int, int, int, int]) -> None:
-    parts = multiply_adds(RegionViT(replace(SMALL, **change), "abcde"))
+    parts = multiply_adds(build_model(replace(SMALL, **change), "abcde"))
     patch = 3 * 8 * 8 * D  # of one token's embedding
     assert parts["patches"] == expected[0] * patch
     assert parts["regions"] == expected[1] * patch
@@ -38,7 +38,7 @@ def test_against_the_formula(change: dict[str, object], expected: tuple[int, int
 
 
 def test_hard_attention_saves_what_it_leaves_out() -> None:
-    parts = multiply_adds(RegionViT(replace(SMALL, keep_rate=(1.0, 0.5, 0.5)), "abcde"))
+    parts = multiply_adds(build_model(replace(SMALL, keep_rate=(1.0, 0.5, 0.5)), "abcde"))
     full, half, quarter = (1 + n + R for n in (16, 8, 4))
     # Choosing costs a query and every token's key and score.
     choosing = sum(D * D + tokens * D * D + tokens * D for tokens in (full, half))
@@ -46,7 +46,7 @@ def test_hard_attention_saves_what_it_leaves_out() -> None:
 
 
 def test_counting_leaves_the_model_as_it_was() -> None:
-    net = RegionViT(replace(SMALL, stem="conv"), "abcde").train()
+    net = build_model(replace(SMALL, stem="conv"), "abcde").train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     multiply_adds(net)
     assert net.training

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
 from fer_vit.train.pretraining import (
     Hidden,
@@ -34,15 +34,15 @@ MODELS = {
     "conv, regions of the image": {"stem": "conv", "tokens": "region"},
     "conv, regions of the stem": {"stem": "conv", "region_source": "stem"},
     "conv, regions of the stem alone": {"stem": "conv", "region_source": "stem", "tokens": "region", "in_chans": 1},
-    "no class token": {"backbone": "vit_medium_patch16_gap_256", "head": "avg"},
-    "computed positions": {"pos_embed": "sincos_2d", "head": "query", "causal": True},
+    "no class token": {"backbone": "vit_medium_patch16_gap_256", "pool": "avg"},
+    "computed positions": {"pos_embed": "sincos_2d", "pool": "query", "causal": True},
 }
 BOXES = torch.tensor([[8.0, 8.0, 24.0, 24.0], [3.3, 1.2, 17.9, 15.8]])
 
 
 def build(**change: object) -> RegionViT:
     torch.manual_seed(0)
-    return RegionViT(replace(CONFIG, **change), [])
+    return build_model(replace(CONFIG, **change), [])
 
 
 def faces(size: int = 3) -> tuple[Tensor, Tensor, Tensor, Tensor]:

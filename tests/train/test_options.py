@@ -51,7 +51,7 @@ def test_model_and_data_agree_on_the_crop(build: Build, checkpoint: Path) -> Non
     words = ["--model.network.img_size=64", "--model.network.regions=[nose,chin]", "--model.align=crop"]
     run = build(*TINY[1:5], *words, f"--model.template={points}")
     assert run.data.spec == CropSpec(64, ("nose", "chin"), "crop", tuple((x, y) for x, y in points))
-    assert (run.model.net.align, run.model.net.template) == ("crop", run.data.spec.template)
+    assert (run.model.net.settings.align, run.model.net.settings.template) == ("crop", run.data.spec.template)
     assert run.model.labels == run.data.labels
 
 

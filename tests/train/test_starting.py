@@ -13,7 +13,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.folder import load_network, save_network
@@ -29,16 +29,16 @@ NETWORK = RegionViTConfig(
 
 
 def build(labels: str = "abc", **change: object) -> RegionViT:
-    return RegionViT(replace(NETWORK, **change), list(labels))
+    return build_model(replace(NETWORK, **change), list(labels))
 
 
 def start(net: RegionViT, other: RegionViT) -> str:
-    return take_weights(net, {"config": other.config, "labels": other.labels}, other.state_dict(), "other")
+    return take_weights(net, {"config": other.config, "labels": other.settings.labels}, other.state_dict(), "other")
 
 
-@pytest.mark.parametrize("head", ["token", "additive", "query"])
-def test_classes_of_the_same_name_keep_their_rows(head: str) -> None:
-    other, net = build("abc", head=head), build("cxa", head=head)
+@pytest.mark.parametrize("pool", ["token", "additive", "query"])
+def test_classes_of_the_same_name_keep_their_rows(pool: str) -> None:
+    other, net = build("abc", pool=pool), build("cxa", pool=pool)
     fresh = {name: value.clone() for name, value in net.state_dict().items()}
     line = start(net, other)
     assert (
@@ -46,7 +46,7 @@ def test_classes_of_the_same_name_keep_their_rows(head: str) -> None:
         == f"Started from other: {len(encoder(net))} of {len(encoder(net))} tensors of the encoder; kept c, a; new x."
     )
     before, after = other.state_dict(), net.state_dict()
-    for name in ("vit.head.weight", "vit.head.bias", *["pool.query"] * (head == "query")):
+    for name in ("vit.head.weight", "vit.head.bias", *["pool.query"] * (pool == "query")):
         assert torch.equal(after[name][[0, 2]], before[name][[2, 0]])
         assert torch.equal(after[name][1], fresh[name][1])
     rows = ("vit.head.weight", "vit.head.bias", "pool.query")
@@ -60,8 +60,8 @@ def encoder(net: RegionViT) -> list[str]:
 
 def test_a_head_of_another_kind_or_other_classes_start_fresh() -> None:
     for other, net in (
-        (build(head="query"), build(head="avg")),
-        (build("xyz", head="additive"), build(head="additive")),
+        (build(pool="query"), build(pool="avg")),
+        (build("xyz", pool="additive"), build(pool="additive")),
     ):
         fresh = {name: value.clone() for name, value in net.state_dict().items()}
         assert "; new a, b, c" in start(net, other)
@@ -126,7 +126,9 @@ def fit(manifest: Path, folder: Path, *more: str) -> Path:
 def test_a_run_starts_from_a_folder_and_resumes_without_it(
     mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = RegionViT(replace(NETWORK, regions=("mouth", "nose", "chin")), EXPRESSIONS, "crop", ((0.5, 0.5),) * 5)
+    other = build_model(
+        replace(NETWORK, regions=("mouth", "nose", "chin")), EXPRESSIONS, align="crop", template=((0.5, 0.5),) * 5
+    )
     save_network(other, tmp_path / "other")
     words = [f"--model.init={tmp_path / 'other'}", "--model.network.dropout=0.1", "--model.freeze=encoder"]
     first = fit(mine, tmp_path / "first", *words)
@@ -134,7 +136,7 @@ def test_a_run_starts_from_a_folder_and_resumes_without_it(
     assert "kept happiness, anger; new calm; different settings: dropout." in out
     net = load_network(first)
     assert net.config == replace(other.config, dropout=0.1)
-    assert (net.align, net.template, net.labels) == ("crop", other.template, ["calm", "happiness", "anger"])
+    assert net.settings == replace(other.settings, labels=["calm", "happiness", "anger"])
     assert torch.equal(net.vit.norm.weight, other.vit.norm.weight)
     assert load_checkpoint(first)["hyper_parameters"]["init"] is None
     (tmp_path / "other" / "model.safetensors").unlink()
@@ -148,7 +150,7 @@ def test_python_starts_from_the_shipped_model() -> None:
     shipped = load_network("ferplus-small")
     task = FERTask(labels=["fear", "calm"], init="ferplus-small", freeze="stem")
     assert task.net.config == shipped.config
-    assert task.net.template == shipped.template
+    assert task.net.settings.template == shipped.settings.template
     assert torch.equal(task.net.vit.head.weight[0], shipped.vit.head.weight[6])
     assert torch.equal(task.net.vit.patch_embed.early[0][0].weight, shipped.vit.patch_embed.early[0][0].weight)
     assert task.hparams["init"] is None
@@ -208,4 +210,4 @@ def test_a_file_for_timm_that_lacks_a_little_is_a_warning(tmp_path: Path) -> Non
     torch.save({name: value for name, value in own.items() if name != "norm.bias"}, tmp_path / "weights.pth")
     config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), depth=2, tokens="patch")
     with pytest.warns(UserWarning, match=r"Not in .*weights.pth, so they start at random: norm.bias$"):
-        RegionViT(config, ["a", "b"])
+        build_model(config, ["a", "b"])

@@ -13,7 +13,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.regions import REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.train.symmetry import Symmetry, asymmetry, make_symmetric, mirror_image
 from tests.helpers.commands import TINY, fails, main
 from tests.train.test_resume import newest
@@ -34,7 +34,7 @@ CONFIG = RegionViTConfig(
     region_grid=1,
     region_source="stem",
     pos_embed="none",
-    head="avg",
+    pool="avg",
 )
 
 
@@ -45,7 +45,7 @@ SYMMETRIC = [
     "--model.network.region_source=stem",
     "--model.network.region_grid=1",
     "--model.network.pos_embed=none",
-    "--model.network.head=avg",
+    "--model.network.pool=avg",
 ]
 WITH = [
     "--trainer.callbacks+=fer_vit.train.symmetry.Symmetry",
@@ -60,7 +60,7 @@ NEW: Any = SimpleNamespace(ckpt_path=None)
 def network(**changes: Any) -> RegionViT:
     """A network none of whose weights or statistics is what it starts as."""
     torch.manual_seed(0)
-    net = RegionViT(replace(CONFIG, **changes), ["a", "b", "c"])
+    net = build_model(replace(CONFIG, **changes), ["a", "b", "c"])
     for value in net.state_dict().values():
         if value.is_floating_point():
             value.copy_(torch.randn_like(value).abs() if value.ndim == 1 else torch.randn_like(value) / 4)
@@ -86,7 +86,7 @@ def mirrored(image: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
     [
         {},
         {"in_chans": 3, "img_size": 49, "standardize": False},
-        {"stem_convs": 1, "head": "token", "reg_tokens": 3, "block": "post_norm"},
+        {"stem_convs": 1, "pool": "token", "reg_tokens": 3, "block": "post_norm"},
         {"attention": "gaussian"},
         {"stem": "patch", "region_source": "image", "img_size": 30},
     ],
@@ -158,6 +158,6 @@ def test_a_run_with_averaged_weights_stays_symmetric_and_goes_on(
 )
 def test_other_networks_are_refused(change: dict[str, Any]) -> None:
     module: Any = nn.Module()
-    module.net = RegionViT(replace(CONFIG, **change), ["a", "b", "c"])
+    module.net = build_model(replace(CONFIG, **change), ["a", "b", "c"])
     with pytest.raises(FerVitError, match="cannot be symmetric"):
         Symmetry().on_fit_start(NEW, module)

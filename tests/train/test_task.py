@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import TEMPLATE
-from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.tokens import drop_regions
 from fer_vit.processes import derived_seed
 from fer_vit.train.module import loss_error, warmup_cosine
@@ -365,7 +365,7 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
     again = FERTask(**task.hparams)
     assert again.hparams == task.hparams
     assert again.net.config == NETWORK
-    assert (again.net.align, again.net.template, again.net.labels) == ("crop", TEMPLATE, ["a", "b", "c"])
+    assert again.net.settings == ModelSettings(["a", "b", "c"], "crop", TEMPLATE)
 
 
 @pytest.mark.parametrize(
