@@ -155,7 +155,7 @@ def test_rare_expressions_gain(pool: str, drawn: Path, tmp_path: Path, capsys: p
     assert np.allclose(found["now"][0] - found["before"][0], -0.5 * np.log(shares), atol=1e-5)
     before, now = (load(tmp_path / name, "cpu").net for name in ("before", "now"))
     assert torch.equal(before.vit.head.bias, now.vit.head.bias)
-    assert (now.adjustment, now.prior) == (0.5, pytest.approx(shares))
+    assert (now.settings.adjustment, now.settings.prior) == (0.5, pytest.approx(shares))
     main(["export", str(tmp_path / "again"), "--checkpoint", str(tmp_path / "now"), *words[2:]])
     assert load(tmp_path / "again").net.settings.adjustment == 0
     faces.select(np.array([label != "anger" for label in faces.column("label")])).write(tmp_path / "faces.parquet")
