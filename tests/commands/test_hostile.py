@@ -101,7 +101,7 @@ def test_visualize_shows_or_counts_each(count: int, photos: Path, checkpoint: Pa
     films = sum(map(is_video, find_images([photos])))  # GIFs that move
     assert status.total() == count + 3 - films
     assert len(rows) == len(list((tmp_path / "r" / "photos").glob("*.jpg")))
-    assert sum(row.get("frame") is None for row in rows) == status[OK] + status[FIRST_FRAME]
+    assert sum(row.get("frame") is None for row in rows) == status[OK] + status["animated"]
     assert status["not a regular file"] == 1
 
 
