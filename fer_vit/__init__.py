@@ -1,26 +1,63 @@
 """fer-vit: a Lightning-based vision transformer toolkit for facial expression recognition."""
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fer_vit.commands.evaluate import evaluate as evaluate
+    from fer_vit.commands.export import export as export
+    from fer_vit.commands.finetune import finetune as finetune
+    from fer_vit.commands.models import models as models
+    from fer_vit.commands.visualize import visualize as visualize
+    from fer_vit.errors import FerVitError as FerVitError
     from fer_vit.model.region_vit import RegionViT as RegionViT
     from fer_vit.model.region_vit import build_model as build_model
     from fer_vit.predict.recognizer import load as load
+    from fer_vit.predict.results import table as table
     from fer_vit.store.hub import push as push
+    from fer_vit.train.datamodule import FaceDataModule as FaceDataModule
+    from fer_vit.train.task import FERTask as FERTask
 
 from fer_vit.version import __version__ as __version__
 
 HOMES = {
-    "RegionViT": "fer_vit.model.region_vit",
-    "build_model": "fer_vit.model.region_vit",
-    "load": "fer_vit.predict.recognizer",
-    "push": "fer_vit.store.hub",
+    "FERTask": "train.task",
+    "FaceDataModule": "train.datamodule",
+    "FerVitError": "errors",
+    "RegionViT": "model.region_vit",
+    "build_model": "model.region_vit",
+    "evaluate": "commands.evaluate",
+    "export": "commands.export",
+    "finetune": "commands.finetune",
+    "load": "predict.recognizer",
+    "models": "commands.models",
+    "push": "store.hub",
+    "table": "predict.results",
+    "visualize": "commands.visualize",
 }
+"""The module of each public name."""
+__all__ = ["__version__", *HOMES]
 
 
 def __getattr__(name: str) -> Any:
     """Imports lazily what needs torch, so that `fer-vit --help` answers at once."""
     if name in HOMES:
-        return getattr(import_module(HOMES[name]), name)
+        return getattr(import_module(f"fer_vit.{HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Package(ModuleType):
+    """Keeps `fer_vit.evaluate` a function after the subpackage of this name was imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -165,7 +165,9 @@ def run_plain(verb: str, args: list[str]) -> None:
     except ArgumentError as error:
         hint = suggest_option(words, parser)
         raise FerVitError(f"{error}{hint} (`fer-vit {verb} --help` lists the options)") from error
-    function(**values)
+    result = function(**values)
+    if show := getattr(sys.modules[function.__module__], "show", None):  # of a command that only returns its result
+        show(result)
 
 
 def verb_function(verb: str) -> Any:
@@ -178,7 +180,7 @@ def verb_parser(verb: str) -> ArgumentParser:
     function = verb_function(verb)
     parser = ArgumentParser(
         prog=f"fer-vit {verb}",
-        description=inspect.cleandoc(function.__doc__).partition("\n\nArgs:")[0],
+        description=inspect.cleandoc(function.__doc__).partition("\n\nArgs:")[0].partition("\n\nReturns:")[0],
         formatter_class=HelpFormatter,
         exit_on_error=False,
     )

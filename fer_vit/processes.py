@@ -19,7 +19,7 @@ import numpy as np
 from fer_vit.errors import FerVitError
 
 WORKER_DIED = (
-    "A worker process died, perhaps for lack of memory. Try fewer `--workers`. A script on Windows or macOS calls "
+    "A worker process died, perhaps for lack of memory. Try fewer `--workers`. A Python script calls "
     'fer-vit below `if __name__ == "__main__":`.'
 )
 

@@ -1,1 +1,28 @@
 """The verbs of the command line: one typed function each."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns a command that takes, when called from Python, text for a path and one value for a list of them."""
+
+    @wraps(command)
+    def call(*args: Any, **options: Any) -> Result:
+        given = signature(command).bind(*args, **options)
+        for name, value in given.arguments.items():
+            kind = command.__annotations__.get(name)
+            if isinstance(value, str) and kind in (Path, Path | None):
+                given.arguments[name] = Path(value)
+            elif isinstance(value, str) and kind in (Sequence[str], list[str] | None):
+                given.arguments[name] = [value]
+            elif kind == list[Path]:
+                given.arguments[name] = [Path(path) for path in ([value] if isinstance(value, str | Path) else value)]
+        return command(*given.args, **given.kwargs)
+
+    return call

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from fer_vit.commands import accept_text
 from fer_vit.data.schema import Split
 from fer_vit.evaluate.groups import evaluate_faces
 from fer_vit.evaluate.robustness import measure_robustness, summarize_robustness
@@ -13,6 +15,7 @@ from fer_vit.labels import Merge
 from fer_vit.store.hub import DEFAULT
 
 
+@accept_text
 def evaluate(
     data: Path,
     *,
@@ -29,7 +32,7 @@ def evaluate(
     robustness: bool = False,
     output: Path = Path("evaluation"),
     overwrite: bool = False,
-) -> None:
+) -> dict[str, Any]:
     """Reports how good predictions are, for whom, and where they fail, with 95 % bootstrap intervals.
 
     Writes OUTPUT/index.html, results.md and results.json: accuracy, macro F1, UAR (the mean recall), calibration error,
@@ -67,6 +70,9 @@ def evaluate(
             and with wrong landmarks.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
+
+    Returns:
+        The scores, as in results.json.
     """
     check_output(output, overwrite, FILES)
     conditions = Conditions(split, merge, prior, classes)
@@ -83,3 +89,4 @@ def evaluate(
         results["robustness"] = summarize_robustness(hits, faces.units)
     facts |= {"against": against} if against else {}
     print(write_results(output, facts | faces.facts, results, faces, other))
+    return results

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fer_vit.commands import accept_text
 from fer_vit.conformal import fit_thresholds
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
@@ -29,6 +30,7 @@ CALIBRATES = 100
 """Faces that temperature and thresholds need; a handful gives extreme values."""
 
 
+@accept_text
 def export(
     output: Path,
     *,
@@ -38,7 +40,7 @@ def export(
     half: bool = False,
     quantize: Path | None = None,
     overwrite: bool = False,
-) -> None:
+) -> Path:
     """Writes a trained model for other programs; OUTPUT's name decides the format.
 
     A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging Face hub read it.
@@ -71,6 +73,9 @@ def export(
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
             size, and faster on CPUs (see docs/benchmarks.md).
         overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card is kept.
+
+    Returns:
+        `output`.
     """
     check_number("logit_adjust", logit_adjust, 0, 1)
     if logit_adjust and calibrate is None:
@@ -86,6 +91,7 @@ def export(
             shutil.copy(card, new)
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
+    return output
 
 
 def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:

@@ -4,6 +4,7 @@ from collections import Counter
 from hashlib import file_digest, sha256
 from pathlib import Path
 
+from fer_vit.commands import accept_text
 from fer_vit.commands.export import CALIBRATES, export
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
@@ -24,9 +25,10 @@ FEWEST = 8
 """Fewest training photos of each class: ten, less one for validation and one for the test."""
 
 
+@accept_text
 def finetune(
     photos: Path, *, output: Path = Path("mine"), checkpoint: str | None = None, overwrite: bool = False
-) -> None:
+) -> Path:
     """Trains a model for your classes on your photos: prepare, fit, export and evaluate in one command.
 
     Each class has a folder of at least ten photos that is named after it (photos/calm/*.jpg, photos/bored/*.jpg); in
@@ -47,6 +49,9 @@ def finetune(
         checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         overwrite: Whether existing results may be replaced.
+
+    Returns:
+        The folder of the model.
     """
     start, model, page = checkpoint or DEFAULT, output / "model", output / "evaluation"
     check_output(page, overwrite, FILES)  # written last; other results may be from an interrupted run
@@ -70,6 +75,7 @@ def finetune(
     if not enough:
         print(f"Confidence is not calibrated: {counts['val']} validation photos, but {CALIBRATES} are needed.")
     print(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
+    return model
 
 
 def find_faces(photos: Path, manifest: Path, align: str | None, overwrite: bool) -> Path:

@@ -11,19 +11,29 @@ from fer_vit.report.table import align_columns
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_models
 
 
-def models() -> None:
+def models() -> list[dict[str, str]]:
     """Lists the included models and the models downloaded from the Hugging Face hub.
 
     Any of them can be the `--checkpoint` of predict, visualize and export, and the argument of `fer_vit.load`.
 
     Examples:
         fer-vit models
+
+    Returns:
+        Name, place, size, training data and results of each model.
     """
-    rows = [("name", "where", "size", "trained on", "results")]
+    found = []
     for name, where, folder in found_models():
+        trained, results = card_results(folder)
         size = f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
-        rows.append((name + " *" * (name == DEFAULT), where, size, *card_results(folder)))
-    print(align_columns(rows))
+        found.append({"name": name, "where": where, "size": size, "trained on": trained, "results": results})
+    return found
+
+
+def show(found: list[dict[str, str]]) -> None:
+    """Prints the models."""
+    rows = [[name + " *" * (name == DEFAULT), *others] for name, *others in (one.values() for one in found)]
+    print(align_columns([[*found[0]], *rows]))
     print(f"\n* is the default of `--checkpoint`. Model cards: {shipped_models()[DEFAULT].parent}")
 
 

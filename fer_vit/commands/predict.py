@@ -87,7 +87,7 @@ def predict(
     if options.workers is None:
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
     gpus = torch.cuda.device_count()  # SLURM may show each process only its own
-    model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else "cpu", prior=prior, classes=classes)
+    model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else None, prior=prior, classes=classes)
     if in_chunks:
         found = predict_folder(
             model, images, output, options, summary, part_size, rank, min_confidence, intervals, overwrite

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fer_vit.commands import accept_text
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, find_method
 from fer_vit.files import atomic_write, check_output
@@ -18,6 +19,7 @@ from fer_vit.visualize.evidence import LabelChoice
 from fer_vit.visualize.writer import REPORT, write_report
 
 
+@accept_text
 def visualize(
     images: list[Path],
     *,
@@ -28,7 +30,7 @@ def visualize(
     heads: bool = False,
     overwrite: bool = False,
     **reading: Any,
-) -> None:
+) -> Path:
     """Explains, for every face in photos and videos, which pixels and facial regions led to the prediction.
 
     Writes OUTPUT/index.html, a gallery to filter, sort and search. A click opens a face with the attributions of its
@@ -60,6 +62,9 @@ def visualize(
         heads: Whether to show where each attention head attends and how far, per face and on average.
         overwrite: Whether an existing report may be replaced.
         reading: How photos and videos are read; see `PhotoOptions`.
+
+    Returns:
+        The page.
     """
     find_method(method, METHODS)
     options = PhotoOptions(**reading)
@@ -71,6 +76,7 @@ def visualize(
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
     shown = " and ".join(counted(number, kind) for kind, number in kinds.items())
     print(f"{counted(faces, 'face')} in {shown}: open {output / 'index.html'}")
+    return output / "index.html"
 
 
 def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:

@@ -34,7 +34,7 @@ from fer_vit.predict.photos import (
     PhotoOptions,
     photo_loader,
 )
-from fer_vit.predict.results import FaceResult
+from fer_vit.predict.results import FaceResult, Faces
 from fer_vit.predict.smoothing import smooth_photos
 from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
 from fer_vit.store.folder import load_network
@@ -60,7 +60,7 @@ def load(
     Args:
         model: A model that fer-vit ships (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or
             "user/name" on the Hugging Face hub. None: the default one that is shipped.
-        device: Where to compute. None: the GPU if there is one.
+        device: Where to compute, for example "cpu" or "cuda:1". None: an NVIDIA or Apple GPU if there is one.
         revision: Branch, tag or commit on the hub.
         token: For a private repository on the hub; None uses the one you logged in with.
         prior: See `Recognizer.change_prior`.
@@ -72,7 +72,7 @@ def load(
     recognizer = Recognizer(load_network(model, revision=revision, token=token))
     if prior is not None or classes:
         recognizer.change_prior(prior, classes)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or best_device()
     try:
         recognizer.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -80,6 +80,11 @@ def load(
         raise FerVitError(f"Expected an available device, for example cpu, but got {device} ({reason}).") from error
     use_fused_attention(recognizer.net, fused_is_faster(recognizer.device, recognizer.net.layout.num_tokens))
     return recognizer
+
+
+def best_device() -> str:
+    """Returns the GPU, of NVIDIA ("cuda") or Apple ("mps"), if there is one; else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 class Recognizer(nn.Module):
@@ -150,7 +155,7 @@ class Recognizer(nn.Module):
         batch_size: int = 32,
         workers: int | None = None,
         **video: Any,
-    ) -> list[FaceResult]:
+    ) -> Faces:
         """Finds and classifies every face in photos and videos.
 
         Args:
@@ -178,7 +183,7 @@ class Recognizer(nn.Module):
         if whole := [photo.path for photo in photos if photo.taken_whole]:
             hint = f"{len(whole)} of {len(sources)} images are photos, but each was taken as one face, the first"
             warnings.warn(f'{hint} {whole[0]}. Leave out face="crop".', stacklevel=2)
-        return [face for photo in photos for face in photo.faces]
+        return Faces(face for photo in photos for face in photo.faces)
 
     def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo[FaceResult]]:
         """Yields photos and the frames of videos with their `faces`, in order, a few seconds of video at a time.

@@ -1,11 +1,14 @@
 """A classified face, and its row in a table."""
 
 import math
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import BytesIO
+from itertools import groupby, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image as Pil
@@ -18,8 +21,8 @@ from fer_vit.geometry import LANDMARKS, Array, Image
 from fer_vit.predict.inputs import Source
 from fer_vit.predict.photos import OK, Photo
 from fer_vit.report.draw import FaceView, prediction_figure
-from fer_vit.report.overlay import Marked
-from fer_vit.report.table import Cell
+from fer_vit.report.overlay import Marked, draw_faces
+from fer_vit.report.table import Cell, arrow_schema, arrow_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,23 +134,26 @@ class FaceResult:
 
     def plot(self) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities; a notebook displays it."""
-        try:
-            photo = self._read_photo()
-        except ImageError as error:
-            raise FerVitError(f"{self.path}: {error}.") from error
-        return prediction_figure(self.view(photo))
+        return prediction_figure(self.view(self.read_photo()))
 
-    def _read_photo(self) -> Image:
+    def _repr_png_(self) -> bytes | None:
+        """Returns the picture of `plot` for a notebook."""
+        return self.plot()._repr_png_()
+
+    def read_photo(self) -> Image:
+        """Returns the photo or frame (H, W, 3), RGB uint8; raises FerVitError when it can no longer be read."""
         if not isinstance(self.source, Path):
             return self.source
-        if self.frame is None:
-            return read_image(self.source)
-        from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
+        try:
+            if self.frame is None:
+                return read_image(self.source)
+            from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
 
-        frame = next(read_frames(self.source, only={self.frame}), None)
-        if frame is None:
+            if frame := next(read_frames(self.source, only={self.frame}), None):
+                return frame.image
             raise ImageError("the video has become shorter")
-        return frame.image
+        except ImageError as error:
+            raise FerVitError(f"{self.path}: {error}.") from error
 
     def view(self, photo: Image) -> FaceView:
         """Returns the face for drawing, in its photo (H, W, 3), RGB uint8."""
@@ -163,6 +169,25 @@ class FaceResult:
             seconds=self.seconds or 0.0,
             probabilities=self.probabilities,
         )
+
+
+class Faces(list[FaceResult]):
+    """Faces in the order of their photos and frames, as `predict` returns them; a notebook shows these photos."""
+
+    def plot(self) -> Iterator[Pil.Image]:
+        """Yields each photo or frame with its faces marked by box, expression and probability."""
+        for _, faces in groupby(self, lambda face: (face.path, face.frame)):
+            first, *others = faces
+            yield Pil.fromarray(draw_faces(first.read_photo(), [face.marked for face in (first, *others)]))
+
+    def _repr_html_(self) -> str:
+        """Returns the first `SHOWN` photos, at most 640 pixels wide or high, for a notebook."""
+        html = f"<p>{len(self)} face{'s' * (len(self) != 1)}</p>"
+        for photo in islice(self.plot(), SHOWN):
+            photo.thumbnail((640, 640))
+            photo.save(file := BytesIO(), "jpeg")
+            html += f'<img src="data:image/jpeg;base64,{b64encode(file.getvalue()).decode()}">'
+        return html
 
 
 class Column(NamedTuple):
@@ -198,6 +223,8 @@ SMALL, SMALL_FACE = 30, "small face"
 """Size in pixels below which labels change from frame to frame, and the warning for such faces."""
 TURNED, TURNED_HEAD = 45, "turned head"
 """Yaw, pitch or roll in degrees above which landmarks and labels are unreliable, and the warning for such heads."""
+SHOWN = 8
+"""Photos in a notebook."""
 SEPARATOR = "; "
 """Between the names in a cell."""
 COLUMNS = (
@@ -254,6 +281,14 @@ def photo_rows(photo: Photo[FaceResult], min_confidence: float = 0.0) -> Iterato
             row |= {"label": None if low else face.label, "ambiguous": low or bool(face.ambiguous)}
         row |= {PROBABILITY + name: value for name, value in face.probabilities.items()}
         yield row | {SMOOTHED + name: value for name, value in face.smoothed.items()}
+
+
+def table(faces: Sequence[FaceResult]) -> Any:
+    """Returns the faces as a pyarrow table with the columns of `fer-vit predict`; `.to_pandas()` converts it."""
+    labels = list(dict.fromkeys(name for face in faces for name in face.probabilities))
+    columns = table_columns(labels, videos=any(face.frame is not None for face in faces))
+    rows = photo_rows(Photo("", OK, list(faces))) if faces else []
+    return arrow_table([*rows], arrow_schema(columns))
 
 
 def table_labels(names: Iterable[str]) -> list[str]:

@@ -89,20 +89,16 @@ class TableWriter:
 
     def _flush(self) -> None:
         if self._parquet is not None and self._rows:
-            rows = [
-                {name: as_text(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
-                for row in self._rows
-            ]
-            self._parquet.write_table(pa.Table.from_pylist(rows, self._parquet.schema))
+            self._parquet.write_table(arrow_table(self._rows, self._parquet.schema))
             self._rows = []
 
     def __enter__(self) -> "TableWriter":
         with ExitStack() as stack:
             file = self.path if self.live else stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
             if self.path.suffix.lower() == ".parquet":
-                types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-                schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
-                schema = schema.with_metadata({"pandas": _nullable(self.columns), FACTS: json.dumps(self.facts)})
+                schema = arrow_schema(self.columns).with_metadata(
+                    {"pandas": _nullable(self.columns), FACTS: json.dumps(self.facts)}
+                )
                 self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
             else:
                 # File names need not be valid Unicode; invalid bytes are escaped.
@@ -117,6 +113,18 @@ class TableWriter:
         if error[0] is None:
             self._open.push(lambda *_: self._flush())
         self._open.__exit__(*error)
+
+
+def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:
+    """Returns the schema of a table: name and type (str, int, float or bool) of every column."""
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    return pa.schema([(name, types[kind]) for name, kind in columns.items()])
+
+
+def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Returns rows of cells as a table; a missing cell is null, and bytes of file names beyond Unicode are escaped."""
+    texts = [{name: as_text(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
+    return pa.Table.from_pylist(texts, schema)
 
 
 def _nullable(columns: Mapping[str, type]) -> str:

@@ -34,7 +34,7 @@ class FaceDataModule(L.LightningDataModule):
         balanced: Draw every class equally often in training.
         fold: Held-out fold of the training faces, for example 0/3, the first of three: `fer-vit distill` then uses the
             model's predictions for it. A checkpoint records it.
-        spec: How a face becomes a crop (the command line takes it from `model`); None: the standard crop of 224 pixels.
+        spec: How a face becomes a crop. None: as the task expects (`task.spec`); outside a Trainer, 224 pixels.
         unlabelled: Allow rows without a label (the command line does so for `task: pretraining`). Without a val split a
             fixed 2 % of the training faces are held out for it.
     """
@@ -58,7 +58,7 @@ class FaceDataModule(L.LightningDataModule):
         self.augment = augment
         self.balanced = balanced
         self.fold = fold
-        self.spec = spec or CropSpec(224)
+        self.spec, self._spec_is_given = spec or CropSpec(224), spec is not None
         self.unlabelled = unlabelled
         self.streamed = is_sharded(manifest)
         if self.streamed and (balanced or fold):
@@ -73,6 +73,19 @@ class FaceDataModule(L.LightningDataModule):
             self.manifest = self.manifest.hold_out(0.02)
         self.labels = list(self.manifest.names)
         self.position: dict[str, Any] = {}
+
+    def setup(self, stage: str) -> None:
+        """Takes the crop from the task; raises FerVitError when the task expects other crops or labels."""
+        task: Any = self.trainer.lightning_module if self.trainer else None
+        wanted = getattr(task, "spec", self.spec)
+        if self._spec_is_given and wanted != self.spec:
+            raise FerVitError(f"The task expects {wanted}, but the data has {self.spec}. Leave out `spec`.")
+        self.spec = wanted
+        if (labels := getattr(task, "labels", self.labels)) != self.labels:
+            raise FerVitError(
+                f"The task has the labels {', '.join(labels)}, but {self.manifest.path} has {', '.join(self.labels)}. "
+                "Give the task the labels of the data: `labels=data.labels`."
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Returns, for checkpoints, the fold, the position in the epoch and the options that determine its order.

@@ -16,6 +16,8 @@ from torchvision.utils import make_grid
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec
+from fer_vit.geometry import TEMPLATE
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
@@ -27,6 +29,12 @@ class RegionViTModule(L.LightningModule):
     """A RegionViT, `net`, in training; subclasses have the settings lr, weight_decay, warmup, min_lr and compile."""
 
     net: RegionViT
+
+    @property
+    def spec(self) -> CropSpec:
+        """How a face becomes a crop for the network."""
+        config, settings = self.net.config, self.net.settings
+        return CropSpec(config.img_size, tuple(config.regions), settings.align, settings.template or TEMPLATE)
 
     def setup(self, stage: str) -> None:
         """Chooses the attention kernel for the device; compiles the encoder if requested."""

@@ -16,7 +16,6 @@ from huggingface_hub.errors import DryRunError, HFValidationError
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load, load_file, save_file
 
-import fer_vit
 from fer_vit import RegionViT, build_model
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
@@ -149,12 +148,6 @@ def test_errors_of_the_hub_are_one_line(
         (tmp_path / name).unlink()
         with pytest.raises(FerVitError, match=rf"has no {name}. Name a folder that `fer-vit export` wrote"):
             push(tmp_path, "somebody/model")
-
-
-def test_names_of_the_package() -> None:
-    assert (fer_vit.push, fer_vit.RegionViT) == (push, RegionViT)
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = fer_vit.nothing
 
 
 def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

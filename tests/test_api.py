@@ -1,0 +1,127 @@
+"""The Python API: names, tables, notebooks, and training without the command line."""
+
+import inspect
+import io
+import re
+import subprocess
+import sys
+from base64 import b64decode
+from collections.abc import Sequence
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import fer_vit
+from fer_vit import FaceDataModule, FERTask, FerVitError, load
+from fer_vit.commands import accept_text
+from fer_vit.face.crop import CropSpec
+from fer_vit.predict.recognizer import best_device
+from fer_vit.predict.results import Faces
+from tests.helpers.commands import CROPS, run
+
+QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+
+
+def test_public_names_are_listed_and_imported_lazily() -> None:
+    assert {"load", "table", "models", "evaluate", "visualize", "export", "finetune"} < set(dir(fer_vit))
+    assert dir(fer_vit) == sorted(fer_vit.__all__)
+    assert all(getattr(fer_vit, name).__doc__ for name in fer_vit.__all__ if name != "__version__")
+    assert (Path(fer_vit.__file__).parent / "py.typed").exists()
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = fer_vit.nothing
+    code = "import sys, fer_vit; print({'torch', 'numpy', 'pyarrow', 'PIL', 'jsonargparse'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_commands_are_functions_beside_subpackages_of_their_name() -> None:
+    import fer_vit.evaluate.groups
+    import fer_vit.visualize.writer
+
+    assert all(inspect.isfunction(getattr(fer_vit, name)) for name in ("evaluate", "visualize", "export", "finetune"))
+
+
+def test_commands_accept_text_for_paths() -> None:
+    @accept_text
+    def command(
+        images: list[Path], *, output: Path = Path("a"), by: Sequence[str] = (), more: Path | None = None, **rest: str
+    ) -> object:
+        return images, output, by, more, rest
+
+    assert command("x.jpg", by="age", more="m", face="crop") == (
+        [Path("x.jpg")],
+        Path("a"),
+        ["age"],
+        Path("m"),
+        {"face": "crop"},
+    )
+    assert command(["x", Path("y")], output=Path("b"), by=["c"])[:3] == ([Path("x"), Path("y")], Path("b"), ["c"])
+
+
+def test_commands_return_their_results(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    model = fer_vit.export(str(tmp_path / "model"), checkpoint=str(checkpoint))
+    found = fer_vit.evaluate(str(drawn / "faces.parquet"), checkpoint=str(model), output=str(tmp_path / "e"))
+    confusion = np.array(found["confusion"])
+    assert found["all"]["accuracy"]["mean"] == pytest.approx(confusion.trace() / confusion.sum())
+    photos = str(drawn / "faces" / "test" / "anger")
+    page = fer_vit.visualize(photos, checkpoint=str(model), output=str(tmp_path / "r"), face="crop", detector="none")
+    assert page.name == "index.html"
+    assert "ferplus-small" in [one["name"] for one in fer_vit.models()]
+
+
+def test_a_table_has_the_columns_and_cells_of_predict(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    photos, file = drawn / "faces" / "test" / "anger", tmp_path / "t.parquet"
+    run("predict", photos, *CROPS, "--checkpoint", checkpoint, "--output", file)
+    faces = load(checkpoint, "cpu").predict(photos, face="crop", detector="none")
+    table, expected = fer_vit.table(faces), pq.read_table(file)
+    assert table.schema.remove_metadata() == expected.schema.remove_metadata()
+    for column in table.column_names:
+        cells = [one[column].to_pylist() for one in (table, expected)]
+        assert cells[0] == (pytest.approx(cells[1], abs=1e-5) if isinstance(cells[0][0], float) else cells[1])
+    assert fer_vit.table([]).num_rows == 0
+
+
+def test_a_notebook_shows_photos_with_their_faces(checkpoint: Path) -> None:
+    photos = [np.full((80, 100, 3), grey, np.uint8) for grey in (60, 120)]
+    faces = load(checkpoint, "cpu").predict(photos, face="crop", detector="none")
+    assert isinstance(faces, Faces)
+    html = faces._repr_html_()
+    pictures = [Image.open(io.BytesIO(b64decode(data))) for data in re.findall('base64,([^"]+)"', html)]
+    assert [picture.size for picture in pictures] == [(100, 80)] * 2
+    for photo, picture in zip(photos, pictures, strict=True):
+        difference = np.asarray(picture, int) - photo
+        assert np.abs(difference[40:75, 10:90]).max() < 10  # the photo
+        assert np.abs(difference[:20]).max() > 50  # and the name of its expression
+    with Image.open(io.BytesIO(faces[0]._repr_png_())) as figure:
+        assert figure.size == faces[0].plot().size
+
+
+def test_the_device_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cuda, mps, device in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
+        assert best_device() == device
+
+
+def test_training_from_python_crops_as_the_task_expects(drawn: Path, tmp_path: Path) -> None:
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=16, num_workers=0)
+    task = FERTask(labels=data.labels, init="ferplus-fairface-small")
+    L.Trainer(max_steps=1, limit_val_batches=1, default_root_dir=tmp_path, **QUIET).fit(task, data)
+    assert data.spec == load("ferplus-fairface-small").crop_spec
+
+
+def test_data_that_does_not_fit_the_task_is_one_line(drawn: Path, seven: Path, tmp_path: Path) -> None:
+    faces = drawn / "faces.parquet"
+    task = FERTask(labels=FaceDataModule(faces).labels)
+    for data, message in (
+        (FaceDataModule(seven), r"The task has the labels neutral, .* but .* has surprise, .*labels=data.labels"),
+        (FaceDataModule(faces, spec=CropSpec(64)), r"The task expects CropSpec\(size=224.*Leave out `spec`\."),
+    ):
+        with pytest.raises(FerVitError, match=message) as error:
+            L.Trainer(max_steps=1, default_root_dir=tmp_path, **QUIET).fit(task, data)
+        assert "\n" not in str(error.value)
