@@ -21,9 +21,6 @@ from fer_vit.store.folder import average_networks, save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
 from fer_vit.train.metrics import log_prior
 
-OTHER = (".safetensors", ".pt", ".pth", ".ckpt", ".zip")
-"""Suffixes that `export` cannot write."""
-
 CALIBRATION = 512
 """Faces that calibrate the 8-bit scales."""
 CALIBRATES = 100
@@ -47,8 +44,9 @@ def export(
     NAME.onnx: for ONNX Runtime and others (needs `pip install "fer-vit[onnx]"`). NAME.pt2: for `torch.export.load`.
 
     Both files take any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has regions, boxes
-    (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is there. They give probabilities (B, C). Labels,
-    regions and how a face is cropped are in the ONNX metadata and in the .pt2's `fer_vit.json`.
+    (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is there. They give probabilities (B, C). Labels
+    and the geometry of crop and regions are in the ONNX metadata and in the .pt2's `fer_vit.json`; docs/export.md has a
+    script that uses them without fer-vit.
 
     Examples:
         fer-vit export model.onnx
@@ -150,10 +148,10 @@ def write(model: Recognizer, new: Path, kind: str, half: bool, quantize: Path | 
 
 def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:
     """Returns what to write: ".onnx", ".pt2" or "folder". Raises FerVitError, before any work, if it cannot be."""
-    kind = "folder" if output.is_dir() else output.suffix.lower()
-    if kind in OTHER:
+    suffix = "" if output.is_dir() else output.suffix.lower()
+    kind = suffix if suffix in (".onnx", ".pt2") else "folder"
+    if suffix[1:2].isalpha() and kind == "folder":  # "v1.2" is a folder
         raise FerVitError(f"Expected a folder or a name that ends in .onnx or .pt2, but got {output}.")
-    kind = kind if kind in (".onnx", ".pt2") else "folder"
     if half and kind != "folder":
         raise FerVitError("`--half` is for folders: name one, or leave it out.")
     if quantize and kind != ".onnx":

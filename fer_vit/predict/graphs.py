@@ -2,8 +2,9 @@
 
 import io
 import json
+import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fer_vit.data.sample import Batch
+from fer_vit.face.regions import REGIONS
 from fer_vit.predict.recognizer import Recognizer
 
 
@@ -27,9 +29,11 @@ def write_program(model: Recognizer, path: Path) -> None:
 def write_onnx(model: Recognizer, path: Path) -> None:
     """Writes a model as ONNX."""
     inputs, names = example(model), ["probabilities"]
-    program = torch.onnx.export(
-        model, inputs, dynamo=True, dynamic_shapes=dynamic_batch(inputs), output_names=names, verbose=False
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "# The axis name: faces")  # the inputs share it
+        program = torch.onnx.export(
+            model, inputs, dynamo=True, dynamic_shapes=dynamic_batch(inputs), output_names=names, verbose=False
+        )
     assert program is not None
     program.model.metadata_props["fer_vit"] = description(model)
     program.save(path)
@@ -82,6 +86,7 @@ def example(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
 
 
 def description(model: Recognizer) -> str:
-    """Returns as JSON what users of a graph need: the labels, and how a face is cropped."""
-    spec = model.crop_spec if model.net.layout.num_regions else replace(model.crop_spec, regions=())
-    return json.dumps({"labels": model.labels, **asdict(spec)})
+    """Returns as JSON what users of a graph need: the labels, and how a face and its regions are cropped."""
+    names = model.crop_spec.regions if model.net.layout.num_regions else ()
+    regions = {name: REGIONS[name]._asdict() for name in names}
+    return json.dumps({"labels": model.labels, **asdict(model.crop_spec), "regions": regions})

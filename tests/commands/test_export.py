@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import venv
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from skimage import data, io
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from fer_vit import load
@@ -73,7 +77,9 @@ def test_every_form_by_the_command_line(
     elif name == "model.onnx":
         found = run_onnx(output, inputs)
         facts = onnxruntime.InferenceSession(output).get_modelmeta().custom_metadata_map["fer_vit"]
-        assert json.loads(facts)["regions"] == list(DEFAULT_REGIONS)
+        regions = json.loads(facts)["regions"]
+        assert list(regions) == list(DEFAULT_REGIONS)
+        assert regions["mouth"] == {"anchors": [3, 4], "offset": [0.0, 0.05], "side": 0.95}
     else:
         files = {"fer_vit.json": ""}
         found = torch.export.load(output, extra_files=files).module()(*inputs)
@@ -178,6 +184,7 @@ def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["model.zip"], "ends in .onnx or .pt2"),
+        (["model.tflite"], "ends in .onnx or .pt2"),
         (["model.onnx", "--half"], "`--half` is for folders"),
         (["model", "--quantize", "faces.parquet"], "`--quantize` is for ONNX"),
         (["model.pt2", "--quantize", "faces.parquet"], "`--quantize` is for ONNX"),
@@ -216,3 +223,33 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
     assert json.loads(
         onnxruntime.InferenceSession(tmp_path / "small.onnx").get_modelmeta().custom_metadata_map["fer_vit"]
     )
+
+
+@pytest.mark.slow
+def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
+    """The script of docs/export.md, in an environment that holds only its three packages."""
+    root, python = Path(__file__).parents[2], tmp_path / "venv" / "bin" / "python"
+    venv.create(tmp_path / "venv", symlinks=True, with_pip=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # pip may use the network
+
+    def call(*words: object) -> subprocess.CompletedProcess[str]:
+        command = [str(word) for word in (python, *words)]
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+
+    packages = ("onnxruntime", "opencv-python-headless", "numpy")
+    done = call("-m", "pip", "install", "--quiet", "-c", root / "constraints.txt", *packages)
+    if done.returncode:
+        pytest.skip(f"pip cannot install the packages: {done.stderr.splitlines()[-1]}")
+    assert all(call("-c", f"import {name}").returncode for name in ("torch", "fer_vit"))
+
+    main(["export", str(tmp_path / "model.onnx")])
+    face = data.astronaut()[:300, 80:400]
+    io.imsave(tmp_path / "photo.png", np.hstack([face, face[:, ::-1] // 2]))
+    done = call(root / "docs" / "photo_to_probabilities.py", "photo.png", "model.onnx", root / "fer_vit" / "face")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = load(device="cpu").predict(tmp_path / "photo.png", detector="builtin")
+    assert len(found) == len(expected) == 2
+    for face, row in zip(expected, found, strict=True):
+        assert row["box"] == pytest.approx(face.box.tolist(), abs=0.01)
+        assert row["probabilities"] == pytest.approx(face.probabilities, abs=1e-4)
