@@ -2,8 +2,9 @@
 
 python -m benchmarks.detector_scores --faces fairface --backgrounds backgrounds --cache runs/detector --clips clips
 
-Group photos are composed from the crops and backgrounds that `benchmarks.detector` holds back; their faces are known.
-In clips and in skimage's photo of an astronaut the faces that YuNet finds are taken as true.
+Group photos are composed from crops and backgrounds that `benchmarks.detector` holds back; their faces are known. In
+clips and in skimage's photo of an astronaut the faces that YuNet finds are taken as true. `--split select` has other
+crops and backgrounds and no clips: it is for choosing weights and the minimum score.
 """
 
 import time
@@ -17,7 +18,7 @@ import cv2
 import numpy as np
 import skimage.data
 
-from benchmarks.detector import Data, make_mask, matrix, paste, pick_face, read_data, turned
+from benchmarks.detector_canvases import Data, make_mask, matrix, paste, pick_face, read_data, turned
 from benchmarks.machine import arguments, machine
 from fer_vit.data.sample import Sample, collate
 from fer_vit.face.crop import crop_face, place_regions
@@ -27,8 +28,8 @@ from fer_vit.predict.recognizer import Recognizer, load
 
 PLAIN = (
     "brick.png", "cell.png", "chelsea.png", "clock_motion.png", "coffee.png", "coins.png", "color.png", "grass.png",
-    "gravel.png", "hubble_deep_field.jpg", "ihc.png", "moon.png", "motorcycle_left.png", "page.png", "retina.jpg",
-    "rocket.jpg", "text.png",
+    "gravel.png", "horse.png", "hubble_deep_field.jpg", "ihc.png", "logo.png", "microaneurysms.png", "moon.png",
+    "motorcycle_left.png", "motorcycle_right.png", "page.png", "retina.jpg", "rocket.jpg", "text.png",
 )  # fmt: skip
 """skimage's pictures without a face."""
 
@@ -143,48 +144,60 @@ def cpu_times(works: dict[str, Callable[[], Any]], rounds: int = 31) -> dict[str
     return {name: median(values[1:]) for name, values in taken.items()}
 
 
-def without_faces(data: Data) -> list[Image]:
-    """Returns the backgrounds held back and skimage's pictures without a face."""
+def without_faces(data: Data, split: str) -> list[Image]:
+    """Returns the backgrounds of a split; "result" has skimage's pictures without a face, too."""
     folder = Path(skimage.data.__file__).parent
-    pictures = [*data.backgrounds, *(np.asarray(cv2.imread(str(folder / name)), np.uint8) for name in PLAIN)]
-    return [np.ascontiguousarray(image[..., ::-1]) for image in pictures]
+    more = [np.asarray(cv2.imread(str(folder / name)), np.uint8) for name in PLAIN if split == "result"]
+    return [np.ascontiguousarray(image[..., ::-1]) for image in (*data.backgrounds, *more)]
 
 
 def main() -> None:
     """The command line."""
     parser = arguments(__doc__)
     for name in ("faces", "backgrounds", "cache", "clips"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+        parser.add_argument(f"--{name}", type=Path, required=name != "clips")
     parser.add_argument("--detector", type=Path, default=FaceDetector().path, help="the ONNX file")
-    parser.add_argument("--score", type=float, default=0.6, help="the lowest score of a face")
+    parser.add_argument("--scores", type=float, nargs="+", default=[0.6], help="the lowest scores of a face")
     parser.add_argument("--photos", type=int, default=60)
+    parser.add_argument("--split", choices=("select", "result"), default="result")
     args = parser.parse_args()
     cv2.setNumThreads(1)
     print(machine())
-    data = read_data(args.faces, args.backgrounds, args.cache, held_back=True)
+    data = read_data(args.faces, args.backgrounds, args.cache, args.split)
     rng = np.random.default_rng(0)
-    detectors = {"YuNet": FaceDetector(yunet_path(), 0.7), "built-in": FaceDetector(args.detector, args.score)}
+    built_in = {f"built-in at {score:g}": FaceDetector(args.detector, score) for score in args.scores}
+    detectors = {"YuNet": FaceDetector(yunet_path(), 0.7), **built_in}
     groups = {tilt: [group_photo(data, rng, tilt) for _ in range(args.photos)] for tilt in (0, 30)}
-    clips = {size: find_true(detectors["YuNet"], args.clips, size) for size in (320, 640, 1280)}
     for tilt, photos in groups.items():
         compare(f"composed, turned by {tilt} degrees", detectors, photos)
-    for size, photos in clips.items():
-        compare(f"clips and astronaut, {size} px", detectors, photos)
-    for degrees in (-30, 30):
-        shares = {who: turned_recall(detector, clips[640], degrees) for who, detector in detectors.items()}
-        print(f"clips turned by {degrees} degrees:", tell(shares))
-    plain = without_faces(data)
+    plain = without_faces(data, args.split)
     for size in (320, 640, 1280):
         counts = {
             who: (sum(len(detector(resized(image, size))) for image in plain), len(plain))
             for who, detector in detectors.items()
         }
-        print(f"images without faces, {size} px:", tell(counts))
+        print(f"images without faces, {size} px:", tell(counts), flush=True)
+    if args.split == "result":
+        compare_results(detectors, args.clips, groups[0])
+
+
+def compare_results(detectors: dict[str, FaceDetector], folder: Path, groups: list[tuple[Image, list[Face]]]) -> None:
+    """Prints the scores in clips, changed labels and times."""
+    clips = {size: find_true(detectors["YuNet"], folder, size) for size in (320, 640, 1280)}
+    for size, photos in clips.items():
+        compare(f"clips and astronaut, {size} px", detectors, photos)
+    for degrees in (-30, 30):
+        shares = {who: turned_recall(detector, clips[640], degrees) for who, detector in detectors.items()}
+        print(f"clips turned by {degrees} degrees:", tell(shares), flush=True)
     model = load(device="cpu")
-    for name, some in {"clips": clips[640], "composed": groups[0]}.items():
-        changed = changed_labels(model, detectors["built-in"], detectors["YuNet"], [image for image, _ in some])
-        print(f"labels changed, {name}:", tell({"built-in": changed}))
-    compare_times(detectors, resized(groups[0][0][0], 640))
+    for name, some in {"clips": clips[640], "composed": groups}.items():
+        changed = {
+            who: changed_labels(model, detector, detectors["YuNet"], [image for image, _ in some])
+            for who, detector in detectors.items()
+            if who != "YuNet"
+        }
+        print(f"labels changed, {name}:", tell(changed), flush=True)
+    compare_times(detectors, resized(groups[0][0], 640))
 
 
 def find_true(detector: Detector, folder: Path, size: int) -> list[tuple[Image, list[Face]]]:
@@ -205,7 +218,10 @@ def compare(name: str, detectors: dict[str, FaceDetector], photos: list[tuple[Im
         shares = tell({who: (hits, total) for who, (hits, total, _) in found.items()})
         overlaps = ", ".join(f"{median(values):.3f}" for *_, values in found.values() if values)
         print(f"{name}, faces >= {least} px: {shares}; median IoU {overlaps}")
-    print(f"{name}, extra: " + ", ".join(f"{who} {extra(detector, photos)}" for who, detector in detectors.items()))
+    print(
+        f"{name}, extra: " + ", ".join(f"{who} {extra(detector, photos)}" for who, detector in detectors.items()),
+        flush=True,
+    )
 
 
 def compare_times(detectors: dict[str, FaceDetector], photo: Image) -> None:
