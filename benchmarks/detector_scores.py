@@ -22,7 +22,7 @@ from benchmarks.detector_canvases import Data, make_mask, matrix, paste, pick_fa
 from benchmarks.machine import arguments, machine
 from fer_vit.data.sample import Sample, collate
 from fer_vit.face.crop import crop_face, place_regions
-from fer_vit.face.detect import Detector, Face, FaceDetector, look_closer, overlap, resized, yunet_path
+from fer_vit.face.detect import Detector, Face, FaceDetector, box_iou, refine_landmarks, resized, yunet_path
 from fer_vit.geometry import Array, Image, apply
 from fer_vit.predict.recognizer import Recognizer, load
 
@@ -77,7 +77,7 @@ def side(face: Face) -> float:
 
 def match(found: list[Face], true: list[Face]) -> list[float]:
     """Returns for each true face its overlap with the nearest face found."""
-    return [max((overlap(face, other) for other in found), default=0.0) for face in true]
+    return [max((box_iou(face, other) for other in found), default=0.0) for face in true]
 
 
 def recall(detector: Detector, photos: list[tuple[Image, list[Face]]], least: float) -> tuple[int, int, list[float]]:
@@ -114,7 +114,7 @@ def turned_recall(detector: Detector, photos: list[tuple[Image, list[Face]]], de
 def labels(model: Recognizer, image: Image, faces: list[Face]) -> list[str]:
     """Returns the predicted expressions of faces."""
     spec, samples = model.crop_spec, []
-    for face in look_closer(image, faces):
+    for face in refine_landmarks(image, faces):
         crop, points, to_crop = crop_face(image, face.landmarks, spec, framed=False)
         samples.append(Sample(crop, *place_regions(points, spec), None, 0, "", to_crop))
     shares = model.probabilities(collate(samples).ready(model.device)) if samples else []
@@ -126,7 +126,7 @@ def changed_labels(model: Recognizer, ours: Detector, theirs: Detector, images: 
     changed = total = 0
     for image in images:
         first, second = theirs(image), ours(image)
-        pairs = [(a, max(second, key=lambda b: overlap(a, b))) for a in first if max(match(second, [a])) >= 0.5]
+        pairs = [(a, max(second, key=lambda b: box_iou(a, b))) for a in first if max(match(second, [a])) >= 0.5]
         before, after = (labels(model, image, [pair[k] for pair in pairs]) for k in (0, 1))
         changed += sum(a != b for a, b in zip(before, after, strict=True))
         total += len(pairs)

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks.machine import PROGRAM, arguments, machine, peak, spread
 from benchmarks.photos import face_images, mixed_photos
 from fer_vit.face.crop import crop_face, place_regions
-from fer_vit.face.detect import FaceDetector, look_closer, yunet_path
+from fer_vit.face.detect import FaceDetector, refine_landmarks, yunet_path
 from fer_vit.geometry import Array, Image
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer, load
@@ -70,7 +70,7 @@ def against_the_loop(photos: Path, rounds: int) -> None:
     model, own = load(), FaceDetector()
     finders = {
         "loop, photos at their own size": PlainYuNet(),
-        "loop, fer-vit's detector": lambda image: [face.landmarks for face in look_closer(image, own(image))],
+        "loop, fer-vit's detector": lambda image: [face.landmarks for face in refine_landmarks(image, own(image))],
     }
     found: dict[str, list[float]] = {name: [] for name in ("fer-vit predict", *finders)}
     for _ in range(rounds):

@@ -89,7 +89,7 @@ def usual_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
         return apply(invert(to_cut), np.array(TEMPLATE) * SIDE)
 
     monkeypatch.setattr("fer_vit.face.detect.find_landmarks", find)
-    monkeypatch.setattr("fer_vit.face.detect.refine_landmarks", lambda image, landmarks: landmarks)
+    monkeypatch.setattr("fer_vit.face.detect.refine_points", lambda image, landmarks: landmarks)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.intervals import clopper_pearson, mean_intervals
-from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, nothing, resized
+from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDetector, resized
 from fer_vit.face.image import decode_image
 from fer_vit.face.regions import cover_regions
 from fer_vit.geometry import TEMPLATE, Array, Image
@@ -92,7 +92,7 @@ def corruptions(detector: Detector) -> dict[str, Corruption]:
         "turned by 30 degrees": Corruption([partial(turn, degrees=30), partial(turn, degrees=-30)], detector),
         "blurred (sigma 1.5 px)": Corruption([partial(blur, sigma=1.5)], detector),
         "24 px": Corruption([partial(shrink, side=24)], detector),
-        "no detector": Corruption([same], nothing),
+        "no detector": Corruption([same], NoDetector()),
         "landmarks 2 px off": Corruption([same], detector, 2 / SIDE),
         "landmarks 4 px off": Corruption([same], detector, 4 / SIDE),
         "no landmarks": Corruption([same], None),

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fer_vit.explain.methods import Explanation, explain, explain_each
-from fer_vit.explain.pixels import blur, covered
-from fer_vit.explain.regions import token_boxes, units
+from fer_vit.explain.pixels import blur, covered, units
 from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace
 from fer_vit.model.pooling import located_tokens
 from fer_vit.model.region_vit import RegionViT
@@ -125,9 +124,8 @@ def _measures(faces: _Faces, found: Explanation, falls: Tensor) -> dict[str, Ten
 
 def _pixel_measures(faces: _Faces, heat: Tensor) -> dict[str, Tensor]:
     """Returns deletion and insertion of pixels with their scores (B, S, S), by every baseline."""
-    net, seen = faces.net, faces.seen
-    where = token_boxes(net.layout, net.patch_size, seen.tokens.centres, seen.boxes)
-    read = covered(where, net.config.img_size)
+    seen = faces.seen
+    read = covered(seen.where, seen.image.shape[-1])
     ranks = _ranks(heat.masked_fill(~read, -torch.inf).flatten(1)).view_as(heat)
     rank = ranks / read.sum((1, 2), keepdim=True).clamp(min=1)  # in [0, 1) where a token reads, else 1 or more
     found = {}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fer_vit.explain.regions import no_autocast, region_means
+from fer_vit.explain.pixels import no_autocast, region_means
 from fer_vit.explain.trace import Trace
 
 

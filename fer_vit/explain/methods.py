@@ -12,8 +12,15 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from fer_vit.errors import FerVitError, suggest
-from fer_vit.explain.pixels import box_sums, integrated_gradients, region_sums, spread
-from fer_vit.explain.regions import no_autocast, region_means, token_boxes, units
+from fer_vit.explain.pixels import (
+    box_sums,
+    integrated_gradients,
+    no_autocast,
+    region_means,
+    region_sums,
+    spread,
+    units,
+)
 from fer_vit.explain.trace import Trace, drops, evaluating, trace
 from fer_vit.model.pooling import located_tokens
 from fer_vit.model.region_vit import RegionViT
@@ -92,8 +99,7 @@ def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """Integrated gradients of the image, see `pixels.integrated_gradients`."""
     with evaluating(net):
         maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
-    where = _token_boxes(net, seen)
-    return torch.stack([box_sums(heat, where) for heat in maps]), maps, region_sums(maps, seen.boxes)
+    return torch.stack([box_sums(heat, seen.where) for heat in maps]), maps, region_sums(maps, seen.boxes)
 
 
 def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
@@ -118,7 +124,7 @@ def ablation(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     with no_autocast(falls):
         shares = torch.einsum("brc,ebc->ebr", falls, directions.to(falls))
         scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / together.sum(1).clamp(min=1)
-    return scores, _heat(net, seen, scores), shares
+    return scores, _heat(seen, scores), shares
 
 
 def random_scores(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
@@ -147,16 +153,11 @@ def from_tokens(net: RegionViT, seen: Trace, scores: Tensor) -> Attribution:
     scores = scores.masked_fill(~located_tokens(seen.tokens, net.layout.num_prefix), 0.0)
     # A sum would favour large regions, which cover many patches.
     shares = torch.stack([region_means(seen.membership, one) for one in scores])
-    return scores, _heat(net, seen, scores), shares
+    return scores, _heat(seen, scores), shares
 
 
-def _heat(net: RegionViT, seen: Trace, scores: Tensor) -> Tensor:
-    where = _token_boxes(net, seen)
-    return torch.stack([spread(one, where, net.config.img_size) for one in scores])
-
-
-def _token_boxes(net: RegionViT, seen: Trace) -> Tensor:
-    return token_boxes(net.layout, net.patch_size, seen.tokens.centres, seen.boxes)
+def _heat(seen: Trace, scores: Tensor) -> Tensor:
+    return torch.stack([spread(one, seen.where, seen.image.shape[-1]) for one in scores])
 
 
 def relevance_flow(

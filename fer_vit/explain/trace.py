@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.regions import membership
+from fer_vit.explain.pixels import membership, token_boxes
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.pooling import Pooled
 from fer_vit.model.region_vit import RegionViT
@@ -29,7 +29,8 @@ class Trace(NamedTuple):
         attention: Weights (B, H, T, T) of every block, rows summing to 1.
         pooled: What is classified, and how much each token counts in it.
         logits: (B, C).
-        membership: How much of each token belongs to each region (B, R, T), see `regions.membership`.
+        where: What every token was cut from (B, T, 4), see `pixels.token_boxes`.
+        membership: How much of each token belongs to each region (B, R, T), see `pixels.membership`.
         layout: Which token is which.
     """
 
@@ -40,6 +41,7 @@ class Trace(NamedTuple):
     attention: list[Tensor]
     pooled: Pooled
     logits: Tensor
+    where: Tensor
     membership: Tensor
     layout: TokenLayout
 
@@ -60,8 +62,9 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
             tokens = tokens._replace(x=tokens.x.requires_grad_())
             pooled = net.pool(net.forward_features(tokens))
             logits = net.classify(pooled.x)
+    where = token_boxes(net.layout, net.patch_size, tokens.centres, boxes)
     parts = membership(net.layout, net.patch_size, boxes, valid)
-    return Trace(image, boxes, valid, tokens, attention, pooled, logits, parts, net.layout)
+    return Trace(image, boxes, valid, tokens, attention, pooled, logits, where, parts, net.layout)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CUT
-from fer_vit.face.landmarks import SIDE, find_landmarks, refine_landmarks
+from fer_vit.face.landmarks import SIDE, find_landmarks, refine_points
 from fer_vit.geometry import Array, Image, fit_matrix
 
 BUILTIN = Path(__file__).with_name("detector.onnx")
@@ -26,22 +26,18 @@ YUNET_NAME = YUNET_URL.rpartition("/")[2]
 MIN_SIDE, MAX_SIDE = 224, 1280
 """The longer side of the images that a detector gets, in pixels.
 
-At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks, from which ours
-have been learned, lie on the eyes of the mean aligned face; at 160 they come out 11 % too far apart. At 1280 it finds
+At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks, from which the
+landmark network learned, lie on the eyes of the mean aligned face; at 160 they are 11 % too far apart. At 1280 it finds
 faces down to about a hundredth of a photo's longer side.
 """
-
 PHOTO_SCORE, CROP_SCORE = 0.6, 0.3
-"""Minimum score in photos, and in images known to hold a face: 0.3 finds one in 99.8 % of FERPlus' crops; 0.6 does in
-98.8 %.
-"""
+"""Minimum score in photos, and in crops of a face: 0.3 finds one in 99.8 % of FERPlus' crops, 0.6 in 98.8 %."""
 FILL = 0.98
-"""The longer side of a face's box in FERPlus' crops, in units of theirs: median of 1,500; half have 0.92 to 1.01."""
+"""Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500; half have 0.92 to 1.01."""
 FOLLOWED = 0.75
-"""The longer side of a face's box in the cuts in which it is followed: a turned or moving face stays inside."""
+"""The same for the cut in which a face is searched in the next frame: a turned or moving face stays inside."""
 SAME = 0.3
-"""Boxes that overlap more than this are of the same face."""
-
+"""Boxes with a larger IoU are of the same face."""
 
 DetectorName = Literal["auto", "builtin", "yunet", "landmarks", "none"]
 FINDERS = ("auto", "builtin", "yunet")
@@ -49,11 +45,11 @@ FINDERS = ("auto", "builtin", "yunet")
 
 
 class Face(NamedTuple):
-    """A face in an image, in the image's own pixels."""
+    """A face in an image, in the image's pixels."""
 
     box: Array  # xyxy (4,); may extend beyond the image
     landmarks: Array  # (5, 2) in the order of `geometry.LANDMARKS`
-    score: float  # in [0, 1]; 0 for an image taken whole because no face was found, NaN where none was looked for
+    score: float  # in [0, 1]; 0 for a full-image face because none was found, NaN without detection
 
     def moved(self, scale: float | Array, shift: float | Array = 0.0) -> "Face":
         """Returns the face in the pixels of another image, where x and y are multiplied by `scale`, then shifted."""
@@ -69,11 +65,19 @@ class Detector(Protocol):
         ...
 
 
-class FaceDetector:
-    """The built-in network, or one with the same results, through `cv2.FaceDetectorYN`.
+class NoDetector:
+    """Finds no face: every image is one face."""
 
-    Those are of YuNet (Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector"), which taught it. Faces with a
-    score below `min_score` are dropped; for crops that hold a face see `CROP_SCORE`.
+    def __call__(self, image: Image) -> list[Face]:
+        """Returns no faces."""
+        return []
+
+
+class FaceDetector:
+    """The built-in network or YuNet, through `cv2.FaceDetectorYN`.
+
+    Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector"; the built-in network was distilled from it. Faces
+    with a score below `min_score` are dropped; for crops of a face see `CROP_SCORE`.
     """
 
     def __init__(self, path: Path = BUILTIN, min_score: float = PHOTO_SCORE) -> None:
@@ -81,7 +85,7 @@ class FaceDetector:
         self._own = local()  # a network of OpenCV is for one thread, and cannot be pickled
 
     def __reduce__(self) -> tuple[type["FaceDetector"], tuple[Path, float]]:
-        """Leaves the networks here; they are loaded again where they are needed."""
+        """Leaves the networks here; another process loads them again."""
         return type(self), (self.path, self.min_score)
 
     def __call__(self, image: Image) -> list[Face]:
@@ -96,7 +100,7 @@ class FaceDetector:
         return sorted(faces, key=lambda face: (-face.score, *face.box))
 
     def _detect(self, small: Image, image: Image) -> list[Face]:
-        """Returns the faces that are found in a resized copy of an image, in the image's own pixels."""
+        """Returns the faces in a resized copy of an image, in the image's pixels."""
         if not hasattr(self._own, "net"):
             self._own.net = self._load()
         self._own.net.setInputSize((small.shape[1], small.shape[0]))
@@ -111,7 +115,7 @@ class FaceDetector:
         ]
 
     def _load(self) -> Any:
-        # OpenCV 5 warns that its new engine has no targets, though only the default one is asked for.
+        # OpenCV 5 warns that its new engine has no targets, although only the default one is requested.
         level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
         try:
             return cv2.FaceDetectorYN.create(str(self.path), "", (MIN_SIDE, MIN_SIDE), self.min_score)
@@ -119,41 +123,6 @@ class FaceDetector:
             raise FerVitError(f"Expected a face detector at {self.path}, but OpenCV cannot read it.") from error
         finally:
             cv2.utils.logging.setLogLevel(level)
-
-
-def detect_in_crop(detector: Detector, image: Image) -> Face:
-    """Finds the face that an image (H, W, 3) is a crop of: the one with the greatest score times side.
-
-    It is looked for in grey, because colour alone would move the face, and at 224 pixels without padding: grey,
-    replicated or reflected, the detector only lost faces. An image that turns out to be a photo with a small face is
-    searched as a photo, in colour. Without a face, and where a face's box and the image overlap by half, landmarks are
-    looked for in the whole image.
-    """
-    grey = _grey(image)
-    if detector is nothing:
-        return whole(grey)
-    small = resized(grey, MIN_SIDE)
-    face = best([face.moved(_scale(small, image)) for face in detector(small)])
-    if face is None or 2 * _side(face) < min(image.shape[:2]):
-        face = best(detector(image))
-    if face and overlap(face, face._replace(box=_all_of(image))) < 0.5:
-        return look_closer(grey, [face])[0]
-    # Covered eyes or a mask mislead the detector's box more than the landmarks.
-    found = whole(grey)
-    return face._replace(landmarks=found.landmarks) if face else found._replace(score=0.0)
-
-
-def nothing(image: Image) -> list[Face]:
-    """A detector that does not look: every image is taken whole."""
-    return []
-
-
-def is_photo(image: Image) -> bool:
-    """Returns whether an image of more than `CUT` pixels shows several faces, or a face that fills less than half."""
-    if max(image.shape[:2]) <= CUT:
-        return False
-    faces = FaceDetector()(image)
-    return len(faces) > 1 or any(2 * _side(face) < min(image.shape[:2]) for face in faces)
 
 
 def choose_detector(name: DetectorName) -> DetectorName:
@@ -164,53 +133,87 @@ def choose_detector(name: DetectorName) -> DetectorName:
 
 
 def make_detector(name: DetectorName, min_score: float) -> Detector | None:
-    """Returns the detector of a name: a network, one that takes images whole, or None, for no landmarks at all."""
+    """Returns a detector by its name; None for "none", which leaves landmarks out."""
     if name in FINDERS:
         return FaceDetector(yunet_path() if choose_detector(name) == "yunet" else BUILTIN, min_score)
-    return nothing if name == "landmarks" else None
+    return NoDetector() if name == "landmarks" else None
 
 
-def whole(image: Image) -> Face:
-    """Takes all of an image (H, W, 3) as a face with score NaN. If it is none, its landmarks mean nothing."""
-    return Face(_all_of(image), find_landmarks(image, fit_matrix(image, SIDE)), np.nan)
+def detect_in_crop(detector: Detector, image: Image) -> Face:
+    """Finds the face in an image (H, W, 3) that is a crop of it: the face with the greatest score times side.
 
-
-def look_closer(image: Image, faces: list[Face]) -> list[Face]:
-    """Finds the landmarks of faces in an image again, each in a cut framed like FERPlus' crops.
-
-    A detector's own depend on the size, surroundings and colours that it sees; in training and prediction they have to
-    be found in the same way.
+    The detector gets a grey copy at 224 pixels without padding, because colour alone would move the face, and grey,
+    replicated or reflected padding only lost faces. If the face is small, the image may be a photo and is searched at
+    full size, in colour. Landmarks are searched in the full image if there is no face, or if its box and the image have
+    an IoU of 0.5 or more: covered eyes or a mask mislead the detector's box more than the landmarks.
     """
-    return [face._replace(landmarks=find_landmarks(image, _frame(face, SIDE))) for face in faces]
+    grey = _grey(image)
+    if isinstance(detector, NoDetector):
+        return full_image_face(grey)
+    small = resized(grey, MIN_SIDE)
+    face = best([face.moved(_scale(small, image)) for face in detector(small)])
+    if face is None or 2 * _side(face) < min(image.shape[:2]):
+        face = best(detector(image))
+    if face and box_iou(face, face._replace(box=_full_box(image))) < 0.5:
+        return refine_landmarks(grey, [face])[0]
+    full = full_image_face(grey)
+    return face._replace(landmarks=full.landmarks) if face else full._replace(score=0.0)
 
 
-def search(detector: Detector, image: Image, coarse: bool) -> list[Face]:
-    """Finds the faces of a frame of a video; `coarse` takes a third of the size, and finds only large ones."""
+def full_image_face(image: Image) -> Face:
+    """Returns a face that fills the image (H, W, 3), with score NaN. Without a face, its landmarks are arbitrary."""
+    return Face(_full_box(image), find_landmarks(image, fit_matrix(image, SIDE)), np.nan)
+
+
+def is_photo(image: Image) -> bool:
+    """Returns whether an image of more than `CUT` pixels shows several faces, or a face that fills less than half."""
+    if max(image.shape[:2]) <= CUT:
+        return False
+    faces = FaceDetector()(image)
+    return len(faces) > 1 or any(2 * _side(face) < min(image.shape[:2]) for face in faces)
+
+
+def refine_landmarks(image: Image, faces: list[Face]) -> list[Face]:
+    """Finds the landmarks of faces again, each in a cut framed like FERPlus' crops, as in training.
+
+    The detector's landmarks depend on the size, surroundings and colours of its input.
+    """
+    refined = []
+    for face in faces:
+        scale = FILL * SIDE / max(face.box[2:] - face.box[:2])
+        to_cut = np.column_stack([scale * np.eye(2), SIDE / 2 - scale * (face.box[:2] + face.box[2:]) / 2])
+        refined.append(face._replace(landmarks=find_landmarks(image, to_cut)))
+    return refined
+
+
+def search_frame(detector: Detector, image: Image, coarse: bool) -> list[Face]:
+    """Finds the faces of a video frame; `coarse` searches at a third of the size, and finds only large ones."""
     longest = max(image.shape)
     side = max(MIN_SIDE, min(longest, MAX_SIDE) // 3)
     if not coarse or side >= longest:
-        return look_closer(image, detector(image))
+        return refine_landmarks(image, detector(image))
     small = resized(image, side)
-    return look_closer(image, [face.moved(_scale(small, image)) for face in detector(small)])
+    return refine_landmarks(image, [face.moved(_scale(small, image)) for face in detector(small)])
 
 
-def follow(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
+def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Face]:
     """Re-detects each face of a video where it is expected in the next frame.
 
     A box keeps its size and moves with the landmarks, so that all searches have the same framing. Faces that are not
-    found, or found twice, are left out. The expected landmarks, moved to the detection, replace the first look.
+    found, or found twice, are left out. Landmarks are refined from the expected ones, moved to the detection.
     """
     found: list[Face] = []
     for face in faces:
         cut, scale, shift = _cut_square(image, face)
         expected = face.moved(scale, shift)
-        nearest = max(detector(cut), key=lambda other: overlap(other, expected), default=None)
-        if nearest is None or overlap(nearest, expected) <= SAME:
+        nearest = max(detector(cut), key=lambda other: box_iou(other, expected), default=None)
+        if nearest is None or box_iou(nearest, expected) <= SAME:
             continue
         near = expected.landmarks + (nearest.landmarks - expected.landmarks).mean(0)
-        landmarks = (refine_landmarks(cut, near) - shift) / scale
+        landmarks = (refine_points(cut, near) - shift) / scale
         again = Face(face.moved(1.0, (landmarks - face.landmarks).mean(0)).box, landmarks, nearest.score)
-        found += [again] if all(overlap(again, other) <= SAME for other in found) else []
+        if all(box_iou(again, other) <= SAME for other in found):
+            found.append(again)
     return found
 
 
@@ -235,19 +238,13 @@ def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
     return np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8), scale, -scale * start
 
 
-def _frame(face: Face, side: int) -> Array:
-    """Returns the matrix (2, 3) from an image to a cut of `side` pixels that shows a face as FERPlus' crops do."""
-    scale = FILL * side / max(face.box[2:] - face.box[:2])
-    return np.column_stack([scale * np.eye(2), side / 2 - scale * (face.box[:2] + face.box[2:]) / 2])
-
-
 def best(faces: list[Face]) -> Face | None:
     """Returns the face with the greatest score times side."""
     return max(faces, key=lambda face: face.score * _side(face), default=None)
 
 
-def overlap(face: Face, other: Face) -> float:
-    """Returns the intersection of two boxes over their union."""
+def box_iou(face: Face, other: Face) -> float:
+    """Returns the intersection over union of two faces' boxes."""
     sides = np.minimum(face.box[2:], other.box[2:]) - np.maximum(face.box[:2], other.box[:2])
     common = float(np.prod(sides.clip(0)))
     return common / (_side(face) ** 2 + _side(other) ** 2 - common)
@@ -258,8 +255,8 @@ def _grey(image: Image) -> Image:
     return np.asarray(cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), np.uint8)
 
 
-def _all_of(image: Image) -> Array:
-    """Returns the box (4,) of a whole image."""
+def _full_box(image: Image) -> Array:
+    """Returns the box (4,) of a full image."""
     return np.array([0, 0, image.shape[1], image.shape[0]], float)
 
 
@@ -288,7 +285,7 @@ def resized(image: Image, side: int) -> Image:
 
 def cache_folder() -> Path:
     """Returns the folder for downloads: `$FER_VIT_CACHE`, else the user's cache (`~/.cache/fer-vit` on Linux)."""
-    import pooch  # only here: it takes time to import
+    import pooch  # takes time to import
 
     return Path(os.environ.get("FER_VIT_CACHE") or pooch.os_cache("fer-vit"))
 
@@ -296,13 +293,12 @@ def cache_folder() -> Path:
 def yunet_path() -> Path:
     """Returns the checked YuNet file: `$FER_VIT_YUNET`, else the cached one, else downloaded into the cache.
 
-    The cache is `$FER_VIT_CACHE`, else the user's (`~/.cache/fer-vit` on Linux). Several processes may download at
-    once; only a file with the right hash is kept, and a damaged one is fetched again.
+    Several processes may download at once; only a file with the right hash is kept, and a damaged one is fetched again.
 
     Raises:
         FerVitError: The file named is missing or has another hash, or the download failed.
     """
-    import pooch  # only here: it takes time to import
+    import pooch  # takes time to import
 
     if named := os.environ.get("FER_VIT_YUNET"):
         path = Path(named).absolute()  # the working directory may change
@@ -320,7 +316,7 @@ def yunet_path() -> Path:
     except (OSError, ValueError) as error:
         raise FerVitError(
             f"Cannot download the face detector to {cache}. Fetch {YUNET_URL} elsewhere and set "
-            "FER_VIT_YUNET=path/to/file, or take images that are crops of faces as they are (`--detector landmarks`). "
+            "FER_VIT_YUNET=path/to/file, or use `--detector landmarks` for images that are crops of faces. "
             f"FER_VIT_CACHE=folder replaces a folder that cannot be written. ({error})"
         ) from error
 

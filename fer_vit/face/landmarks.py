@@ -31,10 +31,10 @@ def find_landmarks(image: Image, to_cut: Array) -> Array:
     A second pass refines them in the upright face. Both average the image and its mirror image, so a mirrored face has
     mirrored landmarks.
     """
-    return refine_landmarks(image, apply(invert(to_cut), _predict_both(warp(image, to_cut, SIDE))))
+    return refine_points(image, apply(invert(to_cut), _predict_both(warp(image, to_cut, SIDE))))
 
 
-def refine_landmarks(image: Image, landmarks: Array) -> Array:
+def refine_points(image: Image, landmarks: Array) -> Array:
     """Refines approximate landmarks (5, 2) in the upright face at its usual size and place."""
     upright = crop_matrix(landmarks, SIDE)
     return apply(invert(upright), _predict_both(warp(image, upright, SIDE)))

@@ -20,16 +20,8 @@ from torch import Tensor, nn
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import AdditiveAttention, DotAttention, GaussianAttention
 from fer_vit.model.config import RegionViTConfig, check_config
+from fer_vit.model.embedding import ConvStem
 from fer_vit.model.pooling import POOLS, ExpressionLinear
-from fer_vit.model.tokens import ConvStem
-
-
-class PreNormBlock(Block):
-    """timm's block, to the last bit: normalisation before attention and feed-forward (ViT)."""
-
-    def class_attention(self, x: Tensor, relation: Tensor | None) -> Tensor:
-        """Attention of the class token to each token (B, T), averaged over heads, for the block's input x (B, T, D)."""
-        return self.attn.weights(self.norm1(x), relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
 
 
 class PostNormBlock(Block):
@@ -43,9 +35,11 @@ class PostNormBlock(Block):
         x = self.norm1(x + self.drop_path1(self.ls1(self.attn(x, attn_mask=attn_mask, is_causal=is_causal))))
         return self.norm2(x + self.drop_path2(self.ls2(self.mlp(x))))  # type: ignore[no-any-return]
 
-    def class_attention(self, x: Tensor, relation: Tensor | None) -> Tensor:
-        """Attention of the class token to each token (B, T), averaged over heads, for the block's input x (B, T, D)."""
-        return self.attn.weights(x, relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
+
+def class_attention(block: Block, x: Tensor, relation: Tensor | None) -> Tensor:
+    """Attention of the class token to each token (B, T), averaged over heads, for a block's input x (B, T, D)."""
+    x = x if isinstance(block, PostNormBlock) else block.norm1(x)
+    return block.attn.weights(x, relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
 
 
 ATTENTION: dict[str, type[DotAttention]] = {
@@ -53,7 +47,7 @@ ATTENTION: dict[str, type[DotAttention]] = {
     "additive": AdditiveAttention,
     "gaussian": GaussianAttention,
 }
-BLOCK = {"pre_norm": PreNormBlock, "post_norm": PostNormBlock}
+BLOCK = {"pre_norm": Block, "post_norm": PostNormBlock}
 
 
 def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransformer:

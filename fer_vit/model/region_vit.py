@@ -11,20 +11,18 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from fer_vit.model.backbone import ATTENTION, create_backbone, prepend_prefix
+from fer_vit.model.backbone import ATTENTION, class_attention, create_backbone, prepend_prefix
 from fer_vit.model.config import ModelSettings, RegionViTConfig
-from fer_vit.model.pooling import POOLS
-from fer_vit.model.positions import choose_position, fix_positions, patch_centres, token_centres
-from fer_vit.model.region_embed import RegionEmbed, create_region_embed
-from fer_vit.model.tokens import (
-    Cover,
+from fer_vit.model.embedding import (
     Normalize,
-    TokenLayout,
-    Tokens,
-    count_kept,
-    keep_patches,
+    RegionEmbed,
+    choose_position,
+    create_region_embed,
+    fix_positions,
     remove_patches,
 )
+from fer_vit.model.pooling import POOLS
+from fer_vit.model.tokens import Cover, TokenLayout, Tokens, count_kept, keep_patches, patch_centres, token_centres
 
 
 class RegionViT(nn.Module):
@@ -134,7 +132,7 @@ class RegionViT(nn.Module):
         relation = self.relation(tokens)
         for block, before, kept in zip(self.vit.blocks, self.num_kept, self.num_kept[1:], strict=False):
             if kept < before:
-                scores = block.class_attention(tokens.x, relation)  # (B, T')
+                scores = class_attention(block, tokens.x, relation)  # (B, T')
                 tokens = keep_patches(tokens, scores, self.layout, kept, self.drop_by_mask)
                 relation = self.relation(tokens)
             tokens = tokens._replace(x=block(tokens.x, attn_mask=relation))  # (B, T', D)

@@ -1,16 +1,18 @@
-"""From an image to tokens: embeddings, the layout of tokens, hard attention and region dropout.
+"""Tokens: their layout, positions, hard attention and region dropout.
 
-B images, S crop size, P patch size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width.
+B images, P patch size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
+
+Position = Callable[[Tensor], Tensor]
+"""Codes (..., D) of centres (..., 2) in crop pixels."""
 
 
 class Tokens(NamedTuple):
@@ -149,114 +151,40 @@ def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
     return tokens._replace(valid=valid)
 
 
-FLAT = 0.01
-"""Added to a crop's deviation, so that the noise of an almost even crop is not blown up; grey levels lie in [0, 1]."""
+def token_centres(boxes: Tensor, grid: int) -> Tensor:
+    """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row: (..., grid^2, 2)."""
+    steps = (torch.arange(grid, device=boxes.device, dtype=boxes.dtype) + 0.5) / grid
+    fractions = torch.cartesian_prod(steps, steps).flip(1)  # (grid^2, 2), (x, y)
+    corner, side = boxes[..., None, :2], boxes[..., None, 2:] - boxes[..., None, :2]
+    centres: Tensor = corner + side * fractions
+    return centres
 
 
-class Normalize(nn.Module):
-    """Normalises crops as a backbone expects: by its mean and deviation, and to grey if it reads one channel.
+def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tensor:
+    """Sinusoidal code (..., D) of positions (...) in units of a token; D is even.
 
-    With `standardize` by the mean and deviation of each crop's pixels instead, so that neither brightness nor contrast
-    matters.
+    sin and cos of position / temperature^(2 i / D), alternating (Vaswani et al. 2017).
     """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(
-        self, mean: tuple[float, ...], std: tuple[float, ...], in_chans: int, standardize: bool = False
-    ) -> None:
-        super().__init__()
-        self.in_chans = in_chans
-        self.standardize = standardize
-        for name, values in (("mean", mean), ("std", std)):
-            channels = torch.tensor(values).view(-1, 1, 1)
-            channels = channels.mean(0) if in_chans == 1 else channels
-            self.register_buffer(name, channels, persistent=False)
-
-    def forward(self, image: Tensor) -> Tensor:
-        """(B, 3, S, S) in [0, 1] -> (B, in_chans, S, S)."""
-        if self.in_chans == 1:
-            image = to_grey(image)
-        if self.standardize:
-            deviation, mean = torch.std_mean(image, (1, 2, 3), keepdim=True)
-            return (image - mean) / (deviation + FLAT)
-        return (image - self.mean) / self.std
+    steps = torch.arange(0, dim, 2, device=position.device)
+    angles = position.float()[..., None] * temperature ** (-steps / dim)  # (..., D/2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
-def to_grey(image: Tensor) -> Tensor:
-    """Returns the luma (ITU-R BT.601) of RGB images: (B, 3, S, S) -> (B, 1, S, S)."""
-    return (image * image.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
+def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
+    """Sinusoidal code (..., D) of points (..., 2), (x, y) in pixels; D is a multiple of 4, a patch the unit.
 
-
-class ConvStem(nn.Module):
-    """Patch embedding by 3x3 convolutions, `convs` for every halving, for small images trained from scratch.
-
-    Replaces timm's `PatchEmbed` (an `embed_layer`); the patch size is a power of two. After Xiao et al.,
-    "Early Convolutions Help Transformers See Better" (NeurIPS 2021), who use one convolution for every halving.
+    Half the width is for x, half for y, each with the sines before the cosines.
     """
-
-    def __init__(
-        self,
-        img_size: int,
-        patch_size: int,
-        in_chans: int = 3,
-        embed_dim: int = 192,
-        bias: bool = True,
-        convs: int = 3,
-        **_: object,
-    ) -> None:
-        super().__init__()
-        self.patch_size = (patch_size, patch_size)
-        self.grid_size = (img_size // patch_size,) * 2
-        self.num_patches = self.grid_size[0] ** 2
-        steps = int(math.log2(patch_size))
-        widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
-        *early, late = (downsample(before, after, convs) for before, after in pairwise(widths))
-        self.early = nn.Sequential(*early)
-        self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias), Rows())
-        self.early_width = widths[-2]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, S, S) -> (B, N, D); between `early` and `late` it is a map (B, C', 2 S/P, 2 S/P), rounded up."""
-        return self.late(self.early(x))  # type: ignore[no-any-return]
+    code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines alternating
+    return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)
 
 
-class Rows(nn.Module):
-    """Turns a feature map into tokens, row by row."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, D, H, W) -> (B, H W, D)."""
-        return x.flatten(2).transpose(1, 2)
+def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -> Tensor:
+    """Sinusoidal code (..., D) of points (..., 2) in pixels by their index in reading order, row by row from 0."""
+    x, y = (centres / patch_size).unbind(-1)
+    return sincos_1d(y.floor() * columns + x - 0.5, dim)
 
 
-class NoPatches(nn.Module):
-    """Replaces the patch embedding in a model without patch tokens."""
-
-    def __init__(self, embed_dim: int, patch_size: tuple[int, int]) -> None:
-        super().__init__()
-        self.embed_dim, self.patch_size = embed_dim, patch_size
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, ...) -> (B, 0, D)."""
-        return x.new_zeros(x.shape[0], 0, self.embed_dim)
-
-
-def remove_patches(vit: VisionTransformer, region_source: str) -> None:
-    """Removes the layers and positions of patch tokens."""
-    nothing = NoPatches(vit.embed_dim, vit.patch_embed.patch_size)
-    if region_source == "stem":
-        vit.patch_embed.late = nothing
-    else:
-        vit.patch_embed = nothing
-    if vit.pos_embed is not None:
-        prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
-        vit.pos_embed = nn.Parameter(vit.pos_embed[:, :prefix].detach().clone(), vit.pos_embed.requires_grad)
-
-
-def downsample(before: int, after: int, convs: int) -> nn.Sequential:
-    """Creates 3x3 convolutions, each with batch norm and GELU: (B, before, H, W) -> (B, after, H/2, W/2)."""
-    layers: list[nn.Module] = []
-    for channels, stride in ((before, 2), *[(after, 1)] * (convs - 1)):
-        layers += [nn.Conv2d(channels, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
-    return nn.Sequential(*layers)
+def patch_centres(grid: tuple[int, int]) -> Tensor:
+    """Returns the centres of a patch grid's cells in units of a patch, row by row: (N, 2)."""
+    return torch.cartesian_prod(*(torch.arange(cells) + 0.5 for cells in grid)).flip(1)

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from fer_vit.face.detect import Face, follow, overlap, search
+from fer_vit.face.detect import Face, box_iou, follow_faces, search_frame
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Array
 from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, PhotoOptions
@@ -64,13 +64,13 @@ def find_faces(
             faces, tracks = photos.read(image)[2], [0]  # all crops of a video show one person
         else:
             expected = tracker.expected(frame.seconds)
-            found = follow(photos.detector, image, expected) if frame.number < due else []
+            found = follow_faces(photos.detector, image, expected) if frame.number < due else []
             if frame.number >= due or len(found) < len(expected):
                 large = all(max(f.box[2:] - f.box[:2]) > LARGE * max(image.shape) for f in expected)
                 coarse = large and due <= frame.number < fine and not tracker.misses_faces(frame.seconds)
-                found = search(photos.detector, image, coarse=True) if coarse else []
+                found = search_frame(photos.detector, image, coarse=True) if coarse else []
                 if not coarse or len(found) < len(expected):
-                    found = search(photos.detector, image, coarse=False)
+                    found = search_frame(photos.detector, image, coarse=False)
                     fine = frame.number + FINE * detect_every
                 due = frame.number + detect_every
             faces, tracks = [*found], tracker.number(found, frame.seconds)
@@ -111,7 +111,7 @@ class Track:
         distance = float(np.linalg.norm(face.landmarks - expected.landmarks, axis=1).mean() / max(width, other))
         if distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP) or not 1 / MAX_GROWTH < other / width < MAX_GROWTH:
             return NEVER
-        return 1 - overlap(expected, face) + distance + gap
+        return 1 - box_iou(expected, face) + distance + gap
 
     def update(self, face: Face, seconds: float) -> None:
         """Sets the newest detection and updates the speed."""

@@ -14,7 +14,16 @@ from torch.utils.data import DataLoader, Dataset
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
-from fer_vit.face.detect import FINDERS, MAX_SIDE, Detector, DetectorName, Face, detect_in_crop, is_photo, look_closer
+from fer_vit.face.detect import (
+    FINDERS,
+    MAX_SIDE,
+    Detector,
+    DetectorName,
+    Face,
+    detect_in_crop,
+    is_photo,
+    refine_landmarks,
+)
 from fer_vit.face.header import is_animated
 from fer_vit.face.image import ImageError, decode_image, read_bytes, read_image, reduction_to
 from fer_vit.geometry import Image, crop_matrix
@@ -167,14 +176,14 @@ class PhotoDataset(Dataset[Item]):
             image = read_image(source) if isinstance(source, Path) else source
             return image, 1, [detect_in_crop(self.detector, image) if self.detector else None]
         if not isinstance(source, Path):
-            return source, 1, [*look_closer(source, self.detector(source))]
+            return source, 1, [*refine_landmarks(source, self.detector(source))]
         data = read_bytes(source)
         reduction = reduction_to(data, MAX_SIDE)  # photos of phones have many more pixels than the detector reads
         image = decode_image(data, reduction)
         faces = self.detector(image)
         if reduction > 1 and any(self._needs_more(face) for face in faces):
             image, reduction, faces = decode_image(data), 1, [face.moved(reduction) for face in faces]
-        return image, reduction, [face.moved(reduction) for face in look_closer(image, faces)]
+        return image, reduction, [face.moved(reduction) for face in refine_landmarks(image, faces)]
 
     def _needs_more(self, face: Face) -> bool:
         """Returns whether a face's crop has more pixels than the face in its image."""

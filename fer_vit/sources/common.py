@@ -65,6 +65,23 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise bad_line(path, table.line_num, "comma-separated values", str(error)) from error
 
 
+def read_table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields line number and cells by lower-case column of a comma-separated file with a header.
+
+    Raises:
+        FerVitError: A column is missing, a line has another number of cells than the header, or as for `read_csv`.
+    """
+    lines = read_csv(path)
+    line, header = next(lines, (1, []))
+    names = [cell.strip().lower() for cell in header]
+    if not {column.lower() for column in columns} <= set(names):
+        raise bad_line(path, line, f"the columns {', '.join(columns)}", ",".join(header))
+    for line, cells in lines:
+        if len(cells) != len(names):
+            raise bad_line(path, line, f"{len(names)} columns", ",".join(cells))
+        yield line, dict(zip(names, map(str.strip, cells), strict=True))
+
+
 def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
     """Returns the error for an invalid line of a table."""
     came = f"`{short(came)}`"

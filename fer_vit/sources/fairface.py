@@ -14,11 +14,12 @@ from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.common import bad_line, not_found, read_csv
+from fer_vit.sources.common import not_found, read_table
 
 ATTRIBUTES = ("age", "gender", "race")
 """By the annotators: an age group, female or male, one of seven races."""
-TABLES = ("labels.csv", "fairface_label_train.csv", "fairface_label_val.csv")
+TABLES = {"labels.csv": "path", "fairface_label_train.csv": "file", "fairface_label_val.csv": "file"}
+"""The tables' columns of file names."""
 FOLDERS: dict[str, Split] = {"train": "train", "val": "val"}
 
 
@@ -36,26 +37,13 @@ def read(root: Path) -> Reading:
     base = root / "fairface" if (root / "fairface").is_dir() else root
     reading = Reading(EXPRESSIONS, [], extra=ATTRIBUTES)
     existing = {path.relative_to(base).as_posix() for folder in FOLDERS for path in (base / folder).glob("*")}
-    for name in TABLES:
-        if (base / name).is_file():
-            _read_table(base / name, existing, reading)
+    for table, column in TABLES.items():
+        for _, cells in read_table(base / table, (column, *ATTRIBUTES)) if (base / table).is_file() else ():
+            name, extra = cells[column], {attribute: cells[attribute] for attribute in ATTRIBUTES}
+            if name in existing:
+                reading.rows.append(Row(base / name, name, FOLDERS[name.partition("/")[0]], extra=extra))
+            else:
+                reading.dropped["image missing"] += 1
     if not reading.rows:
         raise not_found(root, "labels.csv or fairface_label_train.csv, and the images in train,")
     return reading
-
-
-def _read_table(table: Path, existing: set[str], reading: Reading) -> None:
-    """Adds a table's images to a reading."""
-    lines = read_csv(table)
-    header = next(lines, (1, [""]))[1]
-    if header[0] not in ("path", "file") or not set(ATTRIBUTES) <= set(header):
-        raise bad_line(table, 1, f"the columns file, {', '.join(ATTRIBUTES)}", ",".join(header))
-    for line, cells in lines:
-        if len(cells) != len(header):
-            raise bad_line(table, line, f"{len(header)} columns", ",".join(cells))
-        name, values = cells[0], dict(zip(header, cells, strict=True))
-        if name in existing:
-            extra = {attribute: values[attribute] for attribute in ATTRIBUTES}
-            reading.rows.append(Row(table.parent / name, name, FOLDERS[name.partition("/")[0]], extra=extra))
-        else:
-            reading.dropped["image missing"] += 1

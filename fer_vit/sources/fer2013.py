@@ -14,7 +14,7 @@ from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.sources import folder
-from fer_vit.sources.common import bad_line, not_found, read_csv
+from fer_vit.sources.common import bad_line, not_found, read_table
 
 NAMES = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")
 """The labels 0 to 6 of the table."""
@@ -49,16 +49,8 @@ def read(root: Path) -> Reading:
 
 
 def _read_table(path: Path) -> Reading:
-    lines = read_csv(path)
-    line, header = next(lines, (1, []))
-    columns = [cell.strip().lower() for cell in header]
-    if not {"emotion", "pixels", "usage"} <= set(columns):
-        raise bad_line(path, line, "the columns emotion, pixels, Usage", ",".join(header))
     rows = []
-    for line, cells in lines:
-        if len(cells) != len(columns):
-            raise bad_line(path, line, f"{len(columns)} columns", ",".join(cells))
-        cell = dict(zip(columns, map(str.strip, cells), strict=True))
+    for line, cell in read_table(path, ("emotion", "pixels", "Usage")):
         if cell["emotion"] not in map(str, range(len(NAMES))):
             raise bad_line(path, line, "an emotion from 0 to 6", cell["emotion"])
         if cell["usage"] not in USAGE:

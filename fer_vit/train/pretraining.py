@@ -22,9 +22,9 @@ from fer_vit.errors import check_number
 from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_embed import crop_image
+from fer_vit.model.embedding import crop_image, to_grey
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.model.tokens import Cover, TokenLayout, to_grey
+from fer_vit.model.tokens import Cover, TokenLayout
 from fer_vit.train.module import RegionViTModule, check_loss
 
 SHOWN = 8

@@ -13,7 +13,7 @@ from fer_vit.commands.prepare import prepare, summarize
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
-from fer_vit.face.detect import DetectorName, Face, whole
+from fer_vit.face.detect import DetectorName, Face, full_image_face
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources import folder
@@ -89,7 +89,7 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
     assert manifest.table["score"].to_pylist() == [0.75, 0, 0.75]
     found = landmarks_by_name(manifest)
     for name, image in (("1.png", picture(200)), ("2.png", picture(10)), ("3.png", picture(220, side=96))):
-        np.testing.assert_allclose(found[name], whole(decode_image(image)).landmarks, rtol=1e-5)
+        np.testing.assert_allclose(found[name], full_image_face(decode_image(image)).landmarks, rtol=1e-5)
     printed = capsys.readouterr().out
     assert "faces found: 2 of 3 (66.67%); taken whole as a face: 1" in printed
     assert "left out: 2 (not an image that can be decoded)" in printed

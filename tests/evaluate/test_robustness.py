@@ -24,7 +24,7 @@ from fer_vit.evaluate.robustness import (
     yaw,
 )
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detect import nothing, whole
+from fer_vit.face.detect import NoDetector, full_image_face
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import cover_regions, region_boxes
 from fer_vit.geometry import TEMPLATE
@@ -67,10 +67,10 @@ def test_blur_is_the_same_on_a_face_of_any_size() -> None:
 
 
 def test_shifted_landmarks_are_wrong_by_the_distance_asked_for() -> None:
-    shifted = ShiftedLandmarks([IMAGE], CropSpec(48), "crop", nothing, 0.05)
+    shifted = ShiftedLandmarks([IMAGE], CropSpec(48), "crop", NoDetector(), 0.05)
     (face,) = shifted[0][0].faces
     assert face is not None
-    landmarks = whole(IMAGE).landmarks
+    landmarks = full_image_face(IMAGE).landmarks
     assert np.linalg.norm(face.landmarks - landmarks, axis=1) == pytest.approx(np.full(5, 0.05 * 96))
     assert shifted[0][0].faces[0] is not None
     assert (shifted[0][0].faces[0].landmarks == face.landmarks).all()
@@ -85,7 +85,7 @@ def test_yaw_is_where_the_nose_is() -> None:
 
 
 def test_turns_go_both_ways() -> None:
-    one, other = (change(IMAGE, LANDMARKS) for change in corruptions(nothing)["turned by 30 degrees"].changes)
+    one, other = (change(IMAGE, LANDMARKS) for change in corruptions(NoDetector())["turned by 30 degrees"].changes)
     assert np.abs(one[:, ::-1].astype(float) - turn(IMAGE[:, ::-1], LANDMARKS, -30)).mean() < 0.1
     assert (other == turn(IMAGE, LANDMARKS, -30)).all()
     assert (one != other).any()
@@ -112,7 +112,7 @@ def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path, yunet_name
     targets = rows.targets()
     assert targets is not None
     hits = measure_robustness(model, rows, targets.argmax(1))
-    assert [name for name in hits if name != MOST_TURNED] == list(corruptions(nothing))
+    assert [name for name in hits if name != MOST_TURNED] == list(corruptions(NoDetector()))
     assert all(np.isfinite(hit).all() for name, hit in hits.items() if name != MOST_TURNED)
     assert 0 < np.isfinite(hits[MOST_TURNED]).sum() <= len(rows) // 5
     # Without landmarks the model sees the whole image and no region, as `predict --face crop` does.

@@ -4,8 +4,16 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.explain.methods import explain
-from fer_vit.explain.pixels import PASSES, blur, box_sums, covered, integrated_gradients, region_sums, spread
-from fer_vit.explain.regions import token_boxes
+from fer_vit.explain.pixels import (
+    PASSES,
+    blur,
+    box_sums,
+    covered,
+    integrated_gradients,
+    region_sums,
+    spread,
+    token_boxes,
+)
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model

@@ -23,10 +23,10 @@ from fer_vit.face.detect import (
     Detector,
     Face,
     FaceDetector,
+    NoDetector,
     detect_in_crop,
-    look_closer,
-    nothing,
-    whole,
+    full_image_face,
+    refine_landmarks,
     yunet_path,
 )
 from fer_vit.geometry import MIRRORED, TEMPLATE, Array, Image, crop_matrix
@@ -153,7 +153,7 @@ def test_a_small_crop_is_enlarged_and_its_face_comes_back_in_its_pixels() -> Non
     face = detect_in_crop(check_protocol(detector), np.zeros((24, 48, 3), np.uint8))
     assert detector.shapes == [(MIN_SIDE // 2, MIN_SIDE, 3)]
     np.testing.assert_allclose(face.box, [6, 0, 42, 24])
-    np.testing.assert_array_equal(face.landmarks, whole(np.zeros((24, 48, 3), np.uint8)).landmarks)
+    np.testing.assert_array_equal(face.landmarks, full_image_face(np.zeros((24, 48, 3), np.uint8)).landmarks)
 
 
 def test_a_large_crop_is_reduced_and_seen_once() -> None:
@@ -186,7 +186,7 @@ def test_landmarks_of_a_face_in_a_part_of_a_crop_are_looked_for_there() -> None:
 def test_a_crop_without_a_face_is_taken_whole() -> None:
     for side in (600, 48):
         image = np.zeros((side, side, 3), np.uint8)
-        face, unsought = detect_in_crop(Told([], []), image), detect_in_crop(nothing, image)
+        face, unsought = detect_in_crop(Told([], []), image), detect_in_crop(NoDetector(), image)
         assert face.score == 0
         assert np.isnan(unsought.score)
         assert (face.landmarks == unsought.landmarks).all()
@@ -206,7 +206,7 @@ def test_colour_moves_no_landmark_of_a_crop(yunet: Path, astronaut: Image) -> No
 @pytest.mark.usefixtures("usual_landmarks")
 def test_landmarks_come_from_the_second_look_and_all_else_from_the_first() -> None:
     first = Face(np.array([100.0, 50, 180, 150]), np.zeros((5, 2)), 0.8)
-    (face,) = look_closer(np.zeros((400, 600, 3), np.uint8), [first])
+    (face,) = refine_landmarks(np.zeros((400, 600, 3), np.uint8), [first])
     assert (face.box == first.box).all()
     assert face.score == first.score
     side = 100 / FILL  # the longer side fills the cut as it does FERPlus' crops
@@ -219,7 +219,7 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
         for scale in (1.0, 0.7, 0.5, 0.3, 0.2):
             image = resized(astronaut, scale)
             faces = FaceDetector(yunet)(image)
-            (face,) = look_closer(image, faces) if look else faces
+            (face,) = refine_landmarks(image, faces) if look else faces
             found.append(scale * float(np.linalg.det(crop_matrix(face.landmarks, 48)[:, :2])) ** 0.5)
         return found
 
@@ -230,7 +230,7 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
 def test_thirty_faces_stay_apart(yunet: Path, astronaut: Image) -> None:
     head = resized(astronaut[20:200, 140:310], 0.5)
     photo = np.tile(head, (5, 6, 1))
-    faces = look_closer(photo, FaceDetector(yunet)(photo))
+    faces = refine_landmarks(photo, FaceDetector(yunet)(photo))
     noses = np.array([face.landmarks[2] for face in faces])
     apart = np.linalg.norm(noses[:, None] - noses, axis=-1) + 1e3 * np.eye(len(noses))
     assert len(faces) == 30

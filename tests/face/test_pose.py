@@ -6,7 +6,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 from skimage.data import astronaut
 
-from fer_vit.face.detect import FaceDetector, look_closer, whole
+from fer_vit.face.detect import FaceDetector, full_image_face, refine_landmarks
 from fer_vit.face.pose import DISTANCE, HEAD, head_pose
 from fer_vit.geometry import MIRRORED, TEMPLATE, Array
 from fer_vit.sources.drawing import draw_face
@@ -47,14 +47,14 @@ def test_roll_of_a_turned_photo() -> None:
     for angle in (0, -45, -30, -15, 15, 30, 45):
         turn = cv2.getRotationMatrix2D((129.5, 129.5), -angle, 1)  # OpenCV counts counter-clockwise
         image = np.asarray(cv2.warpAffine(photo, turn, (260, 260), borderMode=cv2.BORDER_REPLICATE), np.uint8)
-        found.append(head_pose(look_closer(image, detector(image)[:1])[0].landmarks).roll - angle)
+        found.append(head_pose(refine_landmarks(image, detector(image)[:1])[0].landmarks).roll - angle)
     assert np.abs(np.subtract(found, found[0])).max() < 2
 
 
 def test_sign_and_order_of_the_yaw_of_drawn_heads(rng: np.random.Generator) -> None:
     poses = rng.uniform((-40, -15), (40, 15), (120, 2))
     heads = (turn_head(draw_face("neutral", seed, 112)[0], *pose) for seed, pose in enumerate(poses))
-    found, true = np.array([head_pose(whole(head).landmarks).yaw for head in heads]), poses[:, 0]
+    found, true = np.array([head_pose(full_image_face(head).landmarks).yaw for head in heads]), poses[:, 0]
     large = np.abs(true) >= 10
     assert (np.sign(found) == np.sign(true))[large].mean() >= 0.95
     difference, expected = np.subtract.outer(found, found), np.subtract.outer(true, true)

@@ -1,7 +1,7 @@
 """Small models and faces for them, with random numbers that are always the same."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
@@ -24,3 +24,16 @@ def noise_faces(boxes: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Crops of noise with the same boxes (R, 4), and which regions are there (B, R)."""
     image = torch.rand(len(valid), 3, 32, 32, generator=torch.Generator().manual_seed(1))
     return image, boxes.expand(len(valid), -1, -1).clone(), valid.clone()
+
+
+def copy_weights(attention: nn.MultiheadAttention, packed: list[nn.Linear], proj: nn.Linear) -> None:
+    """Copies the weights of another attention; the queries', keys' and values' layers lie one below the other."""
+    attention.in_proj_weight.data = torch.cat([layer.weight.data for layer in packed])
+    attention.in_proj_bias.data = torch.cat([layer.bias.data for layer in packed])
+    attention.out_proj.load_state_dict(proj.state_dict())
+
+
+def shake(module: nn.Module) -> None:
+    """Draws every parameter anew, so that biases and norms matter."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.3)

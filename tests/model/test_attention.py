@@ -1,10 +1,8 @@
-import math
-from itertools import product
-
 import pytest
 import torch
 from timm.layers import Attention
-from torch import Tensor
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fer_vit.model.attention import (
@@ -13,11 +11,15 @@ from fer_vit.model.attention import (
     GaussianAttention,
     fused_is_faster,
     masked_softmax,
+    split_heads,
 )
+from fer_vit.model.backbone import PostNormBlock, class_attention
 from fer_vit.model.tokens import Tokens
+from tests.helpers.models import copy_weights, shake
 
 BATCH, TOKENS, DIM, HEADS = 2, 7, 12, 3
 MASK = torch.tensor([[True] * 7, [True, False, True, True, False, True, True]])
+KINDS = [DotAttention, AdditiveAttention, GaussianAttention]
 
 
 def tokens(valid: Tensor | None = MASK) -> Tokens:
@@ -31,17 +33,14 @@ def build(kind: type[DotAttention]) -> DotAttention:
     return kind(DIM, HEADS, qkv_bias=True).eval()
 
 
-def test_masked_softmax_against_the_explicit_sum() -> None:
+def test_masked_softmax_against_its_formula() -> None:
     scores = torch.randn(4, 6, dtype=torch.float64) * 5
     mask = torch.rand(4, 6) < 0.6
     mask[0], mask[1] = True, False
-    weights = masked_softmax(scores, mask)
-    for row in range(4):
-        total = sum(math.exp(s) for s, there in zip(scores[row].tolist(), mask[row], strict=True) if there)
-        for column in range(6):
-            expected = math.exp(scores[row, column]) / total if mask[row, column] else 0.0
-            assert weights[row, column].item() == pytest.approx(expected, rel=1e-12)
-    assert weights.sum(-1).tolist() == pytest.approx([1.0, 0.0, 1.0, 1.0])
+    powers = scores.exp() * mask
+    expected = powers / powers.sum(-1, keepdim=True).clamp(min=1e-300)
+    assert torch.allclose(masked_softmax(scores, mask), expected, rtol=1e-12)
+    assert expected.sum(-1).tolist() == pytest.approx([1.0, 0.0, 1.0, 1.0])
     assert torch.equal(masked_softmax(scores), scores.softmax(-1))
 
 
@@ -65,66 +64,38 @@ def test_dot_is_timms_and_torchs(fused: bool) -> None:
     reference.load_state_dict(layer.state_dict())
     reference.fused_attn = fused
     assert torch.equal(result, reference(batch.x, attn_mask=relation))
-    # `weights` equals the weights inside the forward pass.
     assert torch.allclose(layer.attend(batch.x, relation), result, atol=1e-6)
-    q, k, v = layer.qkv(batch.x).view(BATCH, TOKENS, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=relation)
-    assert torch.allclose(layer.weights(batch.x, relation) @ v, attended, atol=1e-6)
-    multihead = torch.nn.MultiheadAttention(DIM, HEADS, batch_first=True).eval()
-    multihead.in_proj_weight.data, multihead.in_proj_bias.data = layer.qkv.weight.data, layer.qkv.bias.data
-    multihead.out_proj.load_state_dict(layer.proj.state_dict())
+    multihead = nn.MultiheadAttention(DIM, HEADS, batch_first=True).eval()
+    copy_weights(multihead, [layer.qkv], layer.proj)
     expected, weights = multihead(batch.x, batch.x, batch.x, key_padding_mask=~MASK, average_attn_weights=False)
     assert torch.allclose(result, expected, atol=1e-6)
     assert torch.allclose(layer.weights(batch.x, relation), weights, atol=1e-6)
 
 
-def reference_weights(score: list[list[float]], valid: list[bool]) -> Tensor:
-    """Softmax by loops, over the valid tokens."""
-    rows = []
-    for row in score:
-        powers = [math.exp(s) if there else 0.0 for s, there in zip(row, valid, strict=True)]
-        rows.append([power / sum(powers) for power in powers])
-    return torch.tensor(rows, dtype=torch.float64)
+def reference(weights: Tensor, values: Tensor, proj: nn.Linear) -> Tensor:
+    """Averages values (B, H, T, d) by unnormalised weights (B, H, T, T) of the tokens in MASK, and projects them."""
+    weights = weights * MASK[:, None, None]
+    averaged = weights / weights.sum(-1, keepdim=True) @ values
+    return F.linear(averaged.transpose(1, 2).flatten(2), proj.weight.double(), proj.bias.double())
 
 
 def test_additive_against_bahdanaus_formula_in_float64() -> None:
     layer, batch = build(AdditiveAttention), tokens()
-    width = DIM // HEADS
-    weight, bias, v = (p.double() for p in (layer.qkv.weight, layer.qkv.bias, layer.v))
-    result = torch.zeros(BATCH, TOKENS, DIM, dtype=torch.float64)
-    for b, h in product(range(BATCH), range(HEADS)):
-        x = batch.x[b].double()
-        rows = slice(h * width, (h + 1) * width)
-        q, k, value = (x @ weight[i * DIM :][rows].T + bias[i * DIM :][rows] for i in range(3))
-        score = [
-            [sum(v[h, e, 0] * math.tanh(q[i, e] + k[j, e]) for e in range(width)) for j in range(TOKENS)]
-            for i in range(TOKENS)
-        ]
-        weights = reference_weights(score, MASK[b].tolist())
-        assert torch.allclose(layer.weights(batch.x, layer.relation(batch))[b, h].double(), weights, atol=1e-6)
-        result[b, :, rows] = weights @ value
-    expected = F.linear(result, layer.proj.weight.double(), layer.proj.bias.double())
-    assert torch.allclose(layer(batch.x, attn_mask=layer.relation(batch)).double(), expected, atol=1e-6)
+    packed = F.linear(batch.x.double(), layer.qkv.weight.double(), layer.qkv.bias.double())
+    q, k, values = (split_heads(part, HEADS) for part in packed.chunk(3, -1))
+    summed = (q[:, :, :, None] + k[:, :, None]).tanh()  # (B, H, T, T, d)
+    score = torch.einsum("bhqkd,hd->bhqk", summed, layer.v[..., 0].double())
+    found = layer(batch.x, attn_mask=layer.relation(batch)).double()
+    assert torch.allclose(found, reference(score.exp(), values, layer.proj), atol=1e-6)
 
 
 def test_gaussian_against_nadaraya_and_watsons_formula_in_float64() -> None:
     layer, batch = build(GaussianAttention), tokens()
-    width = DIM // HEADS
-    result = torch.zeros(BATCH, TOKENS, DIM, dtype=torch.float64)
-    for b, h in product(range(BATCH), range(HEADS)):
-        value = F.linear(batch.x[b].double(), layer.value.weight.double(), layer.value.bias.double())
-        sigma = layer.log_width[h].double().exp().item()
-        rows = slice(h * width, (h + 1) * width)
-        for i in range(TOKENS):
-            kernels = [
-                math.exp(-(math.dist(batch.centres[b, i].tolist(), batch.centres[b, j].tolist()) ** 2) / (2 * sigma**2))
-                if MASK[b, j]
-                else 0.0
-                for j in range(TOKENS)
-            ]
-            result[b, i, rows] = sum(k * value[j, rows] for j, k in enumerate(kernels)) / sum(kernels)
-    expected = F.linear(result, layer.proj.weight.double(), layer.proj.bias.double())
-    assert torch.allclose(layer(batch.x, attn_mask=layer.relation(batch)).double(), expected, atol=1e-5)
+    values = split_heads(F.linear(batch.x.double(), layer.value.weight.double(), layer.value.bias.double()), HEADS)
+    distance = torch.cdist(batch.centres.double(), batch.centres.double())[:, None]  # (B, 1, T, T)
+    kernel = (-((distance / layer.log_width.double().exp()[:, None, None]) ** 2) / 2).exp()
+    found = layer(batch.x, attn_mask=layer.relation(batch)).double()
+    assert torch.allclose(found, reference(kernel, values, layer.proj), atol=1e-5)
 
 
 def test_gaussian_widths_are_pixels_and_learn() -> None:
@@ -141,8 +112,8 @@ def test_gaussian_widths_are_pixels_and_learn() -> None:
     assert (weights[1, :, :, ~MASK[1]] == 0).all()
 
 
-@pytest.mark.parametrize("kind", [DotAttention, AdditiveAttention, GaussianAttention])
-def test_weights_of_some_queries_are_those_rows(kind: type[DotAttention]) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_some_queries_are_rows_of_all(kind: type[DotAttention]) -> None:
     layer, batch = build(kind), tokens()
     relation = layer.relation(batch)
     rows = layer.weights(batch.x, relation, slice(1, 3))
@@ -150,7 +121,7 @@ def test_weights_of_some_queries_are_those_rows(kind: type[DotAttention]) -> Non
     assert torch.allclose(rows.sum(-1), torch.ones(BATCH, HEADS, 2), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [DotAttention, AdditiveAttention, GaussianAttention])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("valid", [None, MASK])
 def test_gradients_against_finite_differences(kind: type[DotAttention], valid: Tensor | None) -> None:
     layer = build(kind).double()
@@ -158,16 +129,51 @@ def test_gradients_against_finite_differences(kind: type[DotAttention], valid: T
     batch = tokens(valid)
     relation = layer.relation(batch)
     relation = relation.double() if kind is GaussianAttention else relation
-
-    def run(x: Tensor) -> Tensor:
-        return layer(x, attn_mask=relation)
-
-    assert torch.autograd.gradcheck(run, batch.x[:, :, :].double().requires_grad_(), atol=1e-5)
+    x = batch.x.double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: layer(x, attn_mask=relation), x, atol=1e-5)
 
 
 def test_distances_are_no_infinities_in_half_precision() -> None:
     far = Tokens(torch.zeros(1, 2, DIM), None, torch.tensor([[[0.0, 0.0], [448.0, 448.0]]]).half())
     assert GaussianAttention.relation(far)[0, 0, 0, 1] == 2 * 448.0**2
+
+
+@pytest.mark.parametrize("kind", [PostNormBlock, Block])
+@pytest.mark.parametrize("valid", [None, MASK])
+def test_encoder_blocks_are_torchs(kind: type[Block], valid: Tensor | None) -> None:
+    torch.manual_seed(0)
+    block = kind(DIM, HEADS, qkv_bias=True, attn_layer=DotAttention, norm_layer=nn.LayerNorm).eval()
+    shake(block)
+    how = {"activation": "gelu", "norm_first": True} if kind is Block else {"activation": "relu"}
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 4 * DIM, 0.0, batch_first=True, **how).eval()
+    copy_weights(layer.self_attn, [block.attn.qkv], block.attn.proj)
+    for name, mine in (
+        ("linear1", block.mlp.fc1),
+        ("linear2", block.mlp.fc2),
+        ("norm1", block.norm1),
+        ("norm2", block.norm2),
+    ):
+        getattr(layer, name).load_state_dict(mine.state_dict())
+    batch = tokens(valid)
+    expected = layer(batch.x, src_key_padding_mask=None if valid is None else ~valid)
+    # torch may leave masked tokens at 0.
+    present = torch.ones_like(MASK) if valid is None else valid
+    found = block(batch.x, attn_mask=DotAttention.relation(batch))
+    assert torch.allclose(found[present], expected[present], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Block, PostNormBlock])
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_class_attention_is_what_the_block_computes(kind: type, qk_norm: bool) -> None:
+    torch.manual_seed(0)
+    block = kind(DIM, HEADS, qkv_bias=True, qk_norm=qk_norm, attn_layer=DotAttention).eval()
+    shake(block)
+    block.attn.fused_attn = False
+    seen = []
+    block.attn.attn_drop.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    x, relation = tokens().x, DotAttention.relation(tokens())
+    block(x, attn_mask=relation)
+    assert torch.allclose(class_attention(block, x, relation), seen[0].mean(1)[:, 0], atol=1e-6)
 
 
 @pytest.mark.parametrize(

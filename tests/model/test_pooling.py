@@ -1,14 +1,21 @@
-import math
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fer_vit.model.pooling import POOLS, AveragePool, ExpressionLinear, TokenPool, located_tokens
+from fer_vit.model.pooling import (
+    POOLS,
+    AveragePool,
+    CrossAttention,
+    DecoderBlock,
+    ExpressionLinear,
+    TokenPool,
+    located_tokens,
+)
 from fer_vit.model.tokens import Tokens
+from tests.helpers.models import copy_weights, shake
 
-PREFIX, DIM, CLASSES = 2, 8, 3
+PREFIX, DIM, CLASSES, HEADS = 2, 8, 3, 2
 VALID = torch.tensor([[True] * 7, [True, True, True, False, True, False, True], [True, True] + [False] * 5])
 
 
@@ -21,8 +28,7 @@ def pools() -> dict[str, nn.Module]:
     torch.manual_seed(0)
     made = {name: pool(PREFIX, DIM, CLASSES, 2, causal=False) for name, pool in POOLS.items()}
     for pool in made.values():
-        for parameter in pool.parameters():
-            nn.init.normal_(parameter, std=0.5)
+        shake(pool)
     return made
 
 
@@ -33,37 +39,27 @@ def test_the_class_token_is_the_first() -> None:
     assert weights.tolist() == [[[[1, 0, 0, 0, 0, 0, 0]]]] * 3
 
 
-def test_places_are_what_is_there_behind_the_prefix() -> None:
+def test_located_tokens_are_present_and_after_the_prefix() -> None:
     batch = tokens()
     assert located_tokens(batch, PREFIX).int().tolist() == [[0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 0, 1, 0, 1], [0] * 7]
     assert located_tokens(batch._replace(valid=None), 0).all()
-    assert torch.equal(batch.valid, torch.tensor(VALID.tolist()))  # the batch itself is left alone
+    assert torch.equal(batch.valid, torch.tensor(VALID.tolist()))  # unchanged
     assert located_tokens(batch._replace(valid=None), PREFIX).dtype == torch.bool
 
 
 def test_additive_pooling_against_the_formula_in_float64() -> None:
     pool, batch = pools()["additive"], tokens()
     pooled, weights = pool(batch)
-    w, u, v = pool.hidden.weight.double(), pool.hidden.bias.double(), pool.v.weight[0].double()
-    for face in range(2):
-        x = batch.x[face].double()
-        there = [t for t in range(PREFIX, 7) if VALID[face, t]]
-        powers = {}
-        for t in there:
-            hidden = [math.tanh(sum(w[i, j] * x[t, j] for j in range(DIM)) + u[i]) for i in range(DIM)]
-            powers[t] = math.exp(sum(v[i] * hidden[i] for i in range(DIM)))
-        expected = torch.tensor([powers.get(t, 0.0) / sum(powers.values()) for t in range(7)], dtype=torch.float64)
-        assert torch.allclose(weights[face, 0, 0].double(), expected, atol=1e-6)
-        assert torch.allclose(pooled[face].double(), expected @ x, atol=1e-6)
-    assert {name: tuple(value.shape) for name, value in pool.named_parameters()} == {
-        "hidden.weight": (DIM, DIM),
-        "hidden.bias": (DIM,),
-        "v.weight": (1, DIM),  # a bias would do nothing
-    }
+    w, u, v = (p.double() for p in (pool.hidden.weight, pool.hidden.bias, pool.v.weight[0]))
+    powers = ((batch.x.double() @ w.T + u).tanh() @ v).exp() * located_tokens(batch, PREFIX)
+    expected = powers / powers.sum(1, keepdim=True).clamp(min=1e-300)
+    assert torch.allclose(weights[:, 0, 0].double(), expected, atol=1e-6)
+    assert torch.allclose(pooled.double(), (expected[..., None] * batch.x.double()).sum(1), atol=1e-6)
+    assert "v.bias" not in pool.state_dict()  # it would have no effect
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_average_is_over_the_places_that_are_there(dtype: torch.dtype) -> None:
+def test_average_is_over_located_tokens(dtype: torch.dtype) -> None:
     valid = torch.cat([VALID, torch.tensor([[True, True, False, False, False, True, False]])])
     x = torch.randn(4, 7, DIM, generator=torch.Generator().manual_seed(1)).to(dtype)
     batch, pool = Tokens(x, valid, x[..., :2]), AveragePool(PREFIX, DIM, CLASSES, None, False)
@@ -76,7 +72,7 @@ def test_average_is_over_the_places_that_are_there(dtype: torch.dtype) -> None:
     assert torch.allclose(pool(batch._replace(valid=None)).x[2], x[2, 2:].mean(0), rtol=0, atol=close)
 
 
-@pytest.mark.parametrize("name", ["token", "avg", "additive", "query"])
+@pytest.mark.parametrize("name", POOLS)
 def test_weights_sum_to_one_and_leave_out_what_is_missing(name: str) -> None:
     pool, batch = pools()[name], tokens()
     weights = pool(batch).weights
@@ -92,15 +88,47 @@ def test_weights_sum_to_one_and_leave_out_what_is_missing(name: str) -> None:
     assert x.grad.isfinite().all()
 
 
-def test_nothing_that_is_missing_changes_what_a_query_finds() -> None:
+def test_missing_tokens_change_no_query() -> None:
     pool, batch = pools()["query"], tokens()
     x = torch.where(VALID[..., None], batch.x, 1e3)
     x[:, :PREFIX] = 7.0
     assert torch.equal(pool(batch).x, pool(batch._replace(x=x)).x)
 
 
-def test_each_expression_has_a_classifier_of_its_own() -> None:
+def test_each_expression_has_a_separate_classifier() -> None:
     linear, x = ExpressionLinear(DIM, CLASSES), torch.randn(4, CLASSES, DIM)
     for c in range(CLASSES):
         expected = F.linear(x[:, c], linear.weight, linear.bias)[:, c]
         assert torch.allclose(linear(x)[:, c], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_decoder_is_torchs(causal: bool) -> None:
+    torch.manual_seed(0)
+    block = DecoderBlock(DIM, HEADS, causal).eval()
+    shake(block)
+    layer = nn.TransformerDecoderLayer(DIM, HEADS, 4 * DIM, 0.0, "gelu", batch_first=True, norm_first=True).eval()
+    copy_weights(layer.self_attn, [block.self_attn.qkv], block.self_attn.proj)
+    copy_weights(layer.multihead_attn, [block.cross_attn.q, block.cross_attn.kv], block.cross_attn.proj)
+    for name, mine in (("linear1", block.mlp.fc1), ("linear2", block.mlp.fc2)):
+        getattr(layer, name).load_state_dict(mine.state_dict())
+    for name in ("norm1", "norm2", "norm3"):
+        getattr(layer, name).load_state_dict(getattr(block, name).state_dict())
+    queries, memory, valid = torch.randn(2, 3, DIM), torch.randn(2, 7, DIM), VALID[:2]
+    mask = nn.Transformer.generate_square_subsequent_mask(3) if causal else None
+    expected = layer(queries, memory, tgt_mask=mask, memory_key_padding_mask=~valid, tgt_is_causal=causal)
+    result, weights = block(queries, memory, valid)
+    assert torch.allclose(result, expected, atol=1e-5)
+    assert torch.allclose(weights.sum(-1), torch.ones(2, HEADS, 3), atol=1e-6)
+
+
+def test_cross_attention_without_any_memory_is_its_bias() -> None:
+    torch.manual_seed(0)
+    attention = CrossAttention(DIM, HEADS)
+    shake(attention)
+    memory = torch.randn(2, 7, DIM, requires_grad=True)
+    found, weights = attention(torch.randn(2, 3, DIM), memory, torch.zeros(2, 7, dtype=torch.bool))
+    found.sum().backward()
+    assert (weights == 0).all()
+    assert torch.allclose(found, attention.proj.bias.expand_as(found))
+    assert all(p.grad.isfinite().all() for p in (memory, *attention.parameters()) if p.grad is not None)

@@ -51,9 +51,9 @@ def test_the_official_tables(tmp_path: Path) -> None:
     [
         (
             ["train/1.jpg,50-59,male,White"],
-            "line 1: expected the columns file, age, gender, race, but got `train/1.jpg",
+            "line 1: expected the columns path, age, gender, race, but got `train/1.jpg",
         ),
-        ([], "line 1: expected the columns file"),
+        ([], "line 1: expected the columns path"),
         (["path,age,gender,race", "train/1.jpg,50-59"], "line 2: expected 4 columns, but got `train/1.jpg,50-59`"),
     ],
 )

@@ -1,9 +1,12 @@
-"""Region tokens: boxes are cropped from an image, or from features of it, and embedded.
+"""Embeddings of patches and regions: normalised crops become tokens.
 
-B images, S crop size, R regions of k x k tokens, D width.
+B images, S crop size, P patch size, N patches, R regions of k x k tokens, D width.
 """
 
 import copy
+import math
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,8 +16,135 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.positions import Position
-from fer_vit.model.tokens import Cover
+from fer_vit.model.tokens import Cover, Position, sincos_2d, sincos_reading
+
+FLAT = 0.01
+"""Added to a crop's deviation, so that the noise of an almost even crop is not blown up; grey levels lie in [0, 1]."""
+
+
+class Normalize(nn.Module):
+    """Normalises crops as a backbone expects: by its mean and deviation, and to grey if it reads one channel.
+
+    With `standardize` by the mean and deviation of each crop's pixels instead, so that neither brightness nor contrast
+    matters.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, mean: tuple[float, ...], std: tuple[float, ...], in_chans: int, standardize: bool = False
+    ) -> None:
+        super().__init__()
+        self.in_chans = in_chans
+        self.standardize = standardize
+        for name, values in (("mean", mean), ("std", std)):
+            channels = torch.tensor(values).view(-1, 1, 1)
+            channels = channels.mean(0) if in_chans == 1 else channels
+            self.register_buffer(name, channels, persistent=False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, 3, S, S) in [0, 1] -> (B, in_chans, S, S)."""
+        if self.in_chans == 1:
+            image = to_grey(image)
+        if self.standardize:
+            deviation, mean = torch.std_mean(image, (1, 2, 3), keepdim=True)
+            return (image - mean) / (deviation + FLAT)
+        return (image - self.mean) / self.std
+
+
+def to_grey(image: Tensor) -> Tensor:
+    """Returns the luma (ITU-R BT.601) of RGB images: (B, 3, S, S) -> (B, 1, S, S)."""
+    return (image * image.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
+
+
+class ConvStem(nn.Module):
+    """Patch embedding by 3x3 convolutions, `convs` for every halving, for small images trained from scratch.
+
+    Replaces timm's `PatchEmbed` (an `embed_layer`); the patch size is a power of two. After Xiao et al.,
+    "Early Convolutions Help Transformers See Better" (NeurIPS 2021), who use one convolution for every halving.
+    """
+
+    def __init__(
+        self,
+        img_size: int,
+        patch_size: int,
+        in_chans: int = 3,
+        embed_dim: int = 192,
+        bias: bool = True,
+        convs: int = 3,
+        **_: object,
+    ) -> None:
+        super().__init__()
+        self.patch_size = (patch_size, patch_size)
+        self.grid_size = (img_size // patch_size,) * 2
+        self.num_patches = self.grid_size[0] ** 2
+        steps = int(math.log2(patch_size))
+        widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
+        *early, late = (downsample(before, after, convs) for before, after in pairwise(widths))
+        self.early = nn.Sequential(*early)
+        self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias), Rows())
+        self.early_width = widths[-2]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, S, S) -> (B, N, D); between `early` and `late` it is a map (B, C', 2 S/P, 2 S/P), rounded up."""
+        return self.late(self.early(x))  # type: ignore[no-any-return]
+
+
+class Rows(nn.Module):
+    """Turns a feature map into tokens, row by row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, D, H, W) -> (B, H W, D)."""
+        return x.flatten(2).transpose(1, 2)
+
+
+class NoPatches(nn.Module):
+    """Replaces the patch embedding in a model without patch tokens."""
+
+    def __init__(self, embed_dim: int, patch_size: tuple[int, int]) -> None:
+        super().__init__()
+        self.embed_dim, self.patch_size = embed_dim, patch_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, ...) -> (B, 0, D)."""
+        return x.new_zeros(x.shape[0], 0, self.embed_dim)
+
+
+def downsample(before: int, after: int, convs: int) -> nn.Sequential:
+    """Creates 3x3 convolutions, each with batch norm and GELU: (B, before, H, W) -> (B, after, H/2, W/2)."""
+    layers: list[nn.Module] = []
+    for channels, stride in ((before, 2), *[(after, 1)] * (convs - 1)):
+        layers += [nn.Conv2d(channels, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
+    return nn.Sequential(*layers)
+
+
+def remove_patches(vit: VisionTransformer, region_source: str) -> None:
+    """Removes the layers and positions of patch tokens."""
+    nothing = NoPatches(vit.embed_dim, vit.patch_embed.patch_size)
+    if region_source == "stem":
+        vit.patch_embed.late = nothing
+    else:
+        vit.patch_embed = nothing
+    if vit.pos_embed is not None:
+        prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
+        vit.pos_embed = nn.Parameter(vit.pos_embed[:, :prefix].detach().clone(), vit.pos_embed.requires_grad)
+
+
+def choose_position(config: RegionViTConfig, dim: int, patch_size: int) -> Position | None:
+    """Chooses the sinusoidal code of centres in crop pixels; None when there are no positions."""
+    if config.pos_embed == "none":
+        return None
+    if config.pos_embed == "sincos_1d":
+        return partial(sincos_reading, dim=dim, patch_size=patch_size, columns=math.ceil(config.img_size / patch_size))
+    return partial(sincos_2d, dim=dim, patch_size=patch_size)
+
+
+def fix_positions(vit: VisionTransformer, code: Tensor) -> None:
+    """Replaces the learned patch positions by fixed codes (N, D); prefix tokens get none."""
+    full = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
+    full[0, -len(code) :] = code
+    vit.pos_embed = nn.Parameter(full, requires_grad=False)
 
 
 class RegionEmbed(nn.Module):

@@ -1,0 +1,169 @@
+from functools import partial
+from itertools import pairwise, product
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, crop_features, crop_image
+from fer_vit.model.tokens import sincos_2d, token_centres
+
+
+def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
+    mean, std = (0.1, 0.2, 0.6), (0.5, 0.25, 0.125)
+    image = torch.rand(2, 3, 4, 4)
+    colour, grey = Normalize(mean, std, 3), Normalize(mean, std, 1)
+    for channel in range(3):
+        expected = (image[:, channel].double() - mean[channel]) / std[channel]
+        assert torch.allclose(colour(image)[:, channel].double(), expected, atol=1e-6)
+    luma = 0.299 * image[:, 0].double() + 0.587 * image[:, 1].double() + 0.114 * image[:, 2].double()
+    assert grey(image).shape == (2, 1, 4, 4)
+    assert torch.allclose(grey(image)[:, 0].double(), (luma - 0.3) / (0.875 / 3), atol=1e-6)
+    assert not colour.state_dict()  # the backbone's name implies them
+    assert {name for name, _ in colour.named_buffers()} == {"mean", "std"}  # which go where the model goes
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_neither_light_nor_contrast_matters_when_crops_are_standardised(channels: int) -> None:
+    image = torch.rand(2, 3, 8, 8)
+    standard = Normalize((0.5,) * 3, (0.5,) * 3, channels, standardize=True)
+    crop = standard(image).double()
+    assert crop.shape == (2, channels, 8, 8)
+    assert crop.flatten(1).mean(1).abs().max() < 1e-5
+    grey = image if channels == 3 else Normalize((0.0,) * 3, (1.0,) * 3, 1)(image)
+    for face, values in zip(crop, grey.double(), strict=True):
+        # One mean and deviation for all channels, so that colours stay what they are.
+        assert torch.allclose(face, (values - values.mean()) / (values.std() + 0.01), atol=1e-5)
+    weak = [(values - values.mean()) / (values.std() + 0.02) for values in grey.double()]  # 0.01 keeps noise small
+    assert torch.allclose(standard(0.5 * image + 0.3).double(), torch.stack(weak), atol=1e-5)
+    assert standard(torch.full((1, 3, 8, 8), 0.4)).abs().max() < 1e-4
+
+
+def reference_stem(widths: list[int], bias: bool, convs: int) -> nn.Sequential:
+    """Some convolutions for each halving and a projection, written out."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        for channels, stride in [(before, 2), (after, 1), (after, 1)][:convs]:
+            layers.append(nn.Conv2d(channels, after, kernel_size=3, stride=stride, padding=1, bias=False))
+            layers.append(nn.BatchNorm2d(after))
+            layers.append(nn.GELU())
+    return nn.Sequential(*layers, nn.Conv2d(widths[-1], widths[-1], kernel_size=1, bias=bias))
+
+
+@pytest.mark.parametrize(
+    ("stem", "widths", "convs"),
+    [
+        (ConvStem(32, 8, 1, 16), [1, 4, 8, 16], 3),
+        (ConvStem(32, 8), [3, 48, 96, 192], 3),
+        (ConvStem(32, 2, 3, 16, bias=False), [3, 16], 3),
+        (ConvStem(32, 8, 1, 16, convs=1), [1, 4, 8, 16], 1),
+    ],
+)
+def test_conv_stem_is_the_layers_written_out(stem: ConvStem, widths: list[int], convs: int) -> None:
+    side = 2 ** (len(widths) - 1)
+    reference = reference_stem(widths, bias=side > 2, convs=convs)
+    names = zip(reference.state_dict(), stem.state_dict().values(), strict=True)
+    reference.load_state_dict(dict(names))
+    image = torch.rand(2, widths[0], 32, 32)
+    for module in (stem, reference):
+        module.eval()
+    expected = reference(image)
+    assert torch.equal(stem(image), expected.flatten(2).transpose(1, 2))
+    assert stem.patch_size == (side, side)
+    assert stem.grid_size == expected.shape[2:] == (32 // side, 32 // side)
+    assert stem.num_patches == stem(image).shape[1]
+    assert all(type(cells) is int for cells in stem.grid_size)
+    features = stem.early(image)  # a cell is half a patch
+    assert features.shape == (2, stem.early_width, 64 // side, 64 // side)
+    assert torch.equal(stem.late(features), stem(image))
+
+
+class Crops(nn.Module):
+    """Gives the first values of each of the k x k cells of a crop as its tokens, and keeps the crops."""
+
+    def __init__(self, grid: int) -> None:
+        super().__init__()
+        self.grid = grid
+
+    def forward(self, crops: Tensor) -> Tensor:
+        self.seen = crops
+        cells = crops.unflatten(2, (self.grid, -1)).unflatten(4, (self.grid, -1))  # (B R, C, k, p, k, p)
+        return cells.permute(0, 2, 4, 1, 3, 5).flatten(1, 2).flatten(2)[..., :8]
+
+
+def bilinear(channel: Tensor, x: float, y: float) -> float:
+    """The value at a point of a map (H, W) whose pixels have their values in their middles; constant at the border."""
+    height, width = channel.shape
+    x, y = min(max(x - 0.5, 0), width - 1), min(max(y - 0.5, 0), height - 1)
+    left, top = min(int(x), width - 2), min(int(y), height - 2)
+    (a, b), (c, d) = channel[top : top + 2, left : left + 2].tolist()
+    return (a * (left + 1 - x) + b * (x - left)) * (top + 1 - y) + (c * (left + 1 - x) + d * (x - left)) * (y - top)
+
+
+def roi_align(channel: Tensor, box: list[float], side: int) -> list[list[float]]:
+    """He et al. 2017: every cell is the mean of 2 x 2 points, at a quarter and three quarters of its sides."""
+    x0, y0, x1, y1 = box
+    width, height = (x1 - x0) / side, (y1 - y0) / side
+    quarters = list(product((0.25, 0.75), repeat=2))
+    return [
+        [
+            sum(bilinear(channel, x0 + (j + u) * width, y0 + (i + v) * height) for u, v in quarters) / 4
+            for j in range(side)
+        ]
+        for i in range(side)
+    ]
+
+
+@pytest.mark.parametrize("stride", [1.0, 2.0, 4.0])
+def test_regions_are_cropped_by_roi_align(stride: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    source = torch.rand(2, 3, 30, 30, generator=generator)
+    boxes = torch.tensor(
+        [[[1.3, 2.0, 7.9, 8.6], [0.0, 0.0, 30.0, 30.0]], [[4.0, 5.5, 5.0, 6.5], [10.2, 3.1, 29.2, 22.1]]]
+    )
+    grid, side = 3, 2
+    embed = RegionEmbed(Crops(grid), ("mouth", "nose"), side, stride, grid, 8, position=None)
+    tokens = embed(source, boxes * stride - (stride - 1) / 2, torch.zeros(2, 2 * grid**2, 2))
+    assert embed.patch_embed.seen.shape == (4, 3, grid * side, grid * side)
+    for face, region in product(range(2), range(2)):
+        expected = [roi_align(channel, boxes[face, region].tolist(), grid * side) for channel in source[face].double()]
+        assert torch.allclose(embed.patch_embed.seen[2 * face + region], torch.tensor(expected), atol=1e-5)
+    names = torch.cat([embed.name_embed["mouth"], embed.name_embed["nose"]])
+    assert torch.equal(tokens, embed.patch_embed(embed.patch_embed.seen).view(2, 18, 8) + names)
+
+
+def test_features_are_cropped_as_torchvision_does_with_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    boxes = torch.rand(3, 11, 2) * 14 - 4  # some reach over the map, some lie beside it
+    boxes = torch.cat([boxes, boxes + 6 * torch.rand(3, 11, 2)], dim=-1)
+    expected, mine = (torch.rand(3, 5, 12, 10, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    crops = [crop_image(expected.requires_grad_(), boxes, 3), crop_features(mine.requires_grad_(), boxes, 3)]
+    weights = torch.rand_like(crops[0])
+    for crop in crops:
+        (weights * crop).sum().backward()
+    assert torch.allclose(*crops, atol=1e-6)
+    assert torch.allclose(expected.grad, mine.grad, atol=1e-5)
+    assert (crops[0] == 0).flatten(1).all(1).any()
+
+
+def test_region_tokens_have_positions() -> None:
+    source, boxes = torch.rand(2, 3, 12, 12), torch.tensor([[[1.0, 2.0, 7.0, 8.0]], [[0.0, 4.0, 4.0, 8.0]]])
+    centres = token_centres(boxes, 2).flatten(1, 2)
+    located = RegionEmbed(Crops(2), ("nose",), 3, 1.0, 2, 8, position=partial(sincos_2d, dim=8, patch_size=4))
+    plain = RegionEmbed(Crops(2), ("nose",), 3, 1.0, 2, 8, position=None)
+    plain.load_state_dict(located.state_dict())
+    expected = plain(source, boxes, centres) + sincos_2d(centres, 8, 4)
+    assert torch.equal(located(source, boxes, centres), expected)
+
+
+@pytest.mark.parametrize("rounded", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_regions_are_cropped_in_full_precision(rounded: torch.dtype, autocast: bool) -> None:
+    source = torch.rand(2, 3, 12, 12).to(rounded)
+    boxes = torch.tensor([[[1.3, 2.1, 7.9, 8.7]]] * 2).to(torch.float32 if autocast else rounded)
+    embed = RegionEmbed(Crops(2), ("nose",), 3, 1.0, 2, 8, position=None)
+    with torch.autocast("cpu", rounded, enabled=autocast):
+        embed(source, boxes, torch.zeros(2, 4, 2))
+    assert embed.patch_embed.seen.dtype == torch.float32
+    expected = [[roi_align(channel, boxes[0, 0].tolist(), 6) for channel in face] for face in source]
+    assert torch.allclose(embed.patch_embed.seen, torch.tensor(expected), atol=1e-5)
