@@ -36,7 +36,7 @@ from fer_vit.report.table import TableWriter
 from fer_vit.sources.common import unpacked
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.checkpoints import AtomicCheckpointIO
+from fer_vit.train.run import AtomicCheckpointIO
 from tests.helpers.commands import TINY, main
 from tests.helpers.marks import slow
 

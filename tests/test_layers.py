@@ -24,12 +24,7 @@ LAYERS = [
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "albumentations": {"data/transforms.py"},
-    "lightning": {
-        *(
-            f"train/{name}.py"
-            for name in ("cli", "checkpoints", "datamodule", "ema", "module", "results", "run", "symmetry", "task")
-        )
-    },
+    "lightning": {*(f"train/{name}.py" for name in ("cli", "datamodule", "ema", "module", "run", "symmetry", "task"))},
     "pyarrow": {
         *(f"data/{name}.py" for name in ("manifest", "schema", "shards", "writing")),
         "evaluate/tables.py",

@@ -211,9 +211,7 @@ def test_a_compressed_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_no_command_uses_the_network(drawn: Path, tmp_path: Path) -> None:
     words = ["predict", str(drawn / "faces"), "--face=crop", "--detector=none", f"--output={tmp_path / 't.csv'}"]
-    modules = (
-        "fer_vit, fer_vit.predict.recognizer, fer_vit.train.cli, fer_vit.data.samplers, fer_vit.commands.visualize"
-    )
+    modules = "fer_vit, fer_vit.predict.recognizer, fer_vit.train.cli, fer_vit.data.dataset, fer_vit.commands.visualize"
     program = f"{QUIET}\nimport {modules}\nfrom fer_vit.cli import main\nmain({words!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr

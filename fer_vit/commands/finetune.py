@@ -18,8 +18,8 @@ from fer_vit.predict.recognizer import load
 from fer_vit.sources.common import is_zip
 from fer_vit.store.folder import read_model
 from fer_vit.store.hub import DEFAULT
-from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.cli import fit
+from fer_vit.train.run import newest_checkpoint
 
 FEWEST = 8
 """Fewest training photos of each class: ten, less one for validation and one for the test."""

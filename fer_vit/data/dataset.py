@@ -1,7 +1,7 @@
-"""Faces of a manifest as samples.
+"""Faces of a manifest as samples, and the order in which training reads them.
 
-Their order and augmentation depend only on the run's seed and the epoch: an interrupted run resumes with the faces it
-would have continued with, and any number of processes or workers reads the same faces, augmented in the same way.
+Order and augmentation depend only on the run's seed and the epoch: an interrupted run resumes with the faces it would
+have continued with, and any number of processes or workers reads the same faces, augmented in the same way.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest, named_in_errors, no_label
@@ -21,6 +21,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face, mirror, place_regions
 from fer_vit.face.image import decode_image
 from fer_vit.geometry import Array, Image
+from fer_vit.processes import run_seed
 
 Cropping: TypeAlias = Callable[[Image, Array | None, CropSpec, int], tuple[Image, Array, Array]]
 """Crops and augments a face, given its landmarks (5, 2) and a seed; returns what `crop_face` does."""
@@ -30,11 +31,8 @@ class FaceDataset(Dataset[Sample]):
     """The rows of a manifest, cropped and augmented (see `transforms.Augment`)."""
 
     def __init__(self, manifest: Manifest, spec: CropSpec, augment: Cropping | None = None) -> None:
-        self.manifest = manifest
-        self.spec = spec
-        self.augment = augment
-        self.landmarks = manifest.landmarks()
-        self.targets = manifest.targets()
+        self.manifest, self.spec, self.augment = manifest, spec, augment
+        self.landmarks, self.targets = manifest.landmarks(), manifest.targets()
 
     def __len__(self) -> int:
         return len(self.manifest)
@@ -63,17 +61,9 @@ class ShardDataset(Dataset[Sample]):
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        names: tuple[str, ...],
-        spec: CropSpec,
-        augment: Cropping | None,
-        unlabelled: bool = False,
+        self, path: str | Path, names: tuple[str, ...], spec: CropSpec, augment: Cropping | None, unlabelled: bool
     ) -> None:
-        self.names = names
-        self.unlabelled = unlabelled
-        self.spec = spec
-        self.augment = augment
+        self.names, self.spec, self.augment, self.unlabelled = names, spec, augment, unlabelled
         self.shards = [shard for shard in find_shards(path) if shard.split == "train"]
         if not self.shards:
             raise FerVitError(f"{path} has no rows with split train. Prepare the data set with that split.")
@@ -123,13 +113,93 @@ def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping
     return Sample(crop, boxes, valid, face.target, -1 if draw.repeat else draw.row, face.path, to_crop)
 
 
+def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
+    """Crops a face and mirrors the crop; the matrix maps to the crop before mirroring."""
+    crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
+    return *mirror(crop, points), to_crop
+
+
 def face_batches(dataset: FaceDataset, chosen: Sequence[int], size: int, device: torch.device) -> Iterator[Batch]:
     """Yields the chosen rows in batches that are ready for a model on the device, under a progress bar."""
     loader = DataLoader(Subset(dataset, chosen), size, collate_fn=collate)
     return (batch.ready(device) for batch in tqdm(loader, unit=" batches", disable=None, leave=False))
 
 
-def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
-    """Crops a face and mirrors the crop; the matrix maps to the crop before mirroring."""
-    crop, points, to_crop = crop_face(image, landmarks, spec, framed=True)
-    return *mirror(crop, points), to_crop
+class TrainSampler(DistributedSampler[Draw]):
+    """Deals the rows of an epoch out to processes in a random order, each with the seed of its augmentation.
+
+    A single process has the same order: the batches of all ranks together are its batch. Processes get equally many
+    rows; the remainder is skipped, different rows in every epoch. With fewer rows than processes some are repeated.
+
+    Args:
+        weights: Probability of each of M rows (M,), drawn with replacement; None: every row once.
+        start: The epoch in which a run resumes, and how many of its rows have been read already.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Sample],
+        weights: Array | None = None,
+        num_replicas: int = 1,
+        rank: int = 0,
+        start: tuple[int, int] = (0, 0),
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
+        self.num_samples = max(1, len(dataset) // num_replicas)  # type: ignore[arg-type]
+        self.weights = weights
+        self.start = start
+        self.epoch = start[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch, at least to `start`: Lightning sets 0 before it has read the checkpoint."""
+        self.epoch = max(epoch, self.start[0])
+
+    @property
+    def done(self) -> int:
+        """How many rows of the epoch have been read already, by all processes together."""
+        return self.start[1] if self.epoch == self.start[0] else 0
+
+    def __iter__(self) -> Iterator[Draw]:
+        rows = len(self.dataset)  # type: ignore[arg-type]
+        rng = np.random.default_rng((self.seed, self.epoch))
+        order = rng.permutation(rows) if self.weights is None else rng.choice(rows, rows, p=self.weights)
+        seeds = rng.integers(2**31, size=rows)
+        mine = np.arange(self.done + self.rank, self.num_samples * self.num_replicas, self.num_replicas) % rows
+        return (Draw(int(order[index]), int(seeds[index])) for index in mine)
+
+
+class EvalSampler(DistributedSampler[Draw]):
+    """Deals rows out to processes in order; rows that only pad the last round are marked, to be counted once."""
+
+    def __iter__(self) -> Iterator[Draw]:
+        rows = len(self.dataset)  # type: ignore[arg-type]
+        mine = range(self.rank, self.total_size, self.num_replicas)
+        return (Draw(index % rows, repeat=index >= rows) for index in mine)
+
+
+class ShardSampler(TrainSampler):
+    """Deals the rows of a `ShardDataset` out to processes, shard by shard.
+
+    Every epoch shuffles the shards and the rows of each. The processes take stretches of equal length; the remainder is
+    skipped, different rows in every epoch.
+    """
+
+    dataset: ShardDataset
+
+    def __iter__(self) -> Iterator[Draw]:
+        sizes = self.dataset.sizes
+        rng = np.random.default_rng((self.seed, self.epoch))
+        stop = (self.rank + 1) * self.num_samples
+        start = stop - self.num_samples + self.done // self.num_replicas
+        stretch, last = [], 0
+        for shard in rng.permutation(len(sizes)).tolist():
+            first, last = last, last + int(sizes[shard])
+            if first < stop and start < last:
+                stretch.append((shard, max(start - first, 0), stop - first))
+        first_rows = sizes.cumsum() - sizes
+        read = self.dataset.read_ahead(shard for shard, *_ in stretch)
+        for (shard, first, last), faces in zip(stretch, read, strict=True):
+            rng = np.random.default_rng((self.seed, self.epoch, shard + 1))  # 0 would repeat the order of the shards
+            order, seeds = rng.permutation(len(faces)), rng.integers(2**31, size=len(faces))
+            for row in order[first:last].tolist():
+                yield Draw(int(first_rows[shard]) + row, int(seeds[row]), face=faces.read_row(row))

@@ -152,9 +152,8 @@ class Manifest:
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
         """Returns the manifest with other votes (M, C) for the M rows of a split."""
-        column = self.table["votes"].to_pylist()
-        rows = np.flatnonzero(pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False))
-        for row, values in zip(rows, votes.tolist(), strict=True):
+        rows, column = pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False), self.column("votes")
+        for row, values in zip(np.flatnonzero(rows), votes.tolist(), strict=True):
             column[row] = values
         return self.with_column("votes", column)
 
@@ -164,16 +163,16 @@ class Manifest:
         A face whose votes are all for labels that are left out keeps only its label. Raises as `merge_names`.
         """
         names, matrix = merge_names(self.names, merge)
-        new = [None if label is None else merge.get(label, label) for label in self.column("label")]
-        kept = np.array([label is not None for label in new], bool) | self.table["label"].is_null().to_numpy()
+        old = self.column("label")
+        new = [None if label is None else merge.get(label, label) for label in old]
         votes: list[Any] = [None] * len(self)
         added = read_votes(self.table, self.names) @ matrix
         for row, values in zip(np.flatnonzero(self.table["votes"].is_valid()), added.tolist(), strict=True):
             votes[row] = values if any(values) else None
-        rows = self.with_column("label", new).with_column("votes", votes)
-        meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | {"labels": names}
-        table = rows.table.replace_schema_metadata({"fer_vit": json.dumps(meta)})
-        return Manifest(self.path, table, names).select(kept)
+        table = self.with_column("label", new).with_column("votes", votes).table
+        meta = json.loads(table.schema.metadata[b"fer_vit"]) | {"labels": names}
+        merged = Manifest(self.path, table.replace_schema_metadata({"fer_vit": json.dumps(meta)}), names)
+        return merged.select(np.array([(a is None) == (b is None) for a, b in zip(old, new, strict=True)], bool))
 
     def with_column(self, name: str, values: Sequence[object]) -> "Manifest":
         """Returns the manifest with other values (M,) in one of the columns of `SCHEMA`."""
@@ -186,7 +185,7 @@ class Manifest:
 
         Its path is the path of the one that names image files. Raises FerVitError when both do, in different folders.
         """
-        files, more = self.names_files(), other.names_files()
+        files, more = self._names_files(), other._names_files()
         if files and more and Path(self.path).parent.resolve() != Path(other.path).parent.resolve():
             raise FerVitError(
                 f"{self.path} and {other.path} name image files, each relative to its folder. Prepare one with "
@@ -195,7 +194,7 @@ class Manifest:
         table = pa.concat_tables([self.table, other.table], promote_options="default")
         return Manifest(other.path if more else self.path, table, self.names)
 
-    def names_files(self) -> bool:
+    def _names_files(self) -> bool:
         """Returns whether any image is a file beside the manifest rather than inside it."""
         return bool(pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py())
 
@@ -203,7 +202,7 @@ class Manifest:
         """Raises FerVitError when a copy at `path` would replace this manifest, or be separated from its images."""
         if path.resolve() == Path(self.path).resolve():
             raise FerVitError(f"{path} would replace the manifest that is read. Choose another name.")
-        if self.names_files() and path.parent.resolve() != Path(self.path).parent.resolve():
+        if self._names_files() and path.parent.resolve() != Path(self.path).parent.resolve():
             raise FerVitError(f"{self.path} names image files relative to its folder. Choose a path in that folder.")
 
     def write(self, path: Path) -> None:
@@ -244,10 +243,8 @@ def in_fold(rows: Manifest, fold: str) -> NDArray[np.bool_]:
     """Returns a mask (M,) of training faces in a fold such as "0/3", the first of three; a model is trained without it.
 
     The CRC-32 of the image's bytes decides: equal files are in one fold, which is the same in every manifest. A copy
-    that was encoded again may be in another (about 3% of FERPlus' training images have one).
-
-    Raises:
-        FerVitError: There is no such fold, or an image cannot be read.
+    that was encoded again may be in another (about 3% of FERPlus' training images have one). Raises FerVitError when
+    there is no such fold, or an image cannot be read.
     """
     match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", fold)
     if not match or not int(match[1]) < int(match[2]) > 1:

@@ -74,13 +74,7 @@ class Augment:
         self.config = config
 
     def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
-        """Crops a face and changes it; the same seed gives the same result.
-
-        Args:
-            image: The image (H, W, 3), a face crop or a photo.
-            landmarks: The face's landmarks (5, 2) in it, or None.
-            spec: Size S, regions and alignment of the crop.
-            seed: Of all random numbers.
+        """Crops a face, given its landmarks (5, 2) if they are known, and changes it; the seed determines the result.
 
         Returns:
             The crop (S, S, 3), the landmarks in it (5, 2), and the matrix (2, 3) from image to crop before the mirror.

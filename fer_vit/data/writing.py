@@ -93,20 +93,16 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
     """Raises FerVitError when an image would be neither inside a manifest in a folder nor below that folder."""
     for row in reading.rows:
-        if isinstance(row.image, Path) and row.image.is_file() and not _embedded(row.image, embed):
-            _path_below(row.image, folder)
-
-
-def _embedded(image: Path, embed: Embed) -> bool:
-    return embed == "always" or image.stat().st_size < EMBED_BELOW
+        if isinstance(row.image, Path) and row.image.is_file():
+            _stored_path(row.image, folder, embed)
 
 
 def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]:
     """Returns a row of the table, with the image's bytes and name, or the path of its file."""
     try:
-        if isinstance(row.image, Path) and not _embedded(row.image, embed):
-            image: dict[str, Any] = {"bytes": None, "path": _path_below(row.image, folder)}
-        else:
+        path = _stored_path(row.image, folder, embed) if isinstance(row.image, Path) else None
+        image: dict[str, Any] = {"bytes": None, "path": path}
+        if path is None:
             data = row.image if isinstance(row.image, bytes) else read_bytes(row.image)
             image = {"bytes": data, "path": as_text(row.name)}
     except (ImageError, OSError) as error:
@@ -128,8 +124,10 @@ def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]
     }
 
 
-def _path_below(image: Path, folder: Path) -> str:
-    """Returns the path from a folder to an image below it; links stay, since the data set may be one."""
+def _stored_path(image: Path, folder: Path, embed: Embed) -> str | None:
+    """Returns the path from a folder to an image below it; None for one that is stored inside. Links stay."""
+    if embed == "always" or image.stat().st_size < EMBED_BELOW:
+        return None
     path = Path(os.path.relpath(image, folder)).as_posix()
     if re.search(OUTSIDE, path):
         raise FerVitError(

@@ -1,5 +1,6 @@
 """The verbs fit, validate and test: LightningCLI over a task (FERTask, MaskedPretraining) and FaceDataModule."""
 
+import inspect
 import json
 import logging
 import os
@@ -24,13 +25,11 @@ from fer_vit.errors import FerVitError, suggest_option
 from fer_vit.face.crop import CropSpec
 from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
 from fer_vit.store.configs import find_config
-from fer_vit.store.folder import read_model
-from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint, checkpoint_settings
+from fer_vit.store.folder import build_network, read_model, unpack_checkpoint
 from fer_vit.train.cost import has_bf16
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.module import ConfusionLogger, ReconstructionLogger
 from fer_vit.train.pretraining import MaskedPretraining
-from fer_vit.train.run import print_once, run
+from fer_vit.train.run import AtomicCheckpointIO, LastCheckpoint, print_once, run
 from fer_vit.train.starting import model_settings
 from fer_vit.train.task import FERTask
 
@@ -49,10 +48,9 @@ class TrainCLI(LightningCLI):
         self, verb: str, args: Options, name: str, settings: Namespace | None, task: Task = "classification"
     ) -> None:
         self.verb, self.settings, self.task = verb, settings, task
-        classify = task == "classification"
         logger = "lightning.pytorch.loggers.TensorBoardLogger"
         super().__init__(
-            FERTask if classify else MaskedPretraining,
+            FERTask if task == "classification" else MaskedPretraining,
             FaceDataModule,
             args=args,
             run=False,
@@ -60,11 +58,7 @@ class TrainCLI(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             trainer_defaults={
-                "callbacks": [
-                    ConfusionLogger() if classify else ReconstructionLogger(),
-                    LearningRateMonitor("step"),
-                    LastCheckpoint(),
-                ],
+                "callbacks": [LearningRateMonitor("step"), LastCheckpoint()],
                 "enable_model_summary": False,  # `run` prints a line instead
                 "logger": {"class_path": logger, "init_args": {"save_dir": "runs", "name": name}},
             },
@@ -210,6 +204,22 @@ def first_options(words: list[str]) -> Words:
         return parser.parse_known_args(words)[0]
     except ArgumentError as error:
         raise FerVitError(" ".join(str(error).split())) from error
+
+
+def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
+    """Returns the settings in a checkpoint as options of the command line, without file names.
+
+    Raises FerVitError when they do not fit the weights or are not fer-vit's, as in a stranger's file.
+    """
+    settings, state = unpack_checkpoint(checkpoint, path)
+    build_network(settings, state, path)
+    task = MaskedPretraining if is_pretraining(checkpoint["hyper_parameters"]) else FERTask
+    left_out = ("labels", "init")
+    hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name not in left_out}
+    if unknown := hyper.keys() - inspect.signature(task).parameters.keys():
+        raise FerVitError(f"{path} is of another version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit.")
+    network = Namespace(**asdict(settings["config"]))  # type: ignore[no-untyped-call]
+    return Namespace(model=Namespace(**{**hyper, "network": network}))  # type: ignore[no-untyped-call]
 
 
 def needs_no_labels(task: Task) -> bool:

@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from fer_vit.data.dataset import FaceDataset, ShardDataset
+from fer_vit.data.dataset import EvalSampler, FaceDataset, ShardDataset, ShardSampler, TrainSampler
 from fer_vit.data.manifest import Manifest, class_counts, in_fold, no_label
 from fer_vit.data.sample import Batch, Draw, Sample, collate
-from fer_vit.data.samplers import EvalSampler, ShardSampler, TrainSampler, check_position
 from fer_vit.data.schema import SPLITS, Split
 from fer_vit.data.shards import is_sharded
 from fer_vit.data.transforms import Augment, AugmentConfig
@@ -53,13 +52,9 @@ class FaceDataModule(L.LightningDataModule):
         super().__init__()
         check_number("data.batch_size", batch_size, 1)
         check_number("data.num_workers", num_workers or 0, 0)
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.augment = augment
-        self.balanced = balanced
-        self.fold = fold
+        self.batch_size, self.num_workers, self.augment = batch_size, num_workers, augment
         self.spec, self._spec_is_given = spec or CropSpec(224), spec is not None
-        self.unlabelled = unlabelled
+        self.balanced, self.fold, self.unlabelled = balanced, fold, unlabelled
         self.streamed = is_sharded(manifest)
         if self.streamed and (balanced or fold):
             raise FerVitError(
@@ -106,12 +101,8 @@ class FaceDataModule(L.LightningDataModule):
         self.position = state_dict if isinstance(state_dict, dict) else {}
 
     def _order(self) -> dict[str, Any]:
-        return {
-            "seed_everything": run_seed(),
-            "world_size": _processes(),
-            "batch_size": self.batch_size,
-            "balanced": self.balanced,
-        }
+        options = {"batch_size": self.batch_size, "balanced": self.balanced}
+        return {"seed_everything": run_seed(), "world_size": _processes(), **options}
 
     def dataset(self, split: Split) -> FaceDataset:
         """Returns a split, augmented if it is `train`; FerVitError when it is empty, or rows lack labels."""
@@ -176,8 +167,13 @@ class FaceDataModule(L.LightningDataModule):
                 "Use the same: the model must not learn the faces that it predicts in `distill`."
             )
         epoch, batches = position.get("epoch", 0), position.get("batches", 0)
-        if batches:
-            check_position(position, self._order())
+        order = self._order()
+        if batches and (changed := [name for name, value in order.items() if position.get(name) != value]):
+            before, now = position.get(changed[0]), order[changed[0]]
+            raise FerVitError(
+                f"The checkpoint is of the middle of an epoch with {changed[0]} {before}, but now it is {now}. "
+                "Use the same value, or resume from the end of an epoch."
+            )
         plausible = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
         done = batches * self.batch_size * _processes() if plausible else 0
         if not plausible or done > rows:

@@ -5,14 +5,12 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import param_groups_layer_decay
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchvision.utils import make_grid
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
@@ -21,7 +19,6 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
-from fer_vit.report.charts import draw_confusion
 from fer_vit.store.folder import differing
 
 
@@ -83,6 +80,12 @@ class RegionViTModule(L.LightningModule):
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
+    def log_picture(self, name: str, picture: Any, axes: str) -> None:
+        """Logs a picture to TensorBoard, if that is the logger, outside the sanity check."""
+        trainer = self.trainer
+        if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero and not trainer.sanity_checking:
+            trainer.logger.experiment.add_image(name, picture, trainer.global_step, dataformats=axes)
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has another architecture."""
         for name, here, there in differing(self.state_dict(), checkpoint["state_dict"]):
@@ -121,29 +124,3 @@ def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: fl
         return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
 
     return LambdaLR(optimizer, factor)
-
-
-class ConfusionLogger(Callback):
-    """Logs the confusion matrix of a split as a picture."""
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Logs the picture."""
-        picture = draw_confusion(pl_module.confusion.cpu().numpy(), pl_module.labels)
-        log_picture(trainer, f"{pl_module.stage}/confusion", picture, "HWC")
-
-    on_test_end = on_validation_end
-
-
-class ReconstructionLogger(Callback):
-    """Logs a picture of masked pretraining after each validation: faces, masked faces, reconstructions."""
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Logs the picture."""
-        grid = make_grid(pl_module.pictures.transpose(0, 1).flatten(0, 1), nrow=len(pl_module.pictures))
-        log_picture(trainer, "val/reconstruction", grid, "CHW")
-
-
-def log_picture(trainer: L.Trainer, name: str, picture: Any, axes: str) -> None:
-    """Logs a picture to TensorBoard, if that is the logger, outside the sanity check."""
-    if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero and not trainer.sanity_checking:
-        trainer.logger.experiment.add_image(name, picture, trainer.global_step, dataformats=axes)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric
+from torchvision.utils import make_grid
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import check_number
@@ -127,6 +128,9 @@ class MaskedPretraining(RegionViTModule):
         check_loss(loss, "val")  # before a checkpoint is saved
         self.log("val/loss", loss, prog_bar=True)
         self.loss.reset()
+        assert self.pictures is not None
+        grid = make_grid(self.pictures.transpose(0, 1).flatten(0, 1), nrow=len(self.pictures))
+        self.log_picture("val/reconstruction", grid, "CHW")
 
     def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
         """Hides the patches with the least noise (B, ceil(S / P)^2) and predicts all tokens (B, M, C P^2 + 2)."""

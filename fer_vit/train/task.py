@@ -20,6 +20,7 @@ from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
+from fer_vit.report.charts import draw_confusion
 from fer_vit.store.folder import read_model
 from fer_vit.train.metrics import class_recall, expression_loss, expression_metrics, log_prior
 from fer_vit.train.module import RegionViTModule, check_loss
@@ -168,6 +169,7 @@ class FERTask(RegionViTModule):
             results["accuracy_without_near_duplicates"] = self.without_near_duplicates.compute()
         self.log(f"{self.stage}/accuracy", results.pop("accuracy"), prog_bar=True)
         self.log_dict({f"{self.stage}/{name}": value for name, value in results.items()})
+        self.log_picture(f"{self.stage}/confusion", draw_confusion(self.confusion.cpu().numpy(), self.labels), "HWC")
 
     on_test_start, test_step, on_test_epoch_end = on_validation_start, validation_step, on_validation_epoch_end
 

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from fer_vit.data.dataset import FaceDataset
+from fer_vit.data.dataset import EvalSampler, FaceDataset, TrainSampler
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Draw, collate
-from fer_vit.data.samplers import EvalSampler, TrainSampler
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from fer_vit.train.checkpoints import AtomicCheckpointIO
+from fer_vit.train.run import AtomicCheckpointIO
 
 
 class Terminate(Callback):

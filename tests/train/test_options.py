@@ -95,13 +95,7 @@ def test_logs_are_named_after_the_first_config(build: Build, tmp_path: Path) -> 
 def test_what_every_run_has_by_default(build: Build) -> None:
     trainer = build(*TINY[:5]).trainer
     names = {type(callback).__name__ for callback in trainer.callbacks}
-    assert {
-        "ConfusionLogger",
-        "LearningRateMonitor",
-        "LastCheckpoint",
-        "ModelCheckpoint",
-        "SaveConfigCallback",
-    } <= names
+    assert {"LearningRateMonitor", "LastCheckpoint", "ModelCheckpoint", "SaveConfigCallback"} <= names
     assert type(trainer.strategy.checkpoint_io).__name__ == "AtomicCheckpointIO"
     assert build(*TINY[:5], "--seed_everything=3").trainer is not None
     assert torch.initial_seed() == 3

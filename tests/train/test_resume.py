@@ -13,7 +13,7 @@ from fer_vit.data.sample import Batch
 from fer_vit.data.writing import write_manifest, write_shards
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.checkpoints import LastCheckpoint
+from fer_vit.train.run import LastCheckpoint
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, main
 from tests.helpers.marks import slow

@@ -45,7 +45,7 @@ def build(**change: object) -> FERTask:
 
 
 def with_trainer(task: FERTask, **values: object) -> FERTask:
-    task._trainer = SimpleNamespace(**values)  # type: ignore[assignment]
+    task._trainer = SimpleNamespace(logger=None, **values)  # type: ignore[assignment]
     return task
 
 
