@@ -11,7 +11,8 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.faces import check_same_labels
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
-from fer_vit.predict.recognizer import CHUNK, Recognizer, load
+from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.predict.stages import CHUNK
 from fer_vit.store.checkpoint import as_dict, load_checkpoint
 from fer_vit.train.cost import has_bf16
 

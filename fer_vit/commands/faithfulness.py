@@ -74,7 +74,7 @@ def faithfulness(
     if [path.suffix.lower() for path in images] == [".parquet"]:
         batches, _ = labelled_batches(model, images[0], max_faces=max_faces)
     else:
-        photos = model.batches(find_images(images), PhotoOptions(face, detector, batch_size, workers))
+        photos = model.find(find_images(images), PhotoOptions(face, detector, batch_size, workers))
         batches = limit_faces((chunk for _, chunks in photos for chunk in chunks), max_faces)
     table, differences, shuffled = score_methods(model, batches)
     if not table:

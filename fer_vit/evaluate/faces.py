@@ -22,7 +22,8 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array, Image
 from fer_vit.labels import Merge, merge_names
-from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.stages import CHUNK
 
 Columns = dict[str, NDArray[np.object_]]
 """Cells by column name (N,); None is empty."""

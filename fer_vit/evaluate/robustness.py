@@ -22,7 +22,8 @@ from fer_vit.face.regions import cover_regions
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.predict.inputs import Source
 from fer_vit.predict.photos import PhotoDataset, photo_loader
-from fer_vit.predict.recognizer import CHUNK, Recognizer
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.stages import CHUNK
 from fer_vit.processes import cores
 
 EYES, MOUTH = ("right_eye", "left_eye"), ("mouth",)

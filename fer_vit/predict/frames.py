@@ -40,7 +40,7 @@ class VideoDataset(IterableDataset[Item]):
     def _frames(self, index: int) -> Iterator[Item]:
         path, options = Path(str(self.photos.sources[index])), self.options
         frames = read_frames(path, options.every, options.fps, options.start, options.end)
-        return find_faces(self.photos, frames, str(path), index, options.detect_every)
+        return track_faces(self.photos, frames, str(path), index, options.detect_every)
 
 
 FINE = 8
@@ -49,7 +49,7 @@ LARGE = 1 / 12
 """Side of a large face as a fraction of the frame's longer side; it is also found at a third of the size."""
 
 
-def find_faces(
+def track_faces(
     photos: PhotoDataset, frames: Iterable[Frame], path: str, index: int, detect_every: int
 ) -> Iterator[Item]:
     """Yields the frames of source `index` with faces and tracks, and the faces as the model's input.

@@ -3,7 +3,7 @@
 import re
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import tee
 from pathlib import Path
@@ -13,12 +13,15 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from fer_vit.data.sample import collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Image
-from fer_vit.predict.photos import Photo
+from fer_vit.predict.frames import track_faces
+from fer_vit.predict.photos import Photo, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
+from fer_vit.predict.stages import classify_faces, smooth_faces
 from fer_vit.predict.video import Frame, play
 
 
@@ -40,15 +43,23 @@ def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
     Raises:
         FerVitError: There is no such source, or it ended with an error.
     """
-    address = source if "://" in source else Path(source)
+    address, name = source if "://" in source else Path(source), shown_name(source)
     try:
         with closing(newest(camera_frames(int(source)) if is_camera(source) else play(address))) as frames:
             shown, read = tee(frames)
-            photos = model.watch((frame for frame, _ in read), shown_name(source))
-            for (frame, arrived), photo in zip(shown, photos, strict=True):
+            for (frame, arrived), photo in zip(shown, recognize_frames(model, (f for f, _ in read), name), strict=True):
                 yield Seen(frame.image, arrived, photo)
     except ImageError as error:
-        raise FerVitError(f"{shown_name(source)}: {error}.") from error
+        raise FerVitError(f"{name}: {error}.") from error
+
+
+def recognize_frames(model: Recognizer, frames: Iterable[Frame], name: str) -> Iterator[Photo[FaceResult]]:
+    """Yields each frame with its faces, without delay; `smoothed` averages the past."""
+    options = PhotoOptions()
+    items = track_faces(model.open_photos([], options), frames, name, 0, options.detect_every)
+    found = (([photo], [collate(samples).ready(model.device)] if samples else []) for photo, samples in items)
+    photos = classify_faces(model.net, model.crop_spec, found, [Path(name)])
+    return smooth_faces(photos, options.smooth, causal=True)
 
 
 def shown_name(source: str) -> str:

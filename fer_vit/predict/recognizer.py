@@ -1,49 +1,27 @@
 """Prediction with a trained model: `fer_vit.load().predict("photo.jpg")[0].plot()`."""
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Subset
-from tqdm import tqdm
 
-from fer_vit.data.sample import Batch, collate
+from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, make_detector
 from fer_vit.face.regions import check_regions
-from fer_vit.geometry import LANDMARKS, TEMPLATE, Array, apply, invert
+from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.inputs import Images, Source, as_sources, is_video
-from fer_vit.predict.photos import (
-    READ,
-    FaceMode,
-    FoundPhoto,
-    Photo,
-    PhotoDataset,
-    PhotoOptions,
-    photo_loader,
-)
+from fer_vit.predict.inputs import Images, Source, as_sources
+from fer_vit.predict.photos import READ, FaceMode, Photo, PhotoDataset, PhotoOptions
 from fer_vit.predict.results import FaceResult, Faces
-from fer_vit.predict.smoothing import smooth_photos
-from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
+from fer_vit.predict.stages import FoundFaces, classify_faces, find_faces, smooth_faces
 from fer_vit.store.folder import load_network
-
-if TYPE_CHECKING:
-    from fer_vit.predict.video import Frame
-
-CHUNK = 64
-"""Faces in one forward pass."""
 
 
 def load(
@@ -101,11 +79,10 @@ class Recognizer(nn.Module):
         check_regions(net.config.regions)
         self.net = net
         self.eval()
-        settings = net.settings
-        self.labels = settings.labels
+        self.labels = net.settings.labels
         self.conditions: dict[str, str] = {}
-        template = settings.template or TEMPLATE
-        self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), settings.align, template)
+        template = net.settings.template or TEMPLATE
+        self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.settings.align, template)
         self._detectors: dict[tuple[DetectorName, float], Detector | None] = {}
 
     @property
@@ -146,6 +123,11 @@ class Recognizer(nn.Module):
         """Returns probabilities (B, C); arguments as for `RegionViT`."""
         return self.net.probabilities(self.net(image, boxes, valid))
 
+    @torch.inference_mode()
+    def probabilities(self, batch: Batch) -> list[list[float]]:
+        """Returns the probability of every expression for each face of a batch from `Batch.ready`."""
+        return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
+
     def predict(
         self,
         images: Images | Iterable[Images],
@@ -174,7 +156,7 @@ class Recognizer(nn.Module):
             FerVitError: An image does not exist, the only one cannot be read, or an option has a wrong value.
         """
         sources = as_sources(images)
-        photos = list(self.results(sources, PhotoOptions(face, detector, batch_size, workers, **video)))
+        photos = list(self.recognize(sources, PhotoOptions(face, detector, batch_size, workers, **video)))
         wrong = [f"{photo.path}: {photo.status}" for photo in photos if photo.status not in READ]
         if wrong and len(photos) == 1:
             raise FerVitError(f"{wrong[0]}.")
@@ -190,144 +172,20 @@ class Recognizer(nn.Module):
 
         Takes the arguments of `predict`.
         """
-        return self.results(as_sources(images), PhotoOptions(**options))
+        return self.recognize(as_sources(images), PhotoOptions(**options))
 
-    def results(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
-        """Yields photos and frames with their faces, in order."""
-        return smooth_photos(self._raw_results(self.batches(sources, options), sources), options.smooth)
+    def recognize(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
+        """Yields photos and frames with their faces, in order: the stages find, classify and smooth."""
+        found = self.find(sources, options)
+        return smooth_faces(classify_faces(self.net, self.crop_spec, found, sources), options.smooth)
 
-    def watch(self, frames: Iterable["Frame"], path: str) -> Iterator[Photo[FaceResult]]:
-        """Yields each frame of live video from `path` with its faces, without delay; `smoothed` averages the past."""
-        from fer_vit.predict.frames import find_faces  # only here: PyAV may not be installed
+    def find(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[FoundFaces]:
+        """Yields photos and frames, in order, with their faces in batches for `forward`."""
+        return find_faces(self.open_photos(sources, options), options, self.device)
 
-        options = PhotoOptions()
-        photos = PhotoDataset([], self.crop_spec, options.face, self._detector(options))
-        items = find_faces(photos, frames, path, 0, options.detect_every)
-        batches = (([photo], [collate(samples).ready(self.device)] if samples else []) for photo, samples in items)
-        return smooth_photos(self._raw_results(batches, [Path(path)]), options.smooth, causal=True)
-
-    def _raw_results(
-        self, batches: Iterable[tuple[list[FoundPhoto], list[Batch]]], sources: Sequence[Source]
-    ) -> Iterator[Photo[FaceResult]]:
-        for photos, chunks in batches:
-            yield from self.classify(photos, chunks, sources)
-
-    def classify(
-        self, photos: list[FoundPhoto], chunks: list[Batch], sources: Sequence[Source]
-    ) -> Iterator[Photo[FaceResult]]:
-        """Yields photos or frames with their faces classified; `chunks` contain all these faces."""
-        rows = ((chunk, row, values) for chunk in chunks for row, values in enumerate(self.probabilities(chunk)))
-        for photo in photos:
-            source = sources[photo.source]
-            faces = [self.result(photo, source, index, *next(rows)) for index in range(len(photo.faces))]
-            yield Photo(photo.path, photo.status, faces, *photo[3:])
-
-    @torch.inference_mode()
-    def probabilities(self, batch: Batch) -> list[list[float]]:
-        """Returns the probability of every expression for each face of a batch from `Batch.ready`."""
-        return self(batch.image, batch.boxes, batch.valid).tolist()  # type: ignore[no-any-return]
-
-    def result(
-        self, photo: FoundPhoto, source: Source, index: int, batch: Batch, row: int, values: list[float]
-    ) -> FaceResult:
-        """Returns face `index` of a photo, which is a row of a batch; `values` are its probabilities."""
-        face, probabilities = photo.faces[index], dict(zip(self.labels, values, strict=True))
-        label = max(probabilities, key=probabilities.__getitem__)
-        to_crop, regions = batch.to_crop[row].double().numpy(), self.region_boxes(batch, row)
-        shown = regions_in_photo(regions, to_crop, photo.size)
-        return FaceResult(
-            label=label,
-            confidence=probabilities[label],
-            probabilities=probabilities,
-            path=photo.path,
-            face=index,
-            box=None if face is None else face.box,
-            landmarks=None if face is None else dict(zip(LANDMARKS, map(tuple, face.landmarks.tolist()), strict=True)),
-            score=None if face is None or math.isnan(face.score) else face.score,
-            source=source,
-            to_crop=to_crop,
-            crop_size=self.crop_spec.size,
-            regions=regions if self.net.layout.num_regions else {},
-            thresholds=self.net.settings.thresholds,
-            blur=measure_blur(batch.image[row, None]).item(),
-            outside=tuple(name for name in self.crop_spec.regions if name not in shown),
-            frame=photo.frame,
-            seconds=photo.seconds,
-            track=photo.tracks[index] if photo.tracks else None,
-        )
-
-    def region_boxes(self, batch: Batch, row: int) -> dict[str, Array]:
-        """Returns the box (4,) of each visible region of a face in a batch, xyxy in crop pixels."""
-        boxes, valid = batch.boxes[row].cpu().double().numpy(), batch.valid[row].tolist()
-        return {name: box for name, box, seen in zip(self.crop_spec.regions, boxes, valid, strict=True) if seen}
-
-    def _detector(self, options: PhotoOptions) -> Detector | None:
-        """Returns the detector for some options, loaded once: loading takes longer than a photo."""
-        score = CROP_SCORE if options.face == "crop" else PHOTO_SCORE
-        if (key := (options.detector, score)) not in self._detectors:
+    def open_photos(self, sources: Sequence[Source], options: PhotoOptions) -> PhotoDataset:
+        """Returns the photos as a data set that finds and crops faces."""
+        key = (options.detector, CROP_SCORE if options.face == "crop" else PHOTO_SCORE)
+        if key not in self._detectors:  # loading takes longer than a photo
             self._detectors[key] = make_detector(*key)
-        return self._detectors[key]
-
-    def batches(
-        self, sources: Sequence[Source], options: PhotoOptions
-    ) -> Iterator[tuple[list[FoundPhoto], list[Batch]]]:
-        """Yields photos and frames with all their faces in batches for the model; shows a progress bar."""
-        photos = PhotoDataset(sources, self.crop_spec, options.face, self._detector(options))
-        workers = cores() if options.workers is None else options.workers
-        runs = list(_split_by_kind(sources))
-        if videos := any(video for video, _ in runs):
-            from fer_vit.predict.frames import VideoDataset  # only here: PyAV may not be installed
-        with tqdm(total=None if videos else len(sources), unit=" images", disable=None) as bar, _readable_errors():
-            for video, run in runs:
-                dataset = VideoDataset(photos, run, options) if video else Subset(photos, run)
-                # Starting workers takes seconds; few photos are read faster without them.
-                number = min(workers, 1) if video else workers if len(run) > options.batch_size else 0
-                for some, batch in photo_loader(dataset, options.batch_size, number):
-                    # A photo may contain hundreds of faces, and recorded attention grows with their number.
-                    yield some, [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else []
-                    bar.update(len(some))
-
-
-SIDE = 48
-"""Side of the crop in whose pixels blur is measured, for every model."""
-LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
-
-
-def measure_blur(crops: Tensor) -> Tensor:
-    """Returns the blur (B,) of crops (B, C, S, S) in pixels of `SIDE`; NaN without contrast.
-
-    The fourth root of the variance of grey levels over the variance of their Laplacian (Pech-Pacheco et al. 2000): a
-    length that does not depend on contrast.
-    """
-    grey = F.interpolate(crops.mean(1, keepdim=True), (SIDE, SIDE), mode="bilinear", antialias=True)
-    edges = F.conv2d(grey, LAPLACIAN.to(grey)[None, None])
-    return (grey.var((1, 2, 3)) / edges.var((1, 2, 3))) ** 0.25
-
-
-def regions_in_photo(regions: Mapping[str, Array], to_crop: Array, size: tuple[int, int]) -> list[str]:
-    """Returns the regions, boxes (4,) in crop pixels, whose centre lies in a photo of width and height `size`."""
-    boxes = np.array([*regions.values()]).reshape(-1, 4)  # also without regions
-    centres = apply(invert(to_crop), (boxes[:, :2] + boxes[:, 2:]) / 2)
-    return [name for name, centre in zip(regions, centres, strict=True) if ((centre >= 0) & (centre < size)).all()]
-
-
-def _split_by_kind(sources: Sequence[Source]) -> Iterator[tuple[bool, range]]:
-    """Yields ranges of successive photos or successive videos, with whether they are videos."""
-    start = 0
-    for video, run in groupby(sources, is_video):
-        stop = start + sum(1 for _ in run)
-        yield video, range(start, stop)
-        start = stop
-
-
-@contextmanager
-def _readable_errors() -> Iterator[None]:
-    """Replaces out-of-memory errors and dead workers by a line with the remedy."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise FerVitError("The GPU has too little memory for this model. Free some, or hide the GPU.") from error
-    except RuntimeError as error:
-        if not is_dead_worker(error):
-            raise
-        raise FerVitError(WORKER_DIED) from error
+        return PhotoDataset(sources, self.crop_spec, options.face, self._detectors[key])

@@ -64,7 +64,7 @@ def predict_table(
     check_people((people_table, intervals), sources)
     facts = prediction_facts(model, options)
     columns = table_columns(model.labels, any(map(is_video, sources)))
-    photos = model.results(sources, options)
+    photos = model.recognize(sources, options)
     failed: list[FerVitError] = []
     if annotate:
         video = only_video(sources, annotate)
@@ -105,7 +105,7 @@ def predict_folder(
     check_people((people_table, intervals), plan)
     part = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
     columns = table_columns(model.labels, any(map(is_video, plan)))
-    by_source = (photos for _, photos in groupby(model.results(part, options), attrgetter("source")))
+    by_source = (photos for _, photos in groupby(model.recognize(part, options), attrgetter("source")))
     counts = Counts(*(Counter() for _ in Counts._fields))
     for chunk in part.chunks:
         photos = chain.from_iterable(islice(by_source, plan.sizes[chunk]))

@@ -21,6 +21,7 @@ from fer_vit.geometry import Array, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
+from fer_vit.predict.stages import visible_regions
 from fer_vit.report.draw import FaceView
 from fer_vit.report.html import Evidence
 
@@ -59,7 +60,7 @@ def explain_faces(
         # `zip` stops at the end of the chunk before it takes the next face.
         explanations = zip(explain_labels(model.net, seen, method, labels), roles, faces, strict=False)
         for row, (evidence, role, (face, image)) in enumerate(explanations):
-            regions = model.region_boxes(chunk, row)
+            regions = visible_regions(model.crop_spec, chunk, row)
             shares, heat = evidence.labels[evidence.order[0]]
             by_name = dict(zip(model.crop_spec.regions, shares.tolist(), strict=True))
             shown = {name: by_name[name] for name in regions}

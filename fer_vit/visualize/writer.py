@@ -18,6 +18,7 @@ from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SMALL, FaceResult
+from fer_vit.predict.stages import classify_faces
 from fer_vit.predict.tables import counted, listed
 from fer_vit.report.charts import relations_figure
 from fer_vit.report.draw import FaceView, ranked
@@ -57,7 +58,7 @@ def write_report(
     head_writer = HeadWriter(folder, model) if heads else None
     status: Counter[str] = Counter()
     photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
-    videos, frames = watch(model.results(films, options)) if films else ({}, Counter())
+    videos, frames = watch(model.recognize(films, options)) if films else ({}, Counter())
     fewer = limit(videos.values(), most)
     faces = chain(_photos(model, photos, options, status, most), pictures(model, videos, options) if films else ())
     records: list[FaceRecord] = []
@@ -98,9 +99,10 @@ def _photos(
     model: Recognizer, photos: Sequence[Path], options: PhotoOptions, status: Counter[str], most: int
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
     """Yields the first faces of photos, and counts all photos by status."""
-    for some, chunks in model.batches(photos, options) if photos else ():
+    for some, chunks in model.find(photos, options) if photos else ():
         status.update(photo.reason for photo in some)
-        faces = [face for photo in model.classify(some, chunks, photos) for face in photo.faces][:most]
+        classified = classify_faces(model.net, model.crop_spec, [(some, chunks)], photos)
+        faces = [face for photo in classified for face in photo.faces][:most]
         yield [(face, None) for face in faces], chunks
         most -= len(faces)
 

@@ -287,7 +287,7 @@ def test_each_process_has_its_gpu_and_cores(monkeypatch: pytest.MonkeyPatch, pho
     monkeypatch.setattr(verb, "cores", lambda: 24)
     model = load(device="cpu")
     monkeypatch.setattr(verb, "load", lambda *_, **options: model)
-    monkeypatch.setattr(model, "results", stop)
+    monkeypatch.setattr(model, "recognize", stop)
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(FerVitError, match="seen enough"):
         verb.predict([photos], output=tmp_path / "faces")

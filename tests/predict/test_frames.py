@@ -9,7 +9,7 @@ import pytest
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detect import Detector, Face, FaceDetector
 from fer_vit.geometry import Image
-from fer_vit.predict.frames import VideoDataset, find_faces
+from fer_vit.predict.frames import VideoDataset, track_faces
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoDataset, PhotoOptions, photo_loader
 from fer_vit.predict.video import Frame
 from tests.helpers.marks import slow
@@ -21,7 +21,7 @@ squares = pytest.mark.usefixtures("usual_landmarks")
 
 def finder(detector: Detector, frames: Iterator[Frame], detect_every: int) -> Iterator[Photo[Face | None]]:
     photos = PhotoDataset([], SPEC, "detect", detector)
-    return (photo for photo, _ in find_faces(photos, frames, "a.mp4", 0, detect_every))
+    return (photo for photo, _ in track_faces(photos, frames, "a.mp4", 0, detect_every))
 
 
 def stage(*places: tuple[float, float]) -> Image:

@@ -3,10 +3,11 @@
 import io
 import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
+from typing import cast
 
 import cv2
 import numpy as np
@@ -22,12 +23,23 @@ from fer_vit.predict.live import camera_frames, newest, shown_name, watch
 from fer_vit.predict.photos import NO_FACE, Photo
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.smoothing import smooth
+from fer_vit.predict.stages import average_over_time
 from fer_vit.predict.video import Frame, play, read_frames
 from tests.helpers.marks import slow
 from tests.helpers.videos import Blobs, number_of, numbered, write_numbered, write_video
 
 UNEVEN = [0.5, 0.52, 0.6, 1.6, 1.64]
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> Recognizer:
+    """Stands for a model that finds no face."""
+
+    def recognize(model: Recognizer, frames: Iterable[Frame], name: str) -> Iterator[Photo[FaceResult]]:
+        return (Photo(name, NO_FACE, [], 0, frame.number, frame.seconds) for frame in frames)
+
+    monkeypatch.setattr(live, "recognize_frames", recognize)
+    return cast(Recognizer, None)
 
 
 def serve(*answers: bytes, silent: bool = False) -> int:
@@ -158,12 +170,12 @@ PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile://{}\n#EXT-X-ENDL
     ],
 )
 def test_a_wrong_address_is_one_line_soon(
-    scheme: str, answer: bytes | None, reason: str, monkeypatch: pytest.MonkeyPatch
+    scheme: str, answer: bytes | None, reason: str, no_model: Recognizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(video, "PATIENCE", 0.5 if answer is None else 10)
     port = serve(silent=True) if answer is None else serve(answer)
     with pytest.raises(FerVitError, match=rf"^{scheme}://127.0.0.1:{port}/x: .*({reason})"):
-        next(watch(Counting(), f"{scheme}://user:secret@127.0.0.1:{port}/x"))  # type: ignore[arg-type]
+        next(watch(no_model, f"{scheme}://user:secret@127.0.0.1:{port}/x"))
 
 
 def test_a_playlist_opens_no_file(tmp_path: Path) -> None:
@@ -171,14 +183,6 @@ def test_a_playlist_opens_no_file(tmp_path: Path) -> None:
     head = b"HTTP/1.0 200 OK\r\nContent-Type: application/vnd.apple.mpegurl\r\n\r\n"
     with pytest.raises(ImageError):
         list(play(f"http://127.0.0.1:{serve(head + PLAYLIST.format(path).encode())}/a.m3u8"))
-
-
-class Counting:
-    """A model that finds nothing."""
-
-    def watch(self, frames: Iterator[Frame], path: str) -> Iterator[Photo[FaceResult]]:
-        for frame in frames:
-            yield Photo(path, NO_FACE, [], 0, frame.number, frame.seconds)
 
 
 class Camera:
@@ -200,7 +204,7 @@ class Camera:
 cameras: list[Camera] = []
 
 
-def test_a_missing_or_disconnected_camera(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_disconnected_camera(no_model: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.cv2, "VideoCapture", Camera)
     frames = camera_frames(0)
     images = [next(frames), next(frames)]
@@ -210,7 +214,7 @@ def test_a_missing_or_disconnected_camera(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ImageError, match="no more pictures"):
         next(frames)
     with pytest.raises(FerVitError, match=r"^camera 7: no camera that can be opened\.$"):
-        next(watch(Counting(), "7"))  # type: ignore[arg-type]
+        next(watch(no_model, "7"))
     assert all(camera.released for camera in cameras)
 
 
@@ -253,7 +257,7 @@ def squares(tmp_path: Path) -> Path:
 
 
 def test_watch_and_predict_agree(model: Recognizer, squares: Path) -> None:
-    seen = list(model.watch(read_frames(squares), "a"))
+    seen = list(live.recognize_frames(model, read_frames(squares), "a"))
     expected = list(model.stream(squares))
     assert [photo.frame for photo in seen] == [*range(20)]
     for photo, other in zip(seen, expected, strict=True):
@@ -265,12 +269,12 @@ def test_watch_and_predict_agree(model: Recognizer, squares: Path) -> None:
     first = [(p.seconds or 0.0, face) for p in seen for face in p.faces if face.track == 0]
     times, shares = np.array([t for t, _ in first]), np.array([[*f.probabilities.values()] for _, f in first])
     for now, face in first:
-        average = smooth(shares[now - times < 0.75], now - times[now - times < 0.75], 0.25, causal=True)
+        average = average_over_time(shares[now - times < 0.75], now - times[now - times < 0.75], 0.25, causal=True)
         assert [*face.smoothed.values()] == pytest.approx(average.tolist(), abs=1e-9)
 
 
-def test_frames_stay_with_their_faces(tmp_path: Path) -> None:
+def test_frames_stay_with_their_faces(no_model: Recognizer, tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "a.mp4", [n / 25 for n in range(20)])
-    shown = [(number_of(seen.image), seen.photo.frame) for seen in watch(Counting(), str(path))]  # type: ignore[arg-type]
+    shown = [(number_of(seen.image), seen.photo.frame) for seen in watch(no_model, str(path))]
     assert [number for number, _ in shown] == [frame for _, frame in shown]
     assert shown[-1] == (19, 19)

@@ -4,7 +4,7 @@ import torch
 from skimage.data import astronaut
 
 from fer_vit.geometry import compose
-from fer_vit.predict.recognizer import measure_blur, regions_in_photo
+from fer_vit.predict.stages import measure_blur, regions_in_photo
 
 
 def by_loops(grey: np.ndarray) -> float:

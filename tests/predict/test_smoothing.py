@@ -10,7 +10,7 @@ import pytest
 from fer_vit.geometry import Array
 from fer_vit.predict.photos import OK, Photo
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.smoothing import smooth_photos
+from fer_vit.predict.stages import smooth_faces
 
 LABELS = ("neutral", "happiness", "sadness")
 
@@ -62,7 +62,7 @@ def uneven() -> tuple[list[float], Array, list[int]]:
 def test_smoothing_equals_loops(uneven: tuple[list[float], Array, list[int]]) -> None:
     times, shares, tracks = uneven
     frames = clip(times, shares, tracks)
-    found = list(smooth_photos(frames, 0.3))
+    found = list(smooth_faces(frames, 0.3))
     assert [photo.frame for photo in found] == [*range(80)]
     assert [[*photo.faces[0].probabilities.values()] for photo in found] == shares.tolist()  # untouched
     assert np.allclose(values(found), reference(times, shares, tracks, 0.3), atol=1e-9)
@@ -70,7 +70,7 @@ def test_smoothing_equals_loops(uneven: tuple[list[float], Array, list[int]]) ->
 
 def test_no_time_constant_leaves_the_probabilities(uneven: tuple[list[float], Array, list[int]]) -> None:
     times, shares, tracks = uneven
-    assert np.allclose(values(list(smooth_photos(clip(times, shares, tracks), 0.0))), shares / shares.sum(1)[:, None])
+    assert np.allclose(values(list(smooth_faces(clip(times, shares, tracks), 0.0))), shares / shares.sum(1)[:, None])
 
 
 def test_the_delay_is_half_a_window() -> None:
@@ -82,7 +82,7 @@ def test_the_delay_is_half_a_window() -> None:
             taken += 1
             yield frame
 
-    stream = smooth_photos(frames(), 0.5)
+    stream = smooth_faces(frames(), 0.5)
     for number in range(900):
         assert next(stream).frame == number
         assert taken <= number + 0.5 * 3 * 25 + 2
@@ -92,7 +92,7 @@ def test_times_that_jump_and_tracks_that_come_and_go() -> None:
     rng = np.random.default_rng(0)
     times = np.cumsum(rng.normal(0, 1, 300)).tolist()
     frames = clip(times, rng.dirichlet([1.0] * 3, 300), rng.integers(0, 30, 300).tolist())
-    found = list(smooth_photos(frames, 0.3))
+    found = list(smooth_faces(frames, 0.3))
     assert [photo.seconds for photo in found] == times
     assert np.allclose(values(found).sum(1), 1)
 
@@ -107,7 +107,7 @@ def test_causal_smoothing_has_no_delay_and_uses_the_past(uneven: tuple[list[floa
             yield frame
 
     found = []
-    for number, photo in enumerate(smooth_photos(frames(), 0.3, causal=True)):
+    for number, photo in enumerate(smooth_faces(frames(), 0.3, causal=True)):
         assert photo.frame == given == number
         found.append(photo)
     assert np.allclose(values(found), reference(times, shares, tracks, 0.3, causal=True), atol=1e-9)
@@ -123,7 +123,7 @@ def test_photos_and_other_videos_stay_apart() -> None:
         photo,
         *clip([0.2, 0.3], np.array([sad, sad]), [0, 0], source=2),
     ]
-    found = list(smooth_photos(frames, 1.0))
+    found = list(smooth_faces(frames, 1.0))
     assert [(p.source, p.frame) for p in found] == [(p.source, p.frame) for p in frames]
     assert found[2:4] == [broken, photo]
     assert [p.faces[0].label_smoothed for p in found if p.faces] == ["happiness"] * 2 + [None] + ["sadness"] * 2
@@ -137,7 +137,7 @@ def test_a_noisy_model_has_fewer_changes_at_the_right_times() -> None:
     frames = clip(times.tolist(), np.where(np.arange(3) == raw[:, None], 0.8, 0.1), [0] * 750)
     assert len(changes(raw)) > 150
     for causal, least, most in ((False, -3, 3), (True, 2, 7)):  # delays in frames
-        steps = changes(values(list(smooth_photos(frames, 0.25, causal))).argmax(1))
+        steps = changes(values(list(smooth_faces(frames, 0.25, causal))).argmax(1))
         assert len(steps) < 15 + 15 * causal  # 9 are true
         delays = [steps[np.abs(steps - time).argmin()] - time for time in changes(truth)]
         assert least <= np.median(delays) <= most

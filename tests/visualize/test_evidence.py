@@ -12,6 +12,7 @@ from fer_vit.face.image import encode_png, read_image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.stages import classify_faces
 from fer_vit.sources.drawing import draw_face
 from fer_vit.visualize.evidence import LabelChoice, as_image, explain_faces, explain_labels
 
@@ -48,12 +49,13 @@ def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, t
     model = Recognizer(net)
     options = PhotoOptions("crop", "none", workers=0)
     results = model.predict(paths, face="crop", detector="none", workers=0)
-    ((photos, chunks),) = model.batches(paths, options)
+    ((photos, chunks),) = model.find(paths, options)
     pixels = [read_image(path) for path in paths]
     if gone:
         for path in paths:
             path.unlink()
-    found = [(face, None) for photo in model.classify(photos, chunks, paths) for face in photo.faces]
+    classified = classify_faces(net, model.crop_spec, [(photos, chunks)], paths)
+    found = [(face, None) for photo in classified for face in photo.faces]
     seen = list(explain_faces(model, found, chunks, "relevance", heads=True))
     roles = head_roles(trace(net, chunks[0].image, chunks[0].boxes, chunks[0].valid))
     assert [face.view.name for face in seen] == [str(path) for path in paths]

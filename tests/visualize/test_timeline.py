@@ -62,7 +62,7 @@ def test_pictures_are_spread_evenly(count: int) -> None:
 def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None:
     model, options = load("ferplus-small", "cpu"), PhotoOptions(face="crop", detector="landmarks", workers=0)
     moved = [np.roll(draw_face("happiness", 0, 160)[0], (4 * number, 9), (0, 1)) for number in range(5)]
-    found = [*model.results([write_video(tmp_path / "a.mp4", moved, np.arange(5) / 30)], options)]
+    found = [*model.recognize([write_video(tmp_path / "a.mp4", moved, np.arange(5) / 30)], options)]
     assert {face.score for photo in found for face in photo.faces} == {None}
     again = [
         row for _, chunks in pictures(model, watch(found)[0], options) for chunk in chunks for row in chunk.to_crop
