@@ -55,6 +55,7 @@ docs/export
 
 data/README
 docs/training
+docs/custom
 docs/scaling
 ```
 

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fer_vit.commands.crossvalidate import crossvalidate as crossvalidate
     from fer_vit.commands.evaluate import evaluate as evaluate
     from fer_vit.commands.export import export as export
     from fer_vit.commands.finetune import finetune as finetune
@@ -28,6 +29,7 @@ HOMES = {
     "FerVitError": "errors",
     "RegionViT": "model.region_vit",
     "build_model": "model.region_vit",
+    "crossvalidate": "commands.crossvalidate",
     "evaluate": "commands.evaluate",
     "export": "commands.export",
     "finetune": "commands.finetune",

@@ -29,6 +29,7 @@ LIGHTNING_VERBS = {
 PLAIN_VERBS = {
     "prepare": "make a manifest (one Parquet table, or shards) from a data set as distributed",
     "finetune": "train a model for your classes from your photos and evaluate it",
+    "crossvalidate": "train and evaluate a model for each fold of the training faces",
     "distill": "mix the predictions of trained models into the labels for a smaller model",
     "predict": "find and classify every face in photos and videos, and write one table",
     "live": "find and classify the faces in front of a camera, on a page and in a table",
@@ -122,7 +123,7 @@ def run(args: list[str]) -> None:
 
 def help_text() -> str:
     """Returns the text of `fer-vit --help`."""
-    verbs = "\n".join(f"  {name:<12} {text}" for name, text in {**PLAIN_VERBS, **LIGHTNING_VERBS}.items())
+    verbs = "\n".join(f"  {name:<14} {text}" for name, text in {**PLAIN_VERBS, **LIGHTNING_VERBS}.items())
     return (
         f"fer-vit {__version__}: vision transformers for facial expression recognition\n\n"
         f"usage: fer-vit VERB ...   (`fer-vit VERB --help` lists its options)\n\nverbs:\n{verbs}\n\n"

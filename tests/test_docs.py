@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -115,6 +116,25 @@ def test_commands_for_own_photos_run(yunet_named: None, tmp_path: Path, monkeypa
         main(words)
     made = ("mine/model", "mine/evaluation/index.html", "mine/faces.parquet", "mine/training", "second/model")
     assert all((tmp_path / name).exists() for name in (*made, "faces.csv", "report/index.html", "more/index.html"))
+
+
+@pytest.mark.slow
+def test_the_examples_of_custom_training_run(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks of the page, one after the other, on drawn faces."""
+    monkeypatch.chdir(tmp_path)
+    Path("faces.parquet").symlink_to(drawn / "faces.parquet")
+    Path("photos").mkdir()
+    for number in range(16):
+        name = ("anger", "happiness")[number // 4 % 2]
+        Path(f"photos/{name}-{number:02}.png").write_bytes(encode_png(draw_face(name, number, 64)[0]))
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", (DOCS / "custom.md").read_text(), re.M | re.S):
+        exec(block, names)
+    assert len(names["faces"]) == 16
+    assert set(names["mine"].labels) == {"anger", "happiness"}
+    assert len(names["study"].trials) == 2
+    for saved in ("plain.ckpt", "focal.ckpt"):
+        main(["evaluate", "faces.parquet", "--checkpoint", saved, "--output", saved.removesuffix(".ckpt")])
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import torch
 
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.evaluate.faces import check_same_labels
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
@@ -127,8 +127,18 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
 
 
 def read_fold(teacher: Path) -> str | None:
-    """Returns the held-out fold of a checkpoint; None for one without, and for a folder."""
-    fold = as_dict(load_checkpoint(teacher).get("FaceDataModule")).get("fold") if teacher.is_file() else None
+    """Returns the held-out fold of a checkpoint; None for one without, and for a folder.
+
+    Raises:
+        FerVitError: The model that the training started from may have learned these faces.
+    """
+    checkpoint = load_checkpoint(teacher) if teacher.is_file() else {}
+    fold = as_dict(checkpoint.get("FaceDataModule")).get("fold")
+    if fold and (start := checkpoint.get("starts_from")):
+        raise FerVitError(
+            f"{teacher} started from {short(start)}, which may have learned the faces of the held-out fold. Train it "
+            "without `model.init`, or from masked pretraining."
+        )
     return None if fold is None else str(fold)
 
 

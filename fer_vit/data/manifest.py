@@ -242,9 +242,9 @@ def no_label(path: str | Path, split: Split) -> FerVitError:
 def in_fold(rows: Manifest, fold: str) -> NDArray[np.bool_]:
     """Returns a mask (M,) of training faces in a fold such as "0/3", the first of three; a model is trained without it.
 
-    The CRC-32 of the image's bytes decides: equal files are in one fold, which is the same in every manifest. A copy
-    that was encoded again may be in another (about 3% of FERPlus' training images have one). Raises FerVitError when
-    there is no such fold, or an image cannot be read.
+    The CRC-32 of the person (column `person`), else of the image's bytes decides: a person and equal files are in one
+    fold, which is the same in every manifest. A copy that was encoded again may be in another (about 3% of FERPlus'
+    training images have one). Raises FerVitError when there is no such fold, or an image cannot be read.
     """
     match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", fold)
     if not match or not int(match[1]) < int(match[2]) > 1:
@@ -252,9 +252,11 @@ def in_fold(rows: Manifest, fold: str) -> NDArray[np.bool_]:
     index, count = map(int, match.groups())
     mask: NDArray[np.bool_] = rows.table["split"].to_numpy() == "train"
     faces = np.flatnonzero(mask).tolist()
+    persons = rows.column("person") if "person" in rows.table.column_names else [None] * len(rows)
     for row in tqdm(faces, desc="folds", unit=" images", disable=None, leave=False, delay=1):
         with named_in_errors(rows.path, rows.name(row)):
-            mask[row] = crc32(rows.image_bytes(row)) % count == index
+            name = str(persons[row]).encode() if persons[row] else rows.image_bytes(row)
+            mask[row] = crc32(name) % count == index
     return mask
 
 

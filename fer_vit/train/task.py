@@ -113,12 +113,7 @@ class FERTask(RegionViTModule):
         return self
 
     def on_fit_start(self) -> None:
-        """Computes the logit adjustment from the training split; checks `init` against the held-out fold."""
-        if self.starts_from and (data := self.trainer.datamodule) and data.fold:  # type: ignore[attr-defined]
-            raise FerVitError(
-                f"{self.starts_from} may have learned the faces of the held-out fold (`data.fold`). Leave out "
-                "`model.init`, or start from masked pretraining."
-            )
+        """Computes the logit adjustment from the training split."""
         if strength := self.hparams["logit_adjust"]:
             counts = self.trainer.datamodule.class_counts()  # type: ignore[attr-defined]
             self.adjustment = strength * log_prior(counts).to(self.device)
@@ -173,6 +168,10 @@ class FERTask(RegionViTModule):
 
     on_test_start, test_step, on_test_epoch_end = on_validation_start, validation_step, on_validation_epoch_end
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Records the classifier to start from, which may have learned the faces of a held-out fold."""
+        checkpoint["starts_from"] = self.starts_from
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has other labels or another architecture."""
         labels = checkpoint.get("hyper_parameters", {}).get("labels")
@@ -182,3 +181,4 @@ class FERTask(RegionViTModule):
                 "Use the manifest it was trained on, or one with the same classes in the same order."
             )
         super().on_load_checkpoint(checkpoint)
+        self.starts_from = checkpoint.get("starts_from")

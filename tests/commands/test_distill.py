@@ -111,8 +111,10 @@ def test_a_run_records_its_held_out_fold(drawn: Path, tmp_path: Path, capsys: py
     main(["fit", *words, "--data.fold=1/3"])
     (last,) = tmp_path.rglob("last.ckpt")
     assert torch.load(last, weights_only=True)["FaceDataModule"]["fold"] == "1/3"
-    error = fails(capsys, "fit", *words, "--data.fold=0/3", f"--model.init={last}")
-    assert "may have learned the faces of the held-out fold" in error
+    main(["fit", *words, "--data.fold=0/3", f"--model.init={last}"])
+    (second,) = tmp_path.rglob("version_1/**/last.ckpt")
+    error = fails(capsys, "distill", second, drawn / "faces.parquet", tmp_path / "x.parquet")
+    assert f"{second} started from {str(last)[:70]}" in error
 
 
 def write_unlabelled(folder: Path) -> Path:

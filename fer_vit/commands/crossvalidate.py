@@ -1,0 +1,86 @@
+"""The verb `crossvalidate`: how good a recipe is on faces that its models have not learned."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fer_vit.commands import accept_text
+from fer_vit.data.manifest import Manifest, in_fold
+from fer_vit.errors import FerVitError, check_number
+from fer_vit.evaluate.faces import Faces, as_objects, predict_manifest
+from fer_vit.evaluate.groups import evaluate_faces
+from fer_vit.evaluate.writer import FILES, write_results
+from fer_vit.files import check_output
+from fer_vit.predict.recognizer import load
+from fer_vit.train.cli import fit
+
+
+@accept_text
+def crossvalidate(
+    manifest: Path,
+    *,
+    config: str = "finetune",
+    folds: int = 5,
+    by: Sequence[str] = (),
+    output: Path = Path("crossvalidation"),
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Trains a model without each fold of the training faces, and evaluates all folds with 95 % bootstrap intervals.
+
+    All faces of a person (column `person`) are in one fold; without persons, equal files are. The faces of val choose
+    the best epoch of each model. OUTPUT/evaluation has the files of `evaluate` about all held-out faces, and the
+    accuracy of each fold; OUTPUT/training has the logs and checkpoints. Intervals resample persons, else photos; they
+    do not cover the chance of another training.
+
+    Examples:
+        fer-vit crossvalidate mine/faces.parquet
+
+        fer-vit crossvalidate data/rafdb.parquet --config pretrained_vit --folds 10 --by gender
+
+    Args:
+        manifest: A manifest of `fer-vit prepare` with labels and a val split.
+        config: The recipe: a file, or a name from `fer-vit configs`. The model that it starts from must not have
+            learned these faces.
+        folds: Number of folds, and of trainings.
+        by: Columns whose groups are compared.
+        output: The folder to write.
+        overwrite: Whether existing results may be replaced.
+
+    Returns:
+        The scores, as in results.json.
+    """
+    check_number("folds", folds, 2, 100)
+    check_output(output / "evaluation", overwrite, FILES)
+    rows = Manifest.read(manifest).split("train")
+    held_out = [in_fold(rows, f"{fold}/{folds}") for fold in range(folds)]
+    if not all(map(np.any, held_out)):
+        raise FerVitError(f"Expected faces in each of {folds} folds of {manifest}, but one is empty. Use fewer folds.")
+    parts = []
+    for fold, faces in enumerate(held_out):
+        best = train_without(manifest, config, f"{fold}/{folds}", output)
+        part = predict_manifest(load(best), rows.select(faces), "train")
+        columns = part.columns | {"fold": as_objects([str(fold)] * len(part.paths))}
+        parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image, columns=columns))
+    everything = join_faces(parts)
+    results = evaluate_faces(everything, ["fold", *by])
+    facts = {"data": str(manifest), "config": config, "folds": str(folds)}
+    print(write_results(output / "evaluation", facts, results, everything))
+    return results
+
+
+def train_without(manifest: Path, config: str, fold: str, output: Path) -> str:
+    """Trains a model without a fold such as "0/5"; returns its best checkpoint."""
+    place = {"save_dir": str(output / "training"), "name": f"fold{fold.partition('/')[0]}"}
+    logger = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": place}
+    return fit(config, **{"data.manifest": str(manifest), "data.fold": fold, "trainer.logger": logger})
+
+
+def join_faces(parts: Sequence[Faces]) -> Faces:
+    """Joins labelled faces of one manifest."""
+    names = ("paths", "probabilities", "detected", "targets", "rows")
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    return replace(parts[0], **arrays, columns=columns)

@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from sklearn.metrics import accuracy_score, confusion_matrix
+
+import fer_vit
+from fer_vit import load
+from fer_vit.data.manifest import Manifest, in_fold
+from fer_vit.evaluate import intervals
+from fer_vit.evaluate.faces import evaluate_logits
+from fer_vit.train.cli import set_option
+from tests.helpers.commands import TINY, fails
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A tiny network that is trained for two steps, as a config."""
+    options: dict[str, object] = {}
+    for word in TINY:
+        name, _, value = word.removeprefix("--").partition("=")
+        set_option(options, name, yaml.safe_load(value))
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(options))
+    return tmp_path / "tiny.yaml"
+
+
+def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
+    drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(intervals, "RESAMPLES", 100)
+    faces = drawn / "faces.parquet"
+    options = {"config": str(config), "folds": 2, "output": tmp_path / "cv"}
+    found = fer_vit.crossvalidate(faces, **options)
+    rows = Manifest.read(faces).split("train")
+    truth, guess = [], []
+    for fold in range(2):
+        (best,) = (tmp_path / "cv" / "training" / f"fold{fold}").glob("*/checkpoints/best.ckpt")
+        assert torch.load(best, weights_only=True)["FaceDataModule"]["fold"] == f"{fold}/2"
+        logits, targets = evaluate_logits(load(best, "cpu"), faces, "train")
+        held_out = in_fold(rows, f"{fold}/2")
+        truth.append(targets.argmax(1)[held_out])
+        guess.append(logits.argmax(1)[held_out])
+        score = found["by"]["fold"]["groups"][str(fold)]["accuracy"]
+        assert score["mean"] == pytest.approx(accuracy_score(truth[-1], guess[-1]))
+        assert score["faces"] == held_out.sum()
+    every = confusion_matrix(np.concatenate(truth), np.concatenate(guess), labels=range(8))
+    assert found["confusion"] == every.tolist()
+    assert found["all"]["accuracy"]["mean"] == pytest.approx(every.trace() / len(rows))
+    assert (tmp_path / "cv" / "evaluation" / "index.html").exists()
+    words = ("crossvalidate", faces, "--config", config, "--output", tmp_path / "cv")
+    assert "exists already" in fails(capsys, *words)
+    assert "folds to be from 2 to 100, but got 1" in fails(capsys, *words, "--folds=1", "--overwrite")
+
+
+def test_a_person_is_in_one_fold(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pq.read_table(drawn / "faces.parquet")
+    persons = [None if row % 7 == 0 else f"person {row % 5}" for row in range(len(table))]
+    pq.write_table(table.append_column("person", pa.array(persons)), tmp_path / "m.parquet")
+    rows = Manifest.read(tmp_path / "m.parquet").split("train")
+    folds = np.array([in_fold(rows, f"{index}/3") for index in range(3)])
+    assert (folds.sum(0) == 1).all()
+    owners = np.array(rows.column("person"))
+    assert all(len(set(folds[:, owners == f"person {n}"].argmax(0))) == 1 for n in range(5))
+    alone = pa.array(["one"] * len(table))
+    pq.write_table(table.append_column("person", alone), tmp_path / "m.parquet")
+    line = fails(capsys, "crossvalidate", tmp_path / "m.parquet", "--output", tmp_path / "cv")
+    assert "Expected faces in each of 5 folds" in line
