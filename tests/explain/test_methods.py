@@ -8,7 +8,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.explain.heads import relations
 from fer_vit.explain.methods import METHODS, explain, explain_each, relevance_flow
 from fer_vit.explain.pixels import membership, units
-from fer_vit.explain.trace import drops, record_attention, trace
+from fer_vit.explain.trace import drops, trace
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
 from tests.helpers.models import noise_faces, small_model
@@ -26,8 +26,10 @@ def faces() -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("pool", ["token", "avg", "additive", "query"])
-@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
+@pytest.mark.parametrize(
+    ("tokens", "pool"),
+    [("patch", "token"), ("patch", "query"), ("region", "avg"), ("both", "additive"), ("both", "query")],
+)
 def test_every_method_with_every_pool_and_choice_of_tokens(tokens: str, pool: str, method: str) -> None:
     net = build(tokens=tokens, pool=pool)
     image, boxes, valid = faces()
@@ -62,7 +64,7 @@ def test_without_regions_there_are_no_shares(method: str) -> None:
     assert (result.heat.abs().sum() > 0) == (method != "ablation")  # which masks regions
 
 
-def test_a_share_is_the_mean_score_of_what_lies_in_a_region() -> None:
+def test_a_share_is_the_mean_score_of_a_regions_tokens_and_patches() -> None:
     net = build()
     image, boxes, valid = faces()
     result = explain(net, image[:1], boxes[:1], valid[:1], "relevance")
@@ -97,7 +99,7 @@ def test_every_mechanism(change: dict[str, object], method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_model_is_left_as_it_was_found(method: str) -> None:
+def test_the_model_is_left_unchanged(method: str) -> None:
     net = build(stem="conv", dropout=0.5).train()
     net.vit.blocks[1].eval()
     for parameter in net.vit.blocks[0].parameters():
@@ -115,11 +117,10 @@ def test_the_model_is_left_as_it_was_found(method: str) -> None:
     assert not any(module._forward_hooks for module in net.modules())
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_frozen_network_with_weights_that_no_token_changes(method: str) -> None:
+def test_a_frozen_network_whose_weights_depend_on_no_token() -> None:
     free, frozen = build(attention="gaussian"), build(attention="gaussian").requires_grad_(False)
-    expected = explain(free, *faces(), method).scores
-    assert torch.allclose(explain(frozen, *faces(), method).scores, expected, atol=1e-6)
+    expected = explain(free, *faces(), "relevance").scores
+    assert torch.allclose(explain(frozen, *faces(), "relevance").scores, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -132,7 +133,7 @@ def test_several_scores_at_once_are_explained_as_one_by_one(method: str) -> None
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bfloat16_says_about_the_same(method: str) -> None:
+def test_bfloat16_agrees_approximately(method: str) -> None:
     net = build()
     image, boxes, valid = faces()
     exact = explain(net, image, boxes, valid, method).scores
@@ -177,33 +178,7 @@ def test_relevance_changes_its_sign_with_the_score(pool: str) -> None:
         assert torch.allclose(there, -back, atol=1e-6)
 
 
-def test_gradients_are_those_of_the_logit_with_respect_to_the_weights() -> None:
-    """By finite differences: a weight of the first block is changed where timm drops weights out."""
-    net = build(tokens="region", pool="avg")
-    image, boxes, valid = (value[:1] for value in faces())
-    with record_attention(net) as attention:
-        logits = net(image, boxes, valid)
-    (gradient,) = torch.autograd.grad(logits[0, 2], attention[0])
-    attn = net.vit.blocks[0].attn
-    attn.fused_attn = False
-    for place in ((0, 1, 2, 3), (0, 0, 5, 8), (0, 1, 8, 0)):
-        changed = []
-        for step in (1e-2, -1e-2):
-
-            def shift(
-                _: object, __: object, weights: Tensor, step: float = step, place: tuple[int, ...] = place
-            ) -> Tensor:
-                weights = weights.clone()
-                weights[place] += step
-                return weights
-
-            hook = attn.attn_drop.register_forward_hook(shift)
-            changed.append(net(image, boxes, valid)[0, 2].item())
-            hook.remove()
-        assert (changed[0] - changed[1]) / 2e-2 == pytest.approx(gradient[place].item(), rel=0.02, abs=1e-4)
-
-
-def test_ablation_is_the_fall_of_the_logit_when_a_region_is_not_there() -> None:
+def test_ablation_is_the_fall_of_the_logit_without_a_region() -> None:
     net = build(tokens="region", pool="avg")
     image, boxes, valid = faces()
     result = explain(net, image, boxes, valid, "ablation")
@@ -219,7 +194,7 @@ def test_ablation_is_the_fall_of_the_logit_when_a_region_is_not_there() -> None:
     assert torch.allclose(result.shares, expected, atol=1e-4)
 
 
-def test_ablation_of_a_region_takes_the_patches_under_it_along() -> None:
+def test_ablation_of_a_region_masks_the_patches_under_it() -> None:
     net = build()
     image, boxes, valid = faces()
     boxes = boxes.masked_fill(~valid[..., None], 0.0)
@@ -261,7 +236,7 @@ def test_coverage_counts_pixels() -> None:
         assert np.allclose(parts, expected)
 
 
-def test_controls_are_what_they_say() -> None:
+def test_controls() -> None:
     net = build()
     batch = faces()
     centre = net.layout.patch_map(explain(net, *batch, "centre").scores)[0]
@@ -272,21 +247,21 @@ def test_controls_are_what_they_say() -> None:
     assert not torch.equal(first, explain(net, batch[0].flip(0), *batch[1:], "random").scores)
 
 
-def test_what_cannot_be_explained_is_said() -> None:
+def test_refusals() -> None:
     with pytest.raises(FerVitError, match="Expected method to be one of pixels"):
         explain(build(), *faces(), "Relevance")
     with torch.inference_mode(), pytest.raises(FerVitError, match="outside torch"):
         explain(build(), *faces())
 
 
-def test_a_region_smaller_than_a_patch_is_the_patch_that_it_lies_in() -> None:
+def test_a_region_smaller_than_a_patch_has_the_patch_around_it() -> None:
     layout = TokenLayout(1, (2, 2), 0, 1)
     boxes = torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])
     found = units(layout, membership(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
     assert found[0].tolist() == [[False, True, False, False, False], [False] * 5]
 
 
-def test_probabilities_are_those_of_predict() -> None:
+def test_probabilities_are_calibrated() -> None:
     net = build()
     net.settings.temperature = 3.0
     image, boxes, valid = faces()

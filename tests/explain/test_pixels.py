@@ -49,8 +49,6 @@ def test_a_linear_model_is_explained_exactly() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"tokens": "patch"},
-        {"tokens": "region"},
         {"pool": "query"},
         {"tokens": "region", "stem": "conv", "region_source": "stem", "pool": "avg", "in_chans": 1},
     ],
@@ -73,7 +71,7 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
     expected = integral(PASSES)
     assert torch.allclose(found.heat.double(), expected / expected.abs().sum(), atol=1e-6)
     score, nothing = ((net(x.float(), boxes, valid) * direction).sum().item() for x in (exact, start))
-    assert integral(200).sum().item() == pytest.approx(score - nothing, rel=1e-3, abs=1e-5)
+    assert integral(80).sum().item() == pytest.approx(score - nothing, rel=1e-3, abs=1e-5)
     assert expected.sum().item() == pytest.approx(score - nothing, rel=0.1, abs=1e-5)
 
 
@@ -160,7 +158,7 @@ def test_a_mirrored_map_has_mirrored_sums() -> None:
     assert region_sums(pixels.flip(-1), boxes)[0, 0].tolist() == pytest.approx([left, right, below], abs=1e-4)
 
 
-def test_nothing_of_the_face_is_left_when_it_is_blurred() -> None:
+def test_a_blurred_face_keeps_only_its_mean() -> None:
     image = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(blur(image).mean((2, 3)), image.mean((2, 3)), atol=0.03)
     assert blur(image).std() < 0.1 * image.std()

@@ -1,12 +1,22 @@
 from functools import partial
 from itertools import pairwise, product
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, crop_features, crop_image
-from fer_vit.model.tokens import sincos_2d, token_centres
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.embedding import (
+    ConvStem,
+    Normalize,
+    RegionEmbed,
+    choose_position,
+    crop_features,
+    crop_image,
+    fix_positions,
+)
+from fer_vit.model.tokens import sincos_2d, sincos_reading, token_centres
 
 
 def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
@@ -167,3 +177,20 @@ def test_regions_are_cropped_in_full_precision(rounded: torch.dtype, autocast: b
     assert embed.patch_embed.seen.dtype == torch.float32
     expected = [[roi_align(channel, boxes[0, 0].tolist(), 6) for channel in face] for face in source]
     assert torch.allclose(embed.patch_embed.seen, torch.tensor(expected), atol=1e-5)
+
+
+def test_positions_of_each_choice() -> None:
+    centres = torch.rand(2, 3, 2) * 40
+    plane = sincos_2d(centres, 8, 16)
+    expected = {"learn": plane, "sincos_2d": plane, "sincos_1d": sincos_reading(centres, 8, 16, columns=3)}
+    for name, code in expected.items():
+        assert torch.equal(choose_position(RegionViTConfig(img_size=40, pos_embed=name), 8, 16)(centres), code)
+    assert choose_position(RegionViTConfig(pos_embed="none"), 8, 16) is None
+
+
+def test_fixed_positions_are_codes_of_patches_alone() -> None:
+    vit = SimpleNamespace(pos_embed=torch.rand(1, 6, 8))
+    code = torch.rand(4, 8)
+    fix_positions(vit, code)
+    assert torch.equal(vit.pos_embed, torch.cat([torch.zeros(2, 8), code])[None])
+    assert not vit.pos_embed.requires_grad
