@@ -16,11 +16,11 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.face import detect
+from fer_vit.face.crop import mirror
 from fer_vit.face.detect import (
     FILL,
     MIN_SIDE,
     YUNET_SHA256,
-    Detector,
     Face,
     FaceDetector,
     NoDetector,
@@ -29,7 +29,7 @@ from fer_vit.face.detect import (
     refine_landmarks,
     yunet_path,
 )
-from fer_vit.geometry import MIRRORED, TEMPLATE, Array, Image, crop_matrix
+from fer_vit.geometry import TEMPLATE, Array, Image, crop_matrix
 from tests.face.conftest import ASTRONAUT
 
 
@@ -44,31 +44,22 @@ def error(face: Face, expected: Array) -> float:
     return float(distance / np.linalg.norm(expected[1] - expected[0]))
 
 
-# Photos
-
-
-def test_finds_the_one_face_of_a_photo(yunet: Path, astronaut: Image) -> None:
-    (face,) = FaceDetector(yunet)(astronaut)
-    assert error(face, ASTRONAUT) < 0.1
-    assert face.score > 0.85
-    assert (face.box[:2] < ASTRONAUT.min(0)).all()
-    assert (ASTRONAUT.max(0) < face.box[2:]).all()
-
-
-def test_the_persons_right_comes_first_in_a_mirrored_photo_too(yunet: Path, astronaut: Image) -> None:
-    (face,) = FaceDetector(yunet)(np.ascontiguousarray(astronaut[:, ::-1]))
-    assert error(face, (ASTRONAUT * (-1, 1) + (512, 0))[list(MIRRORED)]) < 0.1
-
-
-@pytest.mark.parametrize("scale", [0.15, 0.5, 1.6, 3.5])
-def test_coordinates_are_the_images_own_at_every_size(yunet: Path, astronaut: Image, scale: float) -> None:
-    """77 to 1,792 pixels: enlarged, taken as it is, and reduced."""
-    (face,) = FaceDetector(yunet)(resized(astronaut, scale))
-    assert error(face, ASTRONAUT * scale) < 0.2
+@pytest.mark.parametrize("scale", [0.15, 0.5, 1.0, 1.6, 3.5])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_finds_the_one_face_of_a_photo(yunet: Path, astronaut: Image, scale: float, mirrored: bool) -> None:
+    """77 to 1,792 pixels: enlarged, unchanged and reduced. The person's right comes first."""
+    image, landmarks = resized(astronaut, scale), ASTRONAUT * scale
+    if mirrored:
+        image, landmarks = mirror(image, landmarks)
+    (face,) = FaceDetector(yunet)(image)
+    assert error(face, landmarks) < (0.1 if scale == 1 else 0.2)
+    assert face.score > 0.85 or scale != 1
+    assert (face.box[:2] < landmarks.min(0)).all()
+    assert (landmarks.max(0) < face.box[2:]).all()
 
 
 @pytest.mark.parametrize("side", [100, 700, 1400])
-def test_a_face_that_fills_the_image_is_found_whole(yunet: Path, astronaut: Image, side: int) -> None:
+def test_a_face_that_fills_the_image_is_found_once(yunet: Path, astronaut: Image, side: int) -> None:
     scale = side / 130
     close = resized(astronaut[50:180, 160:290], scale)
     face = FaceDetector(yunet)(close)[0]
@@ -98,17 +89,14 @@ def test_images_without_a_face_of_any_shape(yunet: Path, shape: tuple[int, int])
     assert np.isfinite(face.landmarks).all()
 
 
-def test_min_score_leaves_faces_out(yunet: Path, astronaut: Image) -> None:
-    assert FaceDetector(yunet, min_score=0.99)(astronaut) == []
-
-
-def test_a_used_detector_travels_to_another_process(yunet: Path, astronaut: Image) -> None:
+def test_a_used_detector_can_be_pickled_with_its_minimum_score(yunet: Path, astronaut: Image) -> None:
     detector = FaceDetector(yunet, min_score=0.5)
     (before,) = detector(astronaut)
-    travelled = pickle.loads(pickle.dumps(detector))
-    (after,) = travelled(astronaut)
-    assert travelled.min_score == 0.5
+    again = pickle.loads(pickle.dumps(detector))
+    (after,) = again(astronaut)
     np.testing.assert_array_equal(before.landmarks, after.landmarks)
+    assert again.min_score == 0.5
+    assert FaceDetector(yunet, min_score=0.99)(astronaut) == []
 
 
 def test_threads_may_share_a_detector(yunet: Path, astronaut: Image) -> None:
@@ -126,11 +114,11 @@ def test_a_broken_model_is_named(tmp_path: Path, astronaut: Image) -> None:
         FaceDetector(tmp_path / "model.onnx")(astronaut)
 
 
-# Crops, with a detector that says what it is told
+# Crops, with a detector of fixed results
 
 
-class Told:
-    """Finds the given faces, as shares of whatever image it sees; remembers the images' shapes."""
+class Fixed:
+    """Returns the given faces, in fractions of the image; records the images' shapes."""
 
     def __init__(self, *answers: list[tuple[float, float, float, float, float]]) -> None:
         self.answers = list(answers)
@@ -144,52 +132,42 @@ class Told:
         return [Face(box, np.tile(box[:2], (5, 1)), score) for box, score in corners]
 
 
-def check_protocol(detector: Detector) -> Detector:
-    return detector
-
-
-def test_a_small_crop_is_enlarged_and_its_face_comes_back_in_its_pixels() -> None:
-    detector = Told([(0.125, 0.0, 0.875, 1.0, 0.9)])
-    face = detect_in_crop(check_protocol(detector), np.zeros((24, 48, 3), np.uint8))
+@pytest.mark.parametrize("side", [24, 900])
+def test_a_crop_is_resized_and_its_face_is_in_its_pixels(side: int) -> None:
+    detector, image = Fixed([(0.125, 0.0, 0.875, 1.0, 0.9)]), np.zeros((side, 2 * side, 3), np.uint8)
+    face = detect_in_crop(detector, image)
     assert detector.shapes == [(MIN_SIDE // 2, MIN_SIDE, 3)]
-    np.testing.assert_allclose(face.box, [6, 0, 42, 24])
-    np.testing.assert_array_equal(face.landmarks, full_image_face(np.zeros((24, 48, 3), np.uint8)).landmarks)
+    np.testing.assert_allclose(face.box, np.array([0.25, 0, 1.75, 1]) * side)
+    np.testing.assert_array_equal(face.landmarks, full_image_face(image).landmarks)
 
 
-def test_a_large_crop_is_reduced_and_seen_once() -> None:
-    detector = Told([(0.1, 0.1, 0.9, 0.9, 0.4)])
-    face = detect_in_crop(detector, np.zeros((900, 900, 3), np.uint8))
-    assert detector.shapes == [(MIN_SIDE, MIN_SIDE, 3)]
-    np.testing.assert_allclose(face.box, [90, 90, 810, 810])
-
-
-def test_the_face_in_front_is_chosen_before_a_surer_small_one() -> None:
-    detector = Told([(0.8, 0.8, 1.0, 1.0, 0.9), (0.1, 0.1, 0.8, 0.8, 0.6), (0.1, 0.1, 0.8, 0.8, 0.5)])
+def test_a_large_face_is_chosen_before_a_small_one_with_a_better_score() -> None:
+    detector = Fixed([(0.8, 0.8, 1.0, 1.0, 0.9), (0.1, 0.1, 0.8, 0.8, 0.6), (0.1, 0.1, 0.8, 0.8, 0.5)])
     face = detect_in_crop(detector, np.zeros((48, 48, 3), np.uint8))
     assert face.score == 0.6
 
 
 @pytest.mark.parametrize("first", [[], [(0.4, 0.4, 0.6, 0.6, 0.7)]])
-def test_a_photo_is_looked_at_again_in_full(first: list[Any]) -> None:
-    detector = Told(first, [(0.41, 0.4, 0.6, 0.6, 0.9)], [])
+def test_a_photo_is_searched_again_at_full_size(first: list[Any]) -> None:
+    detector = Fixed(first, [(0.41, 0.4, 0.6, 0.6, 0.9)], [])
     face = detect_in_crop(detector, np.zeros((600, 1000, 3), np.uint8))
     assert detector.shapes[1] == (600, 1000, 3)
     np.testing.assert_allclose(face.box, [410, 240, 600, 360])
 
 
 @pytest.mark.usefixtures("usual_landmarks")
-def test_landmarks_of_a_face_in_a_part_of_a_crop_are_looked_for_there() -> None:
-    face = detect_in_crop(Told([(0.3, 0.2, 0.9, 0.8, 0.9)]), np.zeros((100, 100, 3), np.uint8))
+def test_landmarks_of_a_face_in_a_part_of_a_crop_are_searched_there() -> None:
+    face = detect_in_crop(Fixed([(0.3, 0.2, 0.9, 0.8, 0.9)]), np.zeros((100, 100, 3), np.uint8))
     np.testing.assert_allclose(face.landmarks, (60, 50) + 60 / FILL * (np.array(TEMPLATE) - 0.5))
 
 
-def test_a_crop_without_a_face_is_taken_whole() -> None:
+def test_a_crop_without_a_face_is_a_full_image_face() -> None:
     for side in (600, 48):
         image = np.zeros((side, side, 3), np.uint8)
-        face, unsought = detect_in_crop(Told([], []), image), detect_in_crop(NoDetector(), image)
+        face, undetected = detect_in_crop(Fixed([], []), image), detect_in_crop(NoDetector(), image)
         assert face.score == 0
-        assert np.isnan(unsought.score)
-        assert (face.landmarks == unsought.landmarks).all()
+        assert np.isnan(undetected.score)
+        assert (face.landmarks == undetected.landmarks).all()
 
 
 def test_colour_moves_no_landmark_of_a_crop(yunet: Path, astronaut: Image) -> None:
@@ -200,11 +178,11 @@ def test_colour_moves_no_landmark_of_a_crop(yunet: Path, astronaut: Image) -> No
     np.testing.assert_array_equal(found.landmarks, again.landmarks)
 
 
-# The second look at a photo's faces
+# Refined landmarks
 
 
 @pytest.mark.usefixtures("usual_landmarks")
-def test_landmarks_come_from_the_second_look_and_all_else_from_the_first() -> None:
+def test_refinement_changes_landmarks_alone() -> None:
     first = Face(np.array([100.0, 50, 180, 150]), np.zeros((5, 2)), 0.8)
     (face,) = refine_landmarks(np.zeros((400, 600, 3), np.uint8), [first])
     assert (face.box == first.box).all()
@@ -214,12 +192,12 @@ def test_landmarks_come_from_the_second_look_and_all_else_from_the_first() -> No
 
 
 def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) -> None:
-    def scales(look: bool) -> list[float]:
+    def scales(refine: bool) -> list[float]:
         found = []
         for scale in (1.0, 0.7, 0.5, 0.3, 0.2):
             image = resized(astronaut, scale)
             faces = FaceDetector(yunet)(image)
-            (face,) = refine_landmarks(image, faces) if look else faces
+            (face,) = refine_landmarks(image, faces) if refine else faces
             found.append(scale * float(np.linalg.det(crop_matrix(face.landmarks, 48)[:, :2])) ** 0.5)
         return found
 
@@ -227,7 +205,7 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
     assert max(scales(False)) > 1.1 * min(scales(False))
 
 
-def test_thirty_faces_stay_apart(yunet: Path, astronaut: Image) -> None:
+def test_thirty_faces_have_thirty_noses(yunet: Path, astronaut: Image) -> None:
     head = resized(astronaut[20:200, 140:310], 0.5)
     photo = np.tile(head, (5, 6, 1))
     faces = refine_landmarks(photo, FaceDetector(yunet)(photo))
@@ -286,20 +264,16 @@ def cache(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_downloads_once_into_the_cache(cache: Path) -> None:
     path = yunet_path()
     assert path == cache / "served.onnx"
-    assert path.read_bytes() == b"a model"
+    path.write_bytes(b"a mod")  # damaged
+    assert yunet_path().read_bytes() == b"a model"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     (cache.parent / "served.onnx").unlink()
     assert yunet_path() == path
     assert list(cache.iterdir()) == [path]
 
 
-def test_a_damaged_cache_is_mended(cache: Path) -> None:
-    yunet_path().write_bytes(b"a mod")
-    assert yunet_path().read_bytes() == b"a model"
-
-
 @pytest.mark.parametrize("served", [b"another model", b""])
-def test_a_wrong_download_is_refused_and_leaves_nothing(cache: Path, served: bytes) -> None:
+def test_a_wrong_download_is_an_error_and_leaves_no_file(cache: Path, served: bytes) -> None:
     (cache.parent / "served.onnx").write_bytes(served)
     with pytest.raises(FerVitError, match=f"but got {hashlib.sha256(served).hexdigest()}"):
         yunet_path()
@@ -318,7 +292,7 @@ def test_a_download_is_not_redirected_away_from_https(
 
 def test_a_download_follows_https(cache: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "YUNET_URL", f"{server}/to?https://localhost:1/x")
-    with pytest.raises(FerVitError, match="port=1"):  # where nobody answers
+    with pytest.raises(FerVitError, match="port=1"):  # a closed port
         yunet_path()
 
 
@@ -329,29 +303,25 @@ def test_several_processes_download_at_once(cache: Path) -> None:
     assert list(cache.iterdir()) == [cache / "served.onnx"]
 
 
-def test_offline_names_both_ways_out(cache: Path) -> None:
+def test_a_failed_download_names_the_alternatives(cache: Path) -> None:
     (cache.parent / "served.onnx").unlink()
     with pytest.raises(FerVitError, match=r"Fetch http:.* FER_VIT_YUNET=path/to/file.*--detector landmarks") as caught:
         yunet_path()
     assert "\n" not in str(caught.value)
-
-
-def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
+    cache.rmdir()
     cache.write_text("a file where the folder should be")
     with pytest.raises(FerVitError, match=f"Cannot download .* to {cache}.*FER_VIT_CACHE=folder"):
         yunet_path()
 
 
-def test_auto_means_yunet_only_where_its_file_is(cache: Path) -> None:
+def test_auto_selects_yunet_if_its_file_is_present(cache: Path) -> None:
     assert detect.choose_detector("auto") == "builtin"
     assert not cache.exists()
     yunet_path()
     assert detect.choose_detector("auto") == "yunet"
 
 
-def test_the_cache_is_the_users_own_when_none_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path
-) -> None:
+def test_the_default_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
     monkeypatch.delenv("FER_VIT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert yunet_path() == tmp_path / "xdg/fer-vit/served.onnx"

@@ -44,11 +44,11 @@ def test_every_orientation_is_turned_upright(orientation: int, kind: str) -> Non
     assert difference(data) <= 3
 
 
-def test_exif_does_not_turn_an_avif_once_more() -> None:
+def test_exif_does_not_rotate_an_avif_again() -> None:
     turned, camera = Image.Exif(), Image.Exif()
     turned[0x0112], camera[0x010F] = 6, "a camera"
     old, new = camera.tobytes(), turned.tobytes().removeprefix(b"Exif\0\0")
-    camera[0x0112] = 6  # Pillow takes it out of EXIF, and we put it in again
+    camera[0x0112] = 6  # Pillow removes it from EXIF, and this restores it
     data = encoded(Image.fromarray(drawing()), "avif", exif=camera, quality=95)
     both = data.replace(struct.pack(">I", 6) + old, struct.pack(">I", 0) + new.ljust(len(old), b"\0"))
     assert both != data
@@ -122,7 +122,7 @@ def test_a_truncated_file_is_an_image_error(kind: str, share: float) -> None:
         decode_image(data[: int(len(data) * share)])
 
 
-def test_files_are_read_and_missing_ones_named_by_their_reason(tmp_path: Path) -> None:
+def test_reading_files_and_reasons_of_failures(tmp_path: Path) -> None:
     path = tmp_path / "ä ö.png"
     path.write_bytes(encode_png(drawing()))
     np.testing.assert_array_equal(read_image(path), drawing())

@@ -48,7 +48,7 @@ def test_covered_and_blurred_faces_keep_their_landmarks(astronaut: Image) -> Non
 
 
 def test_masked_faces_keep_their_landmarks(astronaut: Image) -> None:
-    """On the mean of masks, which differ by more than what they hide."""
+    """On average; single masks differ in shade and edge as well."""
     clear, errors = find_landmarks(astronaut, FRAME), []
     for top, grey in product((115, 118, 120, 122, 125, 130), (60, 200, 255)):
         mask = astronaut.copy()
@@ -65,7 +65,7 @@ def test_a_mirrored_face_has_mirrored_landmarks(astronaut: Image) -> None:
     assert error(find_landmarks(np.ascontiguousarray(astronaut[:, ::-1]), frame), expected) < 0.003
 
 
-def test_drawn_faces_are_found_better_than_by_their_usual_place() -> None:
+def test_landmarks_of_drawn_faces_beat_the_template() -> None:
     """Drawn faces, which were not in its training data."""
     found, usual = [], []
     for seed in range(40):
@@ -80,14 +80,14 @@ def test_onnx_runtime_agrees(astronaut: Image) -> None:
     """Both passes, each with the mirror image, by another program."""
     session = pytest.importorskip("onnxruntime").InferenceSession(NETWORK)
 
-    def look(image: Image, to_cut: Array) -> Array:
+    def predict(image: Image, to_cut: Array) -> Array:
         cut = network_input(warp(image, to_cut, SIDE))[None]
         (points,) = session.run(None, {session.get_inputs()[0].name: cut})
         return apply(invert(to_cut), points.reshape(5, 2) * SIDE)
 
     def both(to_cut: Array) -> Array:
-        mirrored = look(warp(astronaut, to_cut, SIDE)[:, ::-1], np.eye(2, 3)) * [-1, 1] + [SIDE, 0]
-        return (look(astronaut, to_cut) + apply(invert(to_cut), mirrored[list(MIRRORED)])) / 2
+        mirrored = predict(warp(astronaut, to_cut, SIDE)[:, ::-1], np.eye(2, 3)) * [-1, 1] + [SIDE, 0]
+        return (predict(astronaut, to_cut) + apply(invert(to_cut), mirrored[list(MIRRORED)])) / 2
 
     first = compose(about_the_nose(0), FRAME)
     expected = both(crop_matrix(both(first), SIDE))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.regions import DEFAULT_REGIONS, REGIONS, check_regions, region_boxes, visible
-from fer_vit.geometry import MIRRORED, TEMPLATE, apply
+from fer_vit.geometry import TEMPLATE, apply
 
 SIZE = 100
 NAMES = tuple(REGIONS)
@@ -21,12 +21,6 @@ def centres(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def sides(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
     return boxes[:, 2:] - boxes[:, :2]
-
-
-def opposite(name: str) -> str:
-    """The region on the other side of the face."""
-    side, _, part = name.partition("_")
-    return {"right": f"left_{part}", "left": f"right_{part}"}.get(side, name)
 
 
 HAND = np.array([[100.0, 100.0], [200.0, 100.0], [150.0, 160.0], [110.0, 200.0], [190.0, 200.0]])
@@ -67,13 +61,6 @@ def test_default_regions() -> None:
     assert region_boxes(HAND, []).shape == (0, 4)
 
 
-def test_a_face_that_lies_on_its_side_by_hand() -> None:
-    """Turned by 90 degrees: the person's left is down, the chin to the left."""
-    boxes = region_boxes(np.stack([-HAND[:, 1], HAND[:, 0]], 1), ["right_brow", "left_cheek", "chin"])
-    np.testing.assert_allclose(centres(boxes), [[-64, 100], [-155, 213], [-250, 150]], rtol=1e-5)
-    np.testing.assert_allclose(sides(boxes), [[65, 65], [65, 65], [70, 70]], rtol=1e-5)
-
-
 @pytest.mark.parametrize("squeeze", [(0.5, 1.0), (1.0, 0.5)], ids=["turned", "nodding"])
 def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
     """Half as wide, or half as high: sides and offsets equal the frontal face's."""
@@ -84,17 +71,9 @@ def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
 
 
 def test_equal_eyes_leave_centres_on_their_landmarks() -> None:
-    """Without a line through the eyes there is no direction to go."""
+    """Without a line through the eyes there is no direction."""
     face = HAND * (0, 1) + (50, 0)
     np.testing.assert_allclose(centres(region_boxes(face, ["right_brow", "chin"])), [[50, 100], [50, 200]])
-
-
-def test_a_mirrored_face_has_mirrored_boxes() -> None:
-    face = FACE + np.random.default_rng(0).normal(size=(5, 2)) * 3
-    boxes = region_boxes(face, NAMES)
-    mirrored = region_boxes((face * (-1, 1) + (SIZE, 0))[list(MIRRORED)], [opposite(name) for name in NAMES])
-    expected = np.stack([SIZE - boxes[:, 2], boxes[:, 1], SIZE - boxes[:, 0], boxes[:, 3]], 1)
-    np.testing.assert_allclose(mirrored, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("degrees", [-120, -30, 10, 90, 180])
@@ -107,16 +86,10 @@ def test_centres_turn_scale_and_shift_with_the_face(degrees: float) -> None:
     np.testing.assert_allclose(sides(moved), scale * sides(boxes), rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "face", [np.full((5, 2), 30.0), FACE * (0, 1) + (50, 0), FACE * (1, 0) + (0, 50)], ids=["point", "upright", "flat"]
-)
+@pytest.mark.parametrize("face", [np.full((5, 2), 30.0), FACE * (0, 1) + (50, 0), FACE * (1, 0) + (0, 50)])
 def test_degenerate_landmarks_give_finite_boxes(face: NDArray[np.float64]) -> None:
     assert np.isfinite(region_boxes(face, NAMES)).all()
-
-
-def test_missing_landmarks_are_not_visible() -> None:
-    assert not visible(region_boxes(np.full((5, 2), np.nan), NAMES), SIZE).any()
-    assert not visible(region_boxes(np.full((5, 2), 30.0), NAMES), SIZE).any()
+    assert not visible(region_boxes(face * np.nan, NAMES), SIZE).any()
 
 
 def test_visible_needs_two_pixels_and_the_centre_inside() -> None:

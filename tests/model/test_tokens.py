@@ -5,6 +5,7 @@ import torch
 from timm.layers import build_sincos2d_pos_embed
 
 from fer_vit.model.tokens import (
+    Cover,
     TokenLayout,
     Tokens,
     count_kept,
@@ -130,3 +131,11 @@ def test_token_centres_of_any_box(grid: int) -> None:
     centres = token_centres(boxes, grid)
     assert centres.shape == (1, 2, grid * grid, 2)
     assert torch.allclose(centres.view(-1, 2), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13)
+
+
+def test_a_cover_hides_tokens_from_an_index_on() -> None:
+    cover = Cover(torch.tensor([[True, False, True, True, False]]), torch.full((2,), 9.0))
+    x = torch.arange(4.0).view(1, 2, 2)
+    assert cover.over(x, 0).tolist() == [[[9, 9], [2, 3]]]
+    assert cover.over(x, 3).tolist() == [[[9, 9], [2, 3]]]
+    assert cover.over(x, 2).tolist() == [[[9, 9], [9, 9]]]

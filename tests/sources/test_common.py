@@ -7,7 +7,7 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
-from fer_vit.sources.common import hold_out, not_found, read_csv
+from fer_vit.sources.common import hold_out, not_found, read_csv, read_table
 
 
 def reading(**counts: int) -> Reading:
@@ -38,18 +38,18 @@ def test_small_classes_give_one_image_but_never_their_last() -> None:
     assert counts(hold_out(reading(anger=2)), "val") == {"anger": 1}
 
 
-def test_hold_out_hangs_on_names_alone_and_keeps_the_order() -> None:
+def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
     rows = reading(fear=50)
     turned = Reading(rows.names, rows.rows[::-1])
     held, again = hold_out(rows), hold_out(turned)
     assert {r.name for r in held.rows if r.split == "val"} == {r.name for r in again.rows if r.split == "val"}
     assert [r.name for r in held.rows] == [r.name for r in rows.rows]
-    # Written down once: a change would mix training images into other people's validation.
+    # Fixed: a change would mix training images into the validation of earlier models.
     assert [r.name for r in held.rows if r.split == "val"] == [f"fear/{i}.png" for i in (1, 8, 11, 18, 42)]
-    assert all(r.split != "val" for r in rows.rows), "the reading that was handed in stays as it was"
+    assert all(r.split != "val" for r in rows.rows), "the given reading is unchanged"
 
 
-def test_nothing_to_hold_out_says_nothing() -> None:
+def test_without_training_images_there_is_no_note() -> None:
     only_test = Reading(("fear",), [Row(b"", "a", "test", "fear")])
     assert hold_out(only_test) == only_test
     assert "A fixed tenth" in hold_out(reading(fear=10)).notes[0]
@@ -64,7 +64,26 @@ def test_read_csv_counts_lines_and_skips_blank_ones(tmp_path: Path) -> None:
         list(read_csv(path))
 
 
-def test_not_found_tells_what_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: expected the columns file, Age, but got ``"),
+        ("a.png,1\n", "line 1: expected the columns file, Age, but got `a.png,1`"),
+        ("file,age,x\na.png,1,2\n\nb.png,1\n", "line 4: expected 3 columns, but got `b.png,1`"),
+    ],
+)
+def test_malformed_tables(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(FerVitError, match=rf"a\.csv, {message}"):
+        list(read_table(tmp_path / "a.csv", ("file", "Age")))
+
+
+def test_a_table_is_read_by_column(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("file, AGE\na.png , 3\n")
+    assert list(read_table(tmp_path / "a.csv", ("Age",))) == [(2, {"file": "a.png", "age": "3"})]
+
+
+def test_not_found_lists_the_content(tmp_path: Path) -> None:
     assert "but got no such folder" in str(not_found(tmp_path / "none", "X"))
     assert "but got an empty folder" in str(not_found(tmp_path, "X"))
     for name in ("a", "b", "c", "d", "e", "f", ".hidden"):

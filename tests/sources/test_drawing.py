@@ -1,4 +1,4 @@
-"""Drawn faces: exact, repeatable, different in known regions only, and learnable."""
+"""Drawn faces: exact, repeatable, and different in known regions only."""
 
 from itertools import combinations
 
@@ -64,7 +64,7 @@ def test_regions_of_each_expression_against_neutral() -> None:
 
 
 @pytest.mark.parametrize("size", [48, 96])
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> None:
     faces = {name: draw_face(name, seed, size, colour=True) for name in EXPRESSIONS}
     for a, b in PAIRS:
@@ -79,10 +79,10 @@ def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> N
                 assert change[box_mask(box, size, margin=0)].max() > 20, (a, b, name)
 
 
-def test_landmarks_lie_on_what_is_drawn() -> None:
+def test_landmarks_lie_on_pupils_and_mouth_corners() -> None:
     """Aligned by their landmarks, the mean of many faces has pupils and mouth corners at the template's points."""
     size = 96
-    faces = [draw_face("neutral", seed) for seed in range(60)]
+    faces = [draw_face("neutral", seed) for seed in range(40)]
     mean = np.mean([warp(image, crop_matrix(points, size), size)[..., 0] for image, points in faces], axis=0)
     for x, y in np.array(TEMPLATE[:2]) * size:
         left, top = int(x) - 8, int(y) - 3
@@ -102,20 +102,6 @@ def test_corners_follow_the_mouth() -> None:
     assert (smile[:3] == neutral[:3]).all()
     smirk = draw_face("contempt", 3)[1][3:] - neutral[3:]
     assert sorted(np.abs(smirk).max(1) > 0.5) == [False, True]  # one side alone
-
-
-def test_expressions_can_be_learned() -> None:
-    """Ridge regression on small aligned crops: far above chance, 1/8, on new persons."""
-    size, count = 24, 640
-    crops = []
-    for seed in range(count):
-        image, points = draw_face(EXPRESSIONS[seed % 8], seed, 48)
-        crop = warp(image, crop_matrix(points, size), size)[..., 0].astype(float).ravel()
-        crops.append((crop - crop.mean()) / crop.std())
-    x, target = np.array(crops), np.arange(count) % 8
-    train, test = x[:480], x[480:]
-    weights = train.T @ np.linalg.solve(train @ train.T + 100 * np.eye(480), np.eye(8)[target[:480]])
-    assert ((test @ weights).argmax(1) == target[480:]).mean() > 0.6
 
 
 def test_unknown_expression() -> None:

@@ -46,22 +46,6 @@ def test_the_official_tables(tmp_path: Path) -> None:
     assert found.rows[0].extra == {"age": "more than 70", "gender": "Male", "race": "White"}
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (
-            ["train/1.jpg,50-59,male,White"],
-            "line 1: expected the columns path, age, gender, race, but got `train/1.jpg",
-        ),
-        ([], "line 1: expected the columns path"),
-        (["path,age,gender,race", "train/1.jpg,50-59"], "line 2: expected 4 columns, but got `train/1.jpg,50-59`"),
-    ],
-)
-def test_malformed_table(tmp_path: Path, lines: list[str], message: str) -> None:
-    with pytest.raises(FerVitError, match=rf"labels\.csv, {message}"):
-        fairface.read(draw(tmp_path, {"labels.csv": lines}, "train/1.jpg"))
-
-
 def test_nothing_found_and_nothing_from_outside(tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"labels\.csv or fairface_label_train\.csv.* but got a file"):
         fairface.read(draw(tmp_path, {}, "train/1.jpg") / "train" / "1.jpg")

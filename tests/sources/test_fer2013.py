@@ -42,7 +42,7 @@ def test_table(tmp_path: Path) -> None:
         assert isinstance(row.image, bytes)
         assert (decode_image(row.image) == face[..., None]).all()
     assert not found.notes
-    assert fer2013.read(path).rows == found.rows, "the table itself is a root as well"
+    assert fer2013.read(path).rows == found.rows, "a root may be the table"
 
 
 def test_second_table_with_spaces_in_its_header(tmp_path: Path) -> None:
@@ -59,21 +59,14 @@ def test_second_table_with_spaces_in_its_header(tmp_path: Path) -> None:
         (GOOD.replace("Training", "Train"), "line 3: expected a Usage from Training, .*, but got `Train`"),
         (f"3,{pixels(FACES[0][1:])},Training", "line 3: expected 2304 pixels from 0 to 255, but got `2256 values: "),
         (f"3,{pixels(FACES[0] + 1000)},Training", "line 3: expected 2304 pixels from 0 to 255"),
-        ("3,1 2 3", "line 3: expected 3 columns, but got `3,1 2 3`"),
+        (f"3,{pixels(FACES[0])} x,Training", "line 3: expected 2304 pixels from 0 to 255"),
     ],
 )
 def test_malformed_line(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "fer2013.csv").write_text(table(GOOD, line))
     with pytest.raises(FerVitError, match=message) as error:
         fer2013.read(tmp_path)
-    assert len(str(error.value)) < 500, "the pixels are not poured into the terminal"
-
-
-@pytest.mark.parametrize("text", ["", "emotion,pixels\n", "a.png,1,2\n"])
-def test_wrong_header(tmp_path: Path, text: str) -> None:
-    (tmp_path / "fer2013.csv").write_text(text)
-    with pytest.raises(FerVitError, match=r"fer2013\.csv, line 1: expected the columns emotion, pixels, Usage"):
-        fer2013.read(tmp_path)
+    assert len(str(error.value)) < 500, "the message shows few of the pixels"
 
 
 def draw(root: Path, *classes: str) -> None:

@@ -83,7 +83,7 @@ def test_without_splits(tmp_path: Path) -> None:
     assert "held out as val, another as test" in found.notes[1]
 
 
-def test_persons_are_held_out_as_a_whole(tmp_path: Path) -> None:
+def test_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
     people = [f"person {number}" for number in range(20)]
     draw(tmp_path, *(f"{name}/{person}/{i}.jpg" for name in ("happy", "sad") for person in people for i in range(3)))
     draw(tmp_path, *(f"happy/{i}.jpg" for i in range(10)))
@@ -93,7 +93,7 @@ def test_persons_are_held_out_as_a_whole(tmp_path: Path) -> None:
     assert Counter(split for one in splits.values() for split in one) == {"train": 16, "val": 2, "test": 2}
     assert Counter(row.split for row in found.rows if not row.extra) == {"train": 8, "val": 1, "test": 1}
     assert "A fixed tenth of the persons of train is held out" in found.notes[1]
-    # What is split already stays so, and two folders are no persons.
+    # Given splits stay, and two folders are no persons.
     draw(tmp_path / "b", "train/happy/anna/1.jpg", "test/happy/anna/2.jpg", "train/happy/ben/1.jpg")
     again = folder.read(tmp_path / "b")
     assert (again.extra, [row.extra for row in again.rows]) == ((), [{}] * 3)
@@ -113,7 +113,7 @@ def test_nothing_found(tmp_path: Path) -> None:
         folder.read(tmp_path)
 
 
-def test_a_folder_above_the_data_set_is_not_taken_for_a_class(tmp_path: Path) -> None:
+def test_a_folder_above_the_data_set_is_no_class(tmp_path: Path) -> None:
     for name in ("faces/train/happy/1.png", "faces/train/sad/2.png"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
