@@ -23,7 +23,7 @@ CONFIG = RegionViTConfig(
     depth=2,
     num_heads=4,
     tokens="region",
-    # Without eyes, in whose boxes the brows move too: what a model reads there could not be told from the brows.
+    # Without eyes: brows move in their boxes too, so attributions to them would be ambiguous.
     regions=("right_brow", "left_brow", "nose", "mouth", "right_cheek", "left_cheek"),
     region_grid=1,
     pool="avg",
@@ -106,7 +106,7 @@ def new() -> Faces:
 
 
 def agreement(nets: list[RegionViT], method: str, new: Faces) -> float:
-    """How often the truth is first, over pairs that the mouth alone tells, and as many that the brows alone tell."""
+    """Returns how often the truth is first, averaged over pairs that differ in the mouth alone and in the brows alone."""
     image, boxes, label = new
     with torch.no_grad():
         assert all((net(image, boxes).argmax(-1) == label).float().mean() > 0.95 for net in nets)
@@ -115,12 +115,10 @@ def agreement(nets: list[RegionViT], method: str, new: Faces) -> float:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_region_that_speaks_most_for_one_expression_and_not_another_is_one_that_differs(
-    nets: list[RegionViT], method: str, new: Faces
-) -> None:
+def test_the_region_with_the_largest_attribution_differs(nets: list[RegionViT], method: str, new: Faces) -> None:
     assert agreement(nets, method, new) >= 0.9
 
 
 @pytest.mark.parametrize("method", CONTROLS)
-def test_controls_do_not_find_it(nets: list[RegionViT], method: str, new: Faces) -> None:
+def test_controls_find_it_less_often(nets: list[RegionViT], method: str, new: Faces) -> None:
     assert agreement(nets, method, new) < 0.85
