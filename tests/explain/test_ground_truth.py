@@ -106,7 +106,7 @@ def new() -> Faces:
 
 
 def agreement(nets: list[RegionViT], method: str, new: Faces) -> float:
-    """Returns how often the truth is first, averaged over pairs that differ in the mouth alone and in the brows alone."""
+    """How often the truth is first: the mean for pairs that differ in the mouth alone and in the brows alone."""
     image, boxes, label = new
     with torch.no_grad():
         assert all((net(image, boxes).argmax(-1) == label).float().mean() > 0.95 for net in nets)
