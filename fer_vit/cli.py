@@ -36,6 +36,7 @@ PLAIN_VERBS = {
     "visualize": "explain each prediction with pictures and one HTML page",
     "app": "predict and visualize on a page in the browser",
     "evaluate": "measure the accuracy of a model or a table of predictions, by group, with its mistakes",
+    "compare": "compare the expressions of persons between conditions, with intervals and tests",
     "faithfulness": "measure how faithful the explanations are",
     "configs": "list the included training configs with their results",
     "models": "list the available models with their results",
@@ -52,6 +53,7 @@ EXAMPLES = """\
   fer-vit visualize photos --checkpoint best.ckpt --output report
   fer-vit app
   fer-vit evaluate faces.parquet --checkpoint best.ckpt
+  fer-vit compare faces.csv --by condition --person subject
   fer-vit export model.onnx
 """
 INTERRUPTED = "interrupted"

@@ -15,7 +15,7 @@ LAYERS = [
     {"predict"},
     {"sources"},
     {"evaluate"},
-    {"visualize"},
+    {"compare", "visualize"},
     {"app", "train"},
     {"commands"},
     {"cli", "__init__"},

@@ -175,8 +175,8 @@ def _row_name(path: Path, index: int | np.integer) -> str:
     return f"{path}, row {index + 1}{counted}"
 
 
-def read_predictions(path: Path) -> Faces:
-    """Reads a table, or a folder of tables, of `predict`.
+def read_predictions(path: Path, videos: bool = False) -> Faces:
+    """Reads a table, or a folder of tables, of `predict`; with `videos` it may have frames.
 
     Raises:
         FerVitError: It is another table, is damaged or not complete, or a row has no proper probabilities.
@@ -191,7 +191,7 @@ def read_predictions(path: Path) -> Faces:
         )
     types = table_columns(labels, videos=True)
     table = {name: _parse_cells(cells, types.get(name, str), name, path) for name, cells in table.items()}
-    if any(cell is not None for cell in table.get("frame", ())):
+    if not videos and any(cell is not None for cell in table.get("frame", ())):
         raise FerVitError(
             f"{path} has frames of videos, and only photos can be evaluated. Predict them without videos."
         )

@@ -61,15 +61,27 @@ def write_results(
         text = "Rows: the label. Columns: the prediction."
         matrix = [Section("Confusion", text, [["", *faces.labels], *rows])]
     parts = sections(results, faces)
-    head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in shown.items())
-    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in [*parts, *matrix]]
-    text = "\n\n".join(filter(None, ["# Evaluation", head, *chain.from_iterable(blocks)])) + "\n"
+    text = markdown_page("Evaluation", shown, [*parts, *matrix])
+    return f"{text}\n{write_files(folder, text, {**facts, **counts, **results}, shown, parts, **labelled)}"
+
+
+def write_files(
+    folder: Path, text: str, results: Mapping[str, Any], facts: Mapping[str, str], parts: Sequence[Section], **page: Any
+) -> str:
+    """Writes `FILES` to a folder atomically; returns a line with their names. `page`: see `write_evaluation`."""
     with atomic_write(folder) as new:
         new.mkdir()
         (new / "results.md").write_text(text, encoding="utf-8")
-        (new / "results.json").write_text(json.dumps({**facts, **counts, **results}, indent=2) + "\n", encoding="utf-8")
-        write_evaluation(new / "index.html", shown, parts, **labelled)
-    return f"{text}\nWritten to {folder}: {', '.join(FILES)}"
+        (new / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_evaluation(new / "index.html", facts, parts, **page)
+    return f"Written to {folder}: {', '.join(FILES)}"
+
+
+def markdown_page(title: str, facts: Mapping[str, str], parts: Sequence[Section]) -> str:
+    """Returns the tables of a page as Markdown."""
+    head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in facts.items())
+    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
+    return "\n\n".join(filter(None, [f"# {title}", head, *chain.from_iterable(blocks)])) + "\n"
 
 
 def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:

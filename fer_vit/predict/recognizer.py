@@ -22,6 +22,7 @@ from fer_vit.predict.photos import READ, FaceMode, Photo, PhotoDataset, PhotoOpt
 from fer_vit.predict.results import FaceResult, Faces
 from fer_vit.predict.stages import FoundFaces, classify_faces, find_faces, smooth_faces
 from fer_vit.store.folder import load_network
+from fer_vit.store.hub import DEFAULT
 
 
 def load(
@@ -47,7 +48,7 @@ def load(
     Raises:
         FerVitError: There is no such model or device, or its files are damaged or not fer-vit's.
     """
-    recognizer = Recognizer(load_network(model, revision=revision, token=token))
+    recognizer = Recognizer(load_network(model, revision=revision, token=token), str(model or DEFAULT))
     if prior is not None or classes:
         recognizer.change_prior(prior, classes)
     device = device or best_device()
@@ -69,15 +70,16 @@ class Recognizer(nn.Module):
     """A RegionViT with cropping, labels and calibrated probabilities.
 
     Attributes:
+        name: The name or path of the model.
         labels: The C expressions in the order of the probabilities.
         crop_spec: How a face becomes a crop.
         conditions: `prior` and `classes` if they were changed.
     """
 
-    def __init__(self, net: RegionViT) -> None:
+    def __init__(self, net: RegionViT, name: str = "") -> None:
         super().__init__()
         check_regions(net.config.regions)
-        self.net = net
+        self.net, self.name = net, name
         self.eval()
         self.labels = net.settings.labels
         self.conditions: dict[str, str] = {}

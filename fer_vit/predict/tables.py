@@ -30,6 +30,7 @@ from fer_vit.predict.results import (
 )
 from fer_vit.processes import ProcessRank
 from fer_vit.report.table import TableWriter
+from fer_vit.version import __version__
 
 NO_LABEL = "without a label"
 
@@ -124,8 +125,10 @@ def predict_folder(
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
-    """Returns what the metadata of a table records: the class prior, the classes, and the detector."""
-    return {**model.conditions, "detector": choose_detector(options.detector)}
+    """Returns what the metadata of a table records: version, model, and the settings that change predictions."""
+    settings = {name: str(value) for name, value in options.video().items()}
+    facts = {"version": __version__, "model": model.name, "face": options.face}
+    return {**facts, **model.conditions, "detector": choose_detector(options.detector), **settings}
 
 
 def write_people(

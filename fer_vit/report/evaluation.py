@@ -42,6 +42,8 @@ def write_evaluation(
     confusion: Sequence[Sequence[int]] = (),
     cards: Sequence[Card] = (),
     left_out: int = 0,
+    title: str = "How good the predictions are",
+    generator: str = "fer-vit evaluate",
 ) -> None:
     """Writes the page; without labelled faces there are only sections.
 
@@ -51,8 +53,8 @@ def write_evaluation(
     render(
         path,
         "evaluation",
-        title="How good the predictions are",
-        generator="fer-vit evaluate",
+        title=title,
+        generator=generator,
         facts=facts,
         sections=sections,
         labels=labels,

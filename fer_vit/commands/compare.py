@@ -1,0 +1,49 @@
+"""The verb `compare`: statistics of persons under several conditions or in several groups."""
+
+from pathlib import Path
+
+from fer_vit.compare.study import make_study
+from fer_vit.compare.writer import write_comparison
+from fer_vit.evaluate.inputs import check_options
+from fer_vit.evaluate.tables import add_columns, read_predictions
+from fer_vit.evaluate.writer import FILES
+from fer_vit.files import check_output
+
+
+def compare(
+    data: Path,
+    *,
+    by: str,
+    person: str = "person",
+    columns: Path | None = None,
+    baseline: str | None = None,
+    output: Path = Path("comparison"),
+    overwrite: bool = False,
+) -> None:
+    """Compares the expressions of persons between conditions or groups, with 95 % intervals over persons.
+
+    Writes OUTPUT/index.html, results.md and results.json: mean probabilities and shares of labels, in clips also how
+    long expressions last and which one follows; differences with t tests (paired, or Welch's for different persons)
+    corrected by Holm, rank tests and effect sizes; ICC(1) of repeated photos or clips; a mixed model with the extra
+    `stats`; and the methods for a paper. Under 6 persons there are neither intervals nor tests.
+
+    Examples:
+        fer-vit compare faces.csv --by condition --person subject
+
+        fer-vit compare faces.parquet --columns sessions.csv --by condition --person subject --baseline calm
+
+    Args:
+        data: A table or folder of tables of `fer-vit predict`; a Parquet table records model and settings.
+        by: The column with the condition or group.
+        person: The column with the person. `path` takes each photo or clip as another person.
+        columns: A table with a column path, and others such as the condition and the person.
+        baseline: The condition from which changes are computed. Left out: all pairs are compared.
+        output: The folder to write.
+        overwrite: Whether existing results may be replaced.
+    """
+    check_output(output, overwrite, FILES)
+    faces = read_predictions(data, videos=True)
+    faces = add_columns(faces, columns) if columns else faces
+    check_options(faces, (by, person), False, False)
+    study = make_study(faces, by, person, baseline)
+    print(write_comparison(output, {"data": str(data), **faces.facts}, study, baseline is not None))

@@ -1,0 +1,1 @@
+"""Statistics over predictions: persons under several conditions, or in several groups."""

@@ -1,0 +1,135 @@
+"""What is compared: predictions averaged by photo or clip, and these by person and condition."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.evaluate.faces import Faces
+from fer_vit.geometry import Array
+from fer_vit.predict.people import People
+
+
+class Kind(NamedTuple):
+    """M measures of one kind, their values for O photos or clips (O, M), NaN where there is none, and their format."""
+
+    title: str
+    names: Sequence[str]
+    values: Array
+    form: str
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Persons under C conditions, observed O times: in a photo or clip of a person in a condition.
+
+    Attributes:
+        conditions: Their names, the baseline first.
+        condition: Index of the condition of each observation (O,).
+        person: Index of its person (O,).
+        faces: Its number of faces (O,).
+        kinds: What was measured.
+        left_out: Number of faces without a condition or person.
+    """
+
+    conditions: list[str]
+    condition: NDArray[np.int64]
+    person: NDArray[np.int64]
+    faces: NDArray[np.int64]
+    kinds: list[Kind]
+    left_out: int
+
+    def cells(self, values: Array) -> Array:
+        """Returns the mean of observed values (O, M) by person and condition (P, C, M); NaN where there is none."""
+        persons, conditions = int(self.person.max()) + 1, len(self.conditions)
+        means = average(values, self.person * conditions + self.condition, persons * conditions)
+        return means.reshape(persons, conditions, -1)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Returns the numbers of persons, of photos or clips, and of faces in each condition."""
+        rows = [self.condition == index for index in range(len(self.conditions))]
+        counts = [(len(np.unique(self.person[row])), int(row.sum()), int(self.faces[row].sum())) for row in rows]
+        names = ("persons", "photos or clips", "faces")
+        return {one: dict(zip(names, sizes, strict=True)) for one, sizes in zip(self.conditions, counts, strict=True)}
+
+
+def average(values: Array, group: NDArray[np.int64], groups: int) -> Array:
+    """Returns the mean (G, M) of the values (N, M) in each group (N,), of which NaN do not count."""
+    sums, counts = np.zeros((2, groups, values.shape[1]))
+    np.add.at(sums, group, np.nan_to_num(values))
+    np.add.at(counts, group, ~np.isnan(values))
+    with np.errstate(invalid="ignore"):
+        means: Array = sums / counts
+    return means
+
+
+def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Study:
+    """Averages faces by the columns `by`, for the condition, and `person`.
+
+    Raises:
+        FerVitError: There are fewer than two conditions, or no such baseline.
+    """
+    used = faces.predicted & (faces.columns[by] != np.array(None)) & (faces.columns[person] != np.array(None))
+    known = faces.take(used)
+    names = sorted({*map(str, known.columns[by])})
+    if len(names) < 2 or (baseline or names[0]) not in names:
+        expected = f"the baseline {baseline} and others" if baseline else "two or more conditions"
+        hint = suggest(baseline or "", names)
+        raise FerVitError(f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}")
+    names.sort(key=lambda name: name != baseline)
+    condition = np.array([names.index(str(name)) for name in known.columns[by]])
+    owner, image = (np.unique(x.astype(str), return_inverse=True)[1] for x in (known.columns[person], known.paths))
+    keys = np.column_stack([owner, condition, image])
+    observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    labels = known.columns.get("label", np.array(known.labels, object)[known.probabilities.argmax(1)])
+    smoothed = known.columns.get("label_smoothed", labels)
+    labels = np.where(smoothed == np.array(None), labels, smoothed)
+    shares = np.array([np.where(labels == np.array(None), np.nan, labels == name) for name in known.labels], float).T
+    kinds = [
+        Kind("Mean probability", known.labels, average(known.probabilities, index, len(observed)), ".3f"),
+        Kind("Share of faces with the label", known.labels, average(shares, index, len(observed)), ".1%"),
+    ]
+    if "label_smoothed" in faces.columns:
+        observations = np.full(len(used), -1)
+        observations[used] = index
+        kinds += clip_kinds(faces, observations)
+    return Study(names, observed[:, 1], observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum()))
+
+
+def clip_kinds(faces: Faces, observations: NDArray[np.int64]) -> list[Kind]:
+    """Returns seconds per episode (an uninterrupted expression), and episodes and transitions per minute.
+
+    Args:
+        faces: All rows of the table, in its order.
+        observations: The observation of each row, from 0; -1 for none. An episode ends with it.
+    """
+    people, cells = People(), zip(*faces.columns.values(), strict=True)
+    rows = [dict(zip(faces.columns, row, strict=True)) for row in cells]
+    tracks = 1 + max((row["track"] or 0 for row in rows), default=0)
+    for row, observation in zip(rows, observations.tolist(), strict=True):
+        row["track"] = observation * tracks + (row["track"] or 0)
+    for _, frame in groupby(rows, itemgetter("path", "frame")):
+        people.add([*frame])
+    classes, number = len(faces.labels), observations.max() + 1
+    (count, total), passed = np.zeros((2, number, classes)), np.zeros((number, classes, classes))
+    episodes = [(one, one.track // tracks, faces.labels.index(one.label)) for one in people.intervals()]
+    for (one, observation, label), (after, _, following) in pairwise([*episodes, *episodes[:1]]):
+        if observation >= 0:
+            count[observation, label] += 1
+            total[observation, label] += one.end - one.start
+            passed[observation, label, following] += one[:2] == after[:2] and one.end == after.start
+    pairs = np.argwhere(passed.any(0))
+    names = [" to ".join(faces.labels[label] for label in pair) for pair in pairs]
+    with np.errstate(invalid="ignore"):
+        minutes = total.sum(1, keepdims=True) / 60
+        kinds = [
+            Kind("Seconds per episode", faces.labels, total / count, ".2f"),
+            Kind("Episodes per minute", faces.labels, count / minutes, ".2f"),
+            Kind("Transitions per minute", names, passed[:, pairs[:, 0], pairs[:, 1]] / minutes, ".2f"),
+        ]
+    return [kind for kind in kinds if kind.names]
