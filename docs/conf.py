@@ -67,6 +67,7 @@ docs/scaling
 fer_vit/face/detector
 fer_vit/weights/*/README
 docs/evaluate
+docs/compare
 docs/reliability
 docs/benchmarks
 benchmarks/README

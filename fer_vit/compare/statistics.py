@@ -80,8 +80,8 @@ def intraclass_correlation(values: Array, person: NDArray[np.int64]) -> Interval
 def mixed_model(values: Array, person: NDArray[np.int64], condition: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Fits values (O,) by the condition (O,) with random effects of the person (O,), by REML with statsmodels.
 
-    Where persons have several values in a condition, they have random slopes besides the intercept: without slopes, a
-    fifth of the tests found a difference where there was none.
+    Persons with several values in a condition have random slopes besides intercepts: without slopes, 19 of 100
+    simulated studies without a difference, in which persons respond differently, had p < 0.05.
 
     Returns:
         For each condition but the first the `difference` from the first with its Wald interval, and its `p`. Empty: too

@@ -15,7 +15,7 @@ from fer_vit.evaluate.groups import holm
 from fer_vit.evaluate.writer import markdown_page, write_files
 from fer_vit.report.charts import intervals_figure
 from fer_vit.report.draw import printable
-from fer_vit.report.evaluation import Section, write_evaluation
+from fer_vit.report.evaluation import Section
 from fer_vit.report.table import NOTHING, Interval, interval_text
 from fer_vit.version import __version__
 
