@@ -11,7 +11,7 @@ import yaml
 from fer_vit.store.folder import load_network
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
-from tests.helpers.commands import TINY, main, parse_fit
+from tests.helpers.commands import main, parse_fit
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 LAID_OVER = {
@@ -73,15 +73,6 @@ def test_pretrained_weights_are_loaded_once(drawn: Path, tmp_path: Path) -> None
     state = load_network(best).state_dict()  # needs nothing but the checkpoint
     # Without a learning rate the saved weights are the loaded ones.
     assert torch.equal(state["vit.blocks.0.attn.qkv.weight"], own.blocks[0].attn.qkv.weight)
-
-
-def test_mechanisms_train_together(drawn: Path, tmp_path: Path) -> None:
-    mechanisms = ["attention=gaussian", "keep_rate=[0.9,0.6]", "pool=query", "causal=true", "pos_embed=sincos_1d"]
-    words = [f"--model.network.{word}" for word in (*mechanisms, "block=post_norm", "reg_tokens=2")]
-    manifest, logs = drawn / "faces.parquet", f"--trainer.logger.init_args.save_dir={tmp_path}"
-    main(["fit", *TINY, *words, "--model.region_dropout=0.5", f"--data.manifest={manifest}", logs])
-    best = next(tmp_path.rglob("best.ckpt"))
-    main(["validate", f"--ckpt_path={best}", f"--data.manifest={manifest}", *QUICK[:1], logs])
 
 
 @pytest.mark.parametrize("page", ["docs/attention.md", "docs/ablation.md", "docs/explaining.md"])

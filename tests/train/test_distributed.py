@@ -44,6 +44,7 @@ def run(*words: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
     recipe = ["--model.logit_adjust=1", "--model.layer_decay=0.8", "--trainer.gradient_clip_val=0.5"]
     whole = ["--trainer.limit_train_batches=1.0", "--trainer.limit_val_batches=1.0", "--trainer.max_epochs=2"]

@@ -10,7 +10,7 @@ import yaml
 
 from fer_vit import load
 from fer_vit.face.crop import CropSpec
-from tests.helpers.commands import TINY, main
+from tests.helpers.commands import TINY, fails, main
 
 Build = Callable[..., SimpleNamespace]
 
@@ -90,6 +90,33 @@ def test_logs_are_named_after_the_first_config(build: Build, tmp_path: Path) -> 
         *tiny, *configs, f"--trainer.logger.init_args.save_dir={tmp_path}", "--trainer.logger.init_args.name=x"
     )
     assert Path(named.trainer.logger.root_dir) == tmp_path / "x"
+
+
+@pytest.mark.parametrize(("has", "precision"), [(True, "bf16-mixed"), (False, "32-true")])
+def test_bf16_where_the_hardware_has_it(
+    has: bool, precision: str, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fer_vit.train.cli.has_bf16", lambda accelerator: has)
+    assert build(*TINY[:5], "--trainer.precision=bf16-mixed").trainer.precision == precision
+
+
+def test_a_resumed_run_needs_no_pretrained_weights(build: Build, checkpoint: Path, tmp_path: Path) -> None:
+    words = [f"--model.network.pretrained={tmp_path / 'gone.pth'}", f"--ckpt_path={checkpoint}"]
+    assert build(*words).model.net.config.pretrained is False
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--data.batch_size=0", "data.batch_size to be 1 or more, but got 0"),
+        ("--model.network.num_heads=0", "network.num_heads to be from 1 to 1024"),
+        ("--trainer.devices=0", "devices"),
+        ("--trainer.precision=bf16-true", "trainer.precision bf16-mixed, 16-mixed or 32, but got bf16-true."),
+        ("--trainer.precision=64", "trainer.precision bf16-mixed, 16-mixed or 32, but got 64."),
+    ],
+)
+def test_options_out_of_range(option: str, words: str, drawn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in fails(capsys, "fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", option)
 
 
 def test_what_every_run_has_by_default(build: Build) -> None:

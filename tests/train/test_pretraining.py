@@ -151,6 +151,7 @@ def test_a_classifier_starts_from_it(
     assert all(torch.equal(state[name], value) for name, value in taken.items())
 
 
+@pytest.mark.slow
 def test_it_resumes_bit_for_bit(unlabelled: Path, tmp_path: Path) -> None:
     words = ["--model.network.dropout=0.1", "--trainer.callbacks+=fer_vit.train.ema.EMA", "--trainer.max_epochs=2"]
     words += ["--trainer.limit_train_batches=1.0"]

@@ -123,6 +123,7 @@ def test_training_keeps_the_weights_symmetric() -> None:
     assert torch.allclose(net(image, boxes), net(*mirrored(image, boxes)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_with_averaged_weights_stays_symmetric_and_goes_on(
     drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
