@@ -36,12 +36,19 @@ def test_thresholds_are_those_of_the_textbook(count: int) -> None:
     probabilities, target = drawn(count, rng)
     others, _ = drawn(100, rng)
     thresholds = fit_thresholds(probabilities, target)
-    assert list(thresholds) == [str(coverage) for coverage in COVERAGES]
+    assert list(thresholds) == ["90", "95"]
     for coverage in COVERAGES:
         overall, *each = by_loops(probabilities, target, coverage)
         assert np.array_equal(in_set(others, thresholds, coverage), 1 - others <= overall)
         assert np.array_equal(in_set(others, thresholds, coverage, by_class=True), 1 - others <= np.array(each))
     assert in_set(others[0], thresholds).shape == (3,)
+
+
+def test_a_label_at_the_threshold_is_in_the_set() -> None:
+    thresholds = {"90": [0.25, 0.25, None], "95": [0.0, 0.0, None]}
+    assert in_set(np.array([0.25, 0.75]), thresholds).tolist() == [True, True]
+    assert in_set(np.array([0.25, 0.75]), thresholds, by_class=True).tolist() == [True, False]
+    assert in_set(np.array([0.24, 0.76]), thresholds).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(("count", "known"), [(18, False), (19, True)])

@@ -130,11 +130,8 @@ def measure_robustness(
 ) -> dict[str, Array]:
     """Returns the accuracy on each face (N,) by corruption; NaN for a face that it does not include.
 
-    Args:
-        model: The model.
-        rows: Images, each the crop of one face. The most turned heads are known where they have landmarks.
-        truth: Index of the true label among the model's (N,).
-        only: Names of corruptions; all when empty.
+    `rows` are crops of one face each, `truth` (N,) the indices of their labels among the model's. `only` names the
+    corruptions, all when empty.
     """
     landmarks = rows.landmarks()
     hits: dict[str, Array] = {}

@@ -271,18 +271,11 @@ def _picture(table: Columns, row: int) -> Image:
 def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
     """Returns the predictions of labelled images with the labels; of each image only the most confident face.
 
-    Args:
-        faces: From a table, the most confident face of a photo first.
-        labels: A manifest, of which one split is used, or a table with columns path and label.
-        split: The split.
-
-    Raises:
-        FerVitError: The model lacks a label, or the table lacks an image.
+    Labels are in a manifest, of which one split is used, or in a table with columns path and label. Raises FerVitError
+    when the model lacks a label, or its predictions lack an image.
     """
     if is_table(labels):
-        columns = read_table(labels)
-        _check_labels(columns, labels)
-        _check_unique(columns, labels)
+        columns = _read_joinable(labels, "path", "label")
         names = [name if name in faces.labels else canonical(name) for name in map(str, columns["label"])]
         indices = [find_label(name, faces.labels, labels) for name in names]
         paths, targets = columns["path"], np.eye(len(faces.labels))[indices]
@@ -297,30 +290,28 @@ def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
     return replace(known, targets=targets, columns=columns | known.columns)
 
 
-def _check_labels(table: Columns, path: Path) -> None:
-    """Raises FerVitError when a table has no columns path and label, no rows, or an empty cell in one of them."""
-    if not {"path", "label"} <= table.keys() or not len(table["path"]):
-        has = "no row" if {"path", "label"} <= table.keys() else short(", ".join(table)) or "none"
-        raise FerVitError(f"Expected columns path and label and at least one row in {path}, but it has {has}.")
-    empty = np.array([None in cells for cells in zip(table["path"], table["label"], strict=True)])
+def _read_joinable(path: Path, *needed: str) -> Columns:
+    """Reads a table with one row for each image; raises FerVitError when a needed column is missing or has no cell."""
+    table = read_table(path)
+    present = set(needed) <= table.keys()
+    if not present or not len(table["path"]):
+        has = "no row" if present else short(", ".join(table)) or "none"
+        columns = f"column{'s' * (len(needed) > 1)} {' and '.join(needed)}"
+        raise FerVitError(f"Expected {columns} and at least one row in {path}, but it has {has}.")
+    empty = np.array([None in cells for cells in zip(*(table[name] for name in needed), strict=True)])
     if empty.any():
         raise FerVitError(
-            f"{_row_name(path, empty.argmax())}: expected a path and a label, but one is empty. Fill it in or leave "
-            "the row out."
+            f"{_row_name(path, empty.argmax())}: expected a {' and a '.join(needed)}, but one is empty. Fill it in or "
+            "leave the row out."
         )
-
-
-def _check_unique(table: Columns, path: Path) -> None:
     if twice := [image for image, rows in Counter(map(str, table["path"])).items() if rows > 1]:
         raise FerVitError(f"Expected one row for each image in {path}, but {short(twice[0])} has several. Leave one.")
+    return table
 
 
 def add_columns(faces: Faces, path: Path) -> Faces:
     """Adds the columns of a table whose column `path` names the images. Raises FerVitError when it names none."""
-    table = read_table(path)
-    if "path" not in table:
-        raise FerVitError(f"Expected a column `path` in {path}, but got {short(', '.join(table))}.")
-    _check_unique(table, path)
+    table = _read_joinable(path, "path")
     row = match_paths(faces.paths, table["path"], path, some=True)
     added = {name: np.where(row >= 0, cells[row], np.array(None)) for name, cells in table.items() if name != "path"}
     return replace(faces, columns=faces.columns | added)

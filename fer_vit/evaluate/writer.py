@@ -32,14 +32,10 @@ SIDE = 96
 def write_results(
     folder: Path, facts: dict[str, str], results: dict[str, Any], faces: Faces, other: Array | None = None
 ) -> str:
-    """Writes `FILES` to a folder atomically; returns the Markdown and the name of the folder, to be printed.
+    """Writes `FILES` to a folder atomically, which replaces an existing one; returns text to print.
 
-    Args:
-        folder: The folder; an existing one is replaced.
-        facts: What was evaluated.
-        results: The results; `all` is about all faces.
-        faces: N faces; those without a prediction are left out.
-        other: A second model's probabilities (N, C); rows of NaN where it found no face.
+    `facts` describe what was evaluated, `results` are from `evaluate_faces`. `other` are a second model's probabilities
+    of the N faces (N, C), NaN where it found no face.
     """
     other = (np.full_like(faces.probabilities, np.nan) if other is None else other)[faces.predicted]
     faces = faces.take(faces.predicted)

@@ -123,7 +123,7 @@ def test_columns_are_joined_by_path(tmp_path: Path) -> None:
     first, second, third = faces.units.tolist()
     assert first == second != third
     (tmp_path / "c.csv").write_text("image,age\na.png,30\n")
-    with pytest.raises(FerVitError, match="Expected a column `path`"):
+    with pytest.raises(FerVitError, match="Expected column path and at least one row"):
         add_columns(faces, tmp_path / "c.csv")
     (tmp_path / "c.csv").write_text("path,age\na.png,30\na.png,31\n")
     with pytest.raises(FerVitError, match=r"a\.png has several"):

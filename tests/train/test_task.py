@@ -368,6 +368,12 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
     assert again.net.settings == ModelSettings(["a", "b", "c"], "crop", TEMPLATE)
 
 
+def test_the_default_recipe_is_a_plain_classifier() -> None:
+    recipe = {"lr": 1e-3, "weight_decay": 0.05, "layer_decay": 1.0, "warmup": 0.1, "min_lr": 0.01}
+    recipe |= dict.fromkeys(("label_smoothing", "logit_adjust", "region_dropout"), 0.0)
+    assert build().hparams.items() >= {**recipe, "compile": False, "init": None, "freeze": "none"}.items()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
