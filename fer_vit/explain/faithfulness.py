@@ -60,10 +60,7 @@ def measure(
       pixels: whether groups with a higher mean score change the probability more, weighted by how much higher, in
       [-1, 1]. NaN for faces with fewer tokens than groups.
 
-    Arguments as for `explain`.
-
-    Returns:
-        By method, each measure (B,) by the names of `BETTER`; NaN for a face that has none.
+    Arguments as for `explain`. Returns by method each measure (B,) by the names of `BETTER`.
     """
     seen = trace(net, image, boxes, valid)
     label = seen.logits.argmax(-1)
@@ -165,11 +162,8 @@ def randomised(
 
     Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): the weights of the classifier, the pooling, block
     after block from the last to the first, and then of the embeddings too are shuffled. A method whose explanation
-    stays the same explains the faces, not the model.
-
-    Yields:
-        What was shuffled last, and the rank correlation (B,) of the tokens' scores with the scores by the intact model,
-        for the class that the intact model predicts.
+    stays the same explains the faces, not the model. Yields what was shuffled last, and the rank correlation (B,) of
+    the tokens' scores with the scores by the intact model, for the class that the intact model predicts.
     """
     intact = explain(net, image, boxes, valid, method)
     label = intact.probabilities.argmax(-1)

@@ -18,11 +18,9 @@ from fer_vit.explain.trace import Trace
 
 @torch.no_grad()
 def relations(seen: Trace) -> Tensor:
-    """Follows attention through all blocks, heads averaged (attention rollout).
+    """How much each region (row) takes from each region (column) by attention rollout, heads averaged: (B, R, R).
 
-    Returns:
-        How much each region (row) takes from each region (column), (B, R, R); rows sum to 1, rows of missing regions
-        to 0. The diagonal is what a region keeps of itself, by the residual paths too.
+    Rows sum to 1, rows of missing regions to 0. The diagonal includes the residual paths.
     """
     flow = torch.eye(seen.membership.shape[-1], device=seen.membership.device).expand(len(seen.membership), -1, -1)
     with no_autocast(flow):
@@ -33,10 +31,9 @@ def relations(seen: Trace) -> Tensor:
 
 @torch.no_grad()
 def head_relations(seen: Trace) -> Tensor:
-    """Takes the attention of every head by itself, without earlier blocks or residual paths.
+    """The same for every head, without earlier blocks or residual paths: (B, L, H, R, R).
 
-    Returns:
-        (B, L, H, R, R); rows sum to 1, rows of missing regions, and of regions that attend to no region, to 0.
+    Rows of missing regions, and of regions that attend to no region, sum to 0.
     """
     blocks = ([_between(seen.membership, head) for head in block.unbind(1)] for block in seen.attention)
     return torch.stack([torch.stack(heads, 1) for heads in blocks], 1)

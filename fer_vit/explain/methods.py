@@ -61,6 +61,8 @@ def explain(
 ) -> Explanation:
     """Classifies faces and attributes a score to pixels and regions.
 
+    Raises FerVitError when the method is unknown.
+
     Args:
         net: The model; it is left unchanged.
         image: Face crops (B, 3, S, S), RGB in [0, 1].
@@ -69,9 +71,6 @@ def explain(
         method: One of `METHODS` or `CONTROLS`.
         direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for one
             class rather than another. None: the predicted class.
-
-    Raises:
-        FerVitError: The method is unknown.
     """
     seen = trace(net, image, boxes, valid)
     return explain_each(net, seen, method, None if direction is None else direction[None])[0]
@@ -171,11 +170,8 @@ def relevance_flow(
     keeps the positive part for a class; here the same rules for the negated score give the negative part. Tokens that
     reach the pool by residual paths alone have no gradient here and get no score.
 
-    Args:
-        attention: One (B, H, T, T) per block.
-        gradients: Gradients of a score with respect to them.
-        pool: (B, H', Q, T).
-        pool_gradient: Gradient of the score with respect to it; None: the weights themselves.
+    Attention and its gradients have one (B, H, T, T) per block, the pool and its gradient are (B, H', Q, T). Without a
+    pool gradient, the pool's weights are used.
     """
 
     def flow(sign: float) -> Tensor:

@@ -21,17 +21,9 @@ def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Te
     """How much each pixel adds to a score on the way from the blurred face to the face; the regions stay in place.
 
     Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the midpoints of `PASSES` equal
-    steps: over all pixels the sum is about the score of the face minus the score of the blurred face.
-
-    Args:
-        net: A model in evaluation mode.
-        image: Face crops (B, 3, S, S), RGB in [0, 1].
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        valid: Which regions are present (B, R).
-        directions: Weights (E, B, C) of the logits in each score.
-
-    Returns:
-        (E, B, S, S), negative where a pixel lowers the score.
+    steps: over all pixels the sum is about the score of the face minus the score of the blurred face. The model is in
+    evaluation mode; other arguments as for `methods.explain_each`. -> (E, B, S, S), negative where a pixel lowers the
+    score.
     """
     start = blur(image)
     found = image.new_zeros(*directions.shape[:2], *image.shape[2:])

@@ -49,8 +49,7 @@ class Trace(NamedTuple):
 def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
     """Classifies faces and records what explanations need; arguments as for `RegionViT.forward`.
 
-    Raises:
-        FerVitError: Gradients are disabled by `torch.inference_mode`.
+    Raises FerVitError when gradients are disabled by `torch.inference_mode`.
     """
     if torch.is_inference_mode_enabled():
         raise FerVitError("Explanations need gradients: call this outside torch.inference_mode().")

@@ -26,18 +26,14 @@ UNCHANGED = np.eye(2, 3)
 def crop_face(
     image: Image, landmarks: Array | None, spec: CropSpec, framed: bool, change: Array = UNCHANGED
 ) -> tuple[Image, Array, Array]:
-    """Crops a face from its image.
+    """Crops a face: the crop (S, S, 3), its landmarks (5, 2) and the matrix (2, 3) from image to crop pixels.
 
     Args:
         image: The image (H, W, 3), RGB uint8.
-        landmarks: Points (5, 2) in the image. None: use the full image.
+        landmarks: Points (5, 2) in the image. None: use the full image, and the template's landmarks.
         spec: Size S, regions and alignment.
         framed: Whether the image is a face crop already; models with `align` "crop" use all of it.
         change: A further matrix (2, 3) in crop pixels, for augmentation.
-
-    Returns:
-        The crop (S, S, 3), its landmarks (5, 2), by default the template's, and the matrix (2, 3) from image to crop
-        pixels.
     """
     to_crop = face_matrix(image, landmarks, spec, framed)
     points = np.asarray(spec.template, float) * spec.size if landmarks is None else apply(to_crop, landmarks)
@@ -67,8 +63,7 @@ CUT = 384
 def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
     """Cuts a face out of a photo (H, W, 3), given its box (4,), with half the box around it.
 
-    Returns:
-        A square of at most CUT pixels, and the matrix (2, 3) from the photo to it.
+    Returns a square of at most CUT pixels, and the matrix (2, 3) from the photo to it.
     """
     side = 2 * max(box[2:] - box[:2])
     scale = min(1.0, CUT / side)

@@ -220,8 +220,7 @@ def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Fa
 def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
     """Cuts a grey square of whole pixels around a face and scales it to MIN_SIDE: much faster than `warp`.
 
-    Returns:
-        The cut, and the scale and shift (2,) from image to cut pixels.
+    Returns the cut, and the scale and shift (2,) from image to cut pixels.
     """
     half = 2 * round(max(face.box[2:] - face.box[:2]) / FOLLOWED / 4) + 2
     start = np.round((face.box[:2] + face.box[2:]) / 2).astype(int) - half
@@ -294,9 +293,7 @@ def yunet_path() -> Path:
     """Returns the checked YuNet file: `$FER_VIT_YUNET`, else the cached one, else downloaded into the cache.
 
     Several processes may download at once; only a file with the right hash is kept, and a damaged one is fetched again.
-
-    Raises:
-        FerVitError: The file named is missing or has another hash, or the download failed.
+    Raises FerVitError when the file named is missing or has another hash, or the download failed.
     """
     import pooch  # takes time to import
 

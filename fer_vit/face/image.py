@@ -41,20 +41,13 @@ class ImageError(FerVitError):
 
 
 def decode_image(data: bytes, reduction: int = 1) -> Image:
-    """Decodes an encoded image.
+    """Decodes an encoded image to RGB uint8 (H, W, 3).
 
     Orientation (by EXIF, or by the boxes of an AVIF) is applied. Grey, palette, alpha, CMYK and 16-bit images become
-    8-bit RGB. An animation gives its first frame.
+    8-bit RGB. An animation gives its first frame. Raises ImageError when the image is unreadable, or exceeds
+    `MAX_PIXELS` or `MAX_SCANS`.
 
-    Args:
-        data: The file's bytes.
-        reduction: Divides width and height: 1, 2, 4 or 8. A reduced JPEG is decoded in a third of the time or less.
-
-    Returns:
-        RGB uint8 (H, W, 3).
-
-    Raises:
-        ImageError: The image is unreadable, or exceeds `MAX_PIXELS` or `MAX_SCANS`.
+    `reduction` (1, 2, 4 or 8) divides width and height; a reduced JPEG is decoded in a third of the time or less.
     """
     if not data:
         raise ImageError("the file is empty")
@@ -153,8 +146,7 @@ def read_bytes(path: Path) -> bytes:
 def to_rgb(array: NDArray[np.generic]) -> Image:
     """Converts an image in memory to RGB uint8 (H, W, 3): grey is repeated, alpha dropped.
 
-    Raises:
-        FerVitError: It is not uint8, or is of another shape.
+    Raises FerVitError when it is not uint8, or is of another shape.
     """
     if array.dtype != np.uint8 or array.ndim < 2 or not array.size or array.shape[2:] not in ((), (1,), (3,), (4,)):
         raise FerVitError(

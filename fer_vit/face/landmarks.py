@@ -22,14 +22,10 @@ _own = local()  # a network of OpenCV is for one thread
 
 
 def find_landmarks(image: Image, to_cut: Array) -> Array:
-    """Finds the landmarks (5, 2) of a face in an image (H, W, 3).
+    """Finds the landmarks (5, 2) of a face in an image (H, W, 3), given the matrix (2, 3) to a square that it fills.
 
-    Args:
-        image: The image.
-        to_cut: The matrix (2, 3) to a square of SIDE pixels that the face fills.
-
-    A second pass refines them in the upright face. Both average the image and its mirror image, so a mirrored face has
-    mirrored landmarks.
+    The square has SIDE pixels. A second pass refines the landmarks in the upright face. Both average the image and its
+    mirror image, so a mirrored face has mirrored landmarks.
     """
     return refine_points(image, apply(invert(to_cut), _predict_both(warp(image, to_cut, SIDE))))
 

@@ -46,13 +46,9 @@ DEFAULT_REGIONS = tuple(REGIONS)[:8]
 
 
 def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -> NDArray[np.float32]:
-    """Places R regions on a face with landmarks (5, 2) in pixels.
+    """Places R regions on a face with landmarks (5, 2) in pixels: boxes (R, 4), xyxy, perhaps beyond the image.
 
-    Returns:
-        Boxes (R, 4), xyxy in pixels. They may extend beyond the image.
-
-    Raises:
-        FerVitError: A name is unknown or repeated.
+    Raises FerVitError when a name is unknown or repeated.
     """
     weights, offsets, sides = _tables(tuple(names))
     points = np.asarray(landmarks, float)

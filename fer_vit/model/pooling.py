@@ -96,8 +96,7 @@ class CrossAttention(nn.Module):
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Queries (B, Q, D) attend to the tokens of the memory (B, T, D) that are present (B, T).
 
-        Returns:
-            The new queries (B, Q, D), and their weights over the memory (B, H, Q, T). With no token present they are 0.
+        Returns the new queries (B, Q, D) and their weights (B, H, Q, T), which are 0 if no token is present.
         """
         q, k, v = (split_heads(part, self.num_heads) for part in (self.q(x), *self.kv(memory).chunk(2, dim=-1)))
         weights = masked_softmax(self.scale * q @ k.transpose(-2, -1), valid[:, None, None])

@@ -184,8 +184,7 @@ class RegionViT(nn.Module):
 def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any) -> RegionViT:
     """Builds the parts of a RegionViT from a configuration; the other arguments are of `ModelSettings`.
 
-    Raises:
-        FerVitError: Settings contradict each other, or timm cannot build the backbone.
+    Raises FerVitError when settings contradict each other, or timm cannot build the backbone.
     """
     vit = create_backbone(config, len(labels))
     patch_size, grid = vit.patch_embed.patch_size[0], vit.patch_embed.grid_size

@@ -102,12 +102,8 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     Prefix tokens and regions always stay. Liang et al., "Not All Patches Are What You Need: Expediting Vision
     Transformers via Token Reorganizations" (ICLR 2022), without their fused token.
 
-    Args:
-        tokens: T' tokens, from which patches may have been removed already.
-        scores: A score per token (B, T').
-        layout: The layout of all T tokens.
-        number: Patches to keep, no more than there are.
-        by_mask: Mask the others instead of removing them.
+    There are T' tokens with scores (B, T'), since patches may have been removed before; `layout` is of all T tokens,
+    and `number` at most the number of patches left. `by_mask` masks the others instead of removing them.
     """
     stop = tokens.x.shape[1] - layout.num_regions * layout.tokens_per_region
     patches = slice(layout.num_prefix, stop)

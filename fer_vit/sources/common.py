@@ -52,8 +52,7 @@ def _unit(row: Row) -> str:
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields line number (from 1) and cells of every line of a comma-separated file that is not blank.
 
-    Raises:
-        FerVitError: The file is malformed, for example because a quote is never closed.
+    Raises FerVitError when the file is malformed, for example because a quote is never closed.
     """
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         table = csv.reader(file)
@@ -68,8 +67,8 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields line number and cells by lower-case column of a comma-separated file with a header.
 
-    Raises:
-        FerVitError: A column is missing, a line has another number of cells than the header, or as for `read_csv`.
+    Raises FerVitError when a column is missing, a line has another number of cells than the header, or as for
+    `read_csv`.
     """
     lines = read_csv(path)
     line, header = next(lines, (1, []))
@@ -109,10 +108,8 @@ def unpacked(archive: Path, out: Path) -> Iterator[Path]:
     """Unpacks a zip into a hidden folder beside `out` that is removed afterwards; yields a folder unchanged.
 
     Messages name the zip instead of the hidden folder. zipfile strips roots, drives and `..` from names, writes links
-    as files, and reads no more of an entry than its header declares.
-
-    Raises:
-        FerVitError: The zip is damaged, compressed in an unusual way, or does not fit on the disk.
+    as files, and reads no more of an entry than its header declares. Raises FerVitError when the zip is damaged,
+    compressed in an unusual way, or does not fit on the disk.
     """
     if not is_zip(archive):
         yield archive

@@ -120,6 +120,8 @@ def differing_regions(a: str, b: str) -> frozenset[str]:
 def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) -> tuple[Image, Array]:
     """Draws a face. The same arguments give the same bytes.
 
+    Raises FerVitError when the expression is unknown.
+
     Args:
         expression: One of `EXPRESSIONS`.
         seed: Chooses person, pose, light and noise, which all expressions share; 0 or more.
@@ -129,9 +131,6 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
     Returns:
         RGB uint8 (size, size, 3), with three equal channels where it is grey, and landmarks (5, 2) in pixels: the
         centres of the eyes, the nose's tip, and the mouth's corners, which move with the expression.
-
-    Raises:
-        FerVitError: The expression is unknown.
     """
     rng = np.random.default_rng(seed)
     look = dict(zip(LOOKS, rng.uniform(*np.array(list(LOOKS.values())).T).tolist(), strict=True))

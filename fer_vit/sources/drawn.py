@@ -16,7 +16,8 @@ from fer_vit.sources.drawing import draw_face
 def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
 
-    Each image shows another person. The folder is new or empty, or already holds the same images.
+    Each image shows another person. The folder is new or empty, or already holds the same images. Raises FerVitError
+    when the folder holds something else or cannot be written, or a number is too small.
 
     Args:
         root: The folder.
@@ -24,9 +25,6 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
         seed: For drawn: the same seed draws the same faces.
         size: For drawn: side of the images in pixels.
         colour: For drawn: in colour rather than grey.
-
-    Raises:
-        FerVitError: The folder holds something else or cannot be written, or a number is too small.
     """
     if count < 1 or seed < 0 or size < 1:
         came = f"count {count}, seed {seed}, size {size}"

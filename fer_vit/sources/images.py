@@ -105,11 +105,9 @@ def drop_near_duplicates(reading: Reading) -> Reading:
 
 
 def find_near_duplicates(pixels: NDArray[np.uint8], trained: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Marks (N,) training images (`trained`) with a near-duplicate among the others, and the others with one in train.
+    """Marks training images with a near-duplicate among the others, and the others with one in train: (N,).
 
-    Args:
-        pixels: Thumbnails (N, SIDE, SIDE).
-        trained: Which of them are training images (N,).
+    Pixels are thumbnails (N, SIDE, SIDE); `trained` (N,) is which of them are training images.
     """
     marks = np.zeros(len(pixels), bool)
     train, others = np.flatnonzero(trained), np.flatnonzero(~trained)

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.regions import DEFAULT_REGIONS, REGIONS, check_regions, region_boxes, visible
+from fer_vit.face.regions import DEFAULT_REGIONS, REGIONS, check_regions, cover_regions, region_boxes, visible
 from fer_vit.geometry import TEMPLATE, apply
 
 SIZE = 100
@@ -90,6 +90,19 @@ def test_centres_turn_scale_and_shift_with_the_face(degrees: float) -> None:
 def test_degenerate_landmarks_give_finite_boxes(face: NDArray[np.float64]) -> None:
     assert np.isfinite(region_boxes(face, NAMES)).all()
     assert not visible(region_boxes(face * np.nan, NAMES), SIZE).any()
+
+
+@pytest.mark.parametrize(("shift", "box"), [((0, 0), (61, 42, 138, 90)), ((-100, -60), (0, 0, 38, 90))])
+def test_a_cover_fills_the_smallest_rectangle_around_regions(
+    shift: tuple[int, int], box: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    image = rng.integers(0, 256, (90, 140, 3), np.uint8)
+    left, top, right, bottom = box
+    for grey, colour in ((7, 7), (None, image.reshape(-1, 3).mean(0).round())):
+        expected = image.copy()
+        expected[top:bottom, left:right] = colour
+        covered = cover_regions(image, 0.6 * HAND + shift, ["left_eye", "mouth"], grey)
+        np.testing.assert_array_equal(covered, expected)
 
 
 def test_visible_needs_two_pixels_and_the_centre_inside() -> None:

@@ -24,8 +24,8 @@ def test_layout_of_tokens() -> None:
     tokens = torch.arange(float(layout.num_tokens))[None]
     assert (layout.num_patches, layout.tokens_per_region, layout.num_tokens) == (6, 4, 2 + 6 + 8)
     assert (layout.patches, layout.regions) == (slice(2, 8), slice(8, 16))
-    assert layout.patch_map(tokens).tolist() == [[[2, 3, 4], [5, 6, 7]]]
-    assert layout.region_scores(tokens).tolist() == [[8 + 9 + 10 + 11, 12 + 13 + 14 + 15]]
+    assert layout.patch_map(tokens[:, None]).tolist() == [[[[2, 3, 4], [5, 6, 7]]]]
+    assert layout.region_scores(tokens[:, None]).tolist() == [[[8 + 9 + 10 + 11, 12 + 13 + 14 + 15]]]
 
 
 def test_hard_attention_keeps_the_best_patches_in_order_and_every_region() -> None:
