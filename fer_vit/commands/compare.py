@@ -23,10 +23,9 @@ def compare(
 ) -> None:
     """Compares the expressions of persons between conditions or groups, with 95 % intervals over persons.
 
-    Writes OUTPUT/index.html, results.md and results.json: mean probabilities and shares of labels, in clips also how
-    long expressions last and which one follows; differences with t tests (paired, or Welch's for different persons)
-    corrected by Holm, rank tests and effect sizes; ICC(1) of repeated photos or clips; a mixed model with the extra
-    `stats`; and the methods for a paper. Under 6 persons there are neither intervals nor tests.
+    Writes OUTPUT/index.html, results.md and results.json: means and shares, in clips also durations and transitions;
+    differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed model with the extra `stats`; and
+    the methods for a paper. Under 6 persons there are neither intervals nor tests.
 
     Examples:
         fer-vit compare faces.csv --by condition --person subject

@@ -10,11 +10,8 @@ from scipy import stats
 from fer_vit.geometry import Array
 from fer_vit.report.table import Interval
 
-LEAST = 6
-"""Fewer persons give neither intervals nor tests: with five pairs, no rank test reaches p < 0.05."""
-
-EQUAL = 1e-9
-"""Values that differ by less are equal."""
+LEAST, EQUAL = 6, 1e-9
+"""Fewer persons (with five pairs, no rank test reaches p < 0.05) and smaller differences have no intervals or tests."""
 
 
 def interval(mean: float | None, bounds: Any, persons: int) -> Interval:
@@ -96,6 +93,5 @@ def mixed_model(values: Array, person: NDArray[np.int64], condition: NDArray[np.
     effects[:, 0] = 1
     with warnings.catch_warnings(action="ignore"):  # a variance between persons of 0 is a valid result
         fit = MixedLM(values, effects, person, effects if persons < cells < len(values) else None).fit(reml=True)
-    rows = zip(fit.fe_params, fit.conf_int(), fit.pvalues, strict=False)
-    found = [{"difference": interval(float(mean), bounds, persons), "p": float(p)} for mean, bounds, p in [*rows][1:]]
-    return found if fit.converged else []
+    rows = [*zip(fit.fe_params, fit.conf_int(), fit.pvalues, strict=False)][1:] if fit.converged else []
+    return [{"difference": interval(float(mean), bounds, persons), "p": float(p)} for mean, bounds, p in rows]

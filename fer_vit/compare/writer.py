@@ -22,7 +22,7 @@ from fer_vit.version import __version__
 Means = dict[str, dict[str, Interval]]
 """Results by measure and condition."""
 Tests = dict[str, dict[str, Any] | None]
-"""Results of `compare_pair` or `mixed_model` with corrected p-values, by measure and pair of conditions."""
+"""Results of `compare_pair` or `mixed_model` by measure and pair of conditions."""
 TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
 
 
@@ -44,7 +44,11 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, basel
         parts += [means_section(kind.title, means, kind.form), *tests_section(kind.title, tests, kind.form)]
         results[kind.title] = {"means": means, "differences": tests}
     probability = study.kinds[0]
-    results["ICC(1)"] = repeated = repeated_measures(study, probability)
+    members = {name: study.condition == index for index, name in enumerate(study.conditions)}
+    results["ICC(1)"] = repeated = {
+        name: {one: intraclass_correlation(values[rows], study.person[rows]) for one, rows in members.items()}
+        for name, values in zip(probability.names, probability.values.T, strict=True)
+    }
     if any(one["mean"] is not None for row in repeated.values() for one in row.values()):
         parts.append(means_section(f"{probability.title}: ICC(1)", repeated, ".2f"))
     if find_spec("statsmodels"):
@@ -94,15 +98,6 @@ def summarize(study: Study, kind: Kind, pairs: Sequence[tuple[int, int]]) -> tup
             found = compare_pair(values[:, first], values[:, second], paired)
             tests[f"{name}: {study.conditions[second]} - {study.conditions[first]}"] = found
     return means, correct(tests)
-
-
-def repeated_measures(study: Study, kind: Kind) -> Means:
-    """Returns the intraclass correlation of repeated photos or clips by measure and condition."""
-    rows = {name: study.condition == index for index, name in enumerate(study.conditions)}
-    return {
-        name: {one: intraclass_correlation(values[row], study.person[row]) for one, row in rows.items()}
-        for name, values in zip(kind.names, kind.values.T, strict=True)
-    }
 
 
 def mixed_tests(study: Study, kind: Kind) -> Tests:

@@ -121,9 +121,9 @@ class FaceResult:
 
     @property
     def warnings(self) -> list[str]:
-        """`SMALL_FACE` and `TURNED_HEAD` where they apply."""
-        turned = self.pose is not None and max(map(abs, self.pose)) > TURNED
-        return [SMALL_FACE] * (self.size < SMALL) + [TURNED_HEAD] * turned
+        """The names of `WARNINGS` that apply."""
+        found = self.size < SMALL, self.pose is not None and max(map(abs, self.pose)) > TURNED
+        return [name for name, applies in zip(WARNINGS, found, strict=True) if applies]
 
     @property
     def marked(self) -> Marked:
@@ -219,10 +219,13 @@ def _point(name: str, axis: int) -> Callable[[FaceResult], Cell]:
 
 
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
-SMALL, SMALL_FACE = 30, "small face"
-"""Size in pixels below which labels change from frame to frame, and the warning for such faces."""
-TURNED, TURNED_HEAD = 45, "turned head"
-"""Yaw, pitch or roll in degrees above which landmarks and labels are unreliable, and the warning for such heads."""
+SMALL, TURNED = 30, 45
+"""Size in pixels below which, and angle of the head in degrees above which, labels are unreliable."""
+WARNINGS = {
+    "small face": f"faces are below {SMALL} pixels: their labels are unstable",
+    "turned head": f"heads are turned by more than {TURNED} degrees",
+}
+"""What the column `warning` may have, and how the summary explains it."""
 SHOWN = 8
 """Photos in a notebook."""
 SEPARATOR = "; "

@@ -18,16 +18,7 @@ from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import (
-    SEPARATOR,
-    SMALL,
-    SMALL_FACE,
-    TURNED,
-    TURNED_HEAD,
-    FaceResult,
-    photo_rows,
-    table_columns,
-)
+from fer_vit.predict.results import SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns
 from fer_vit.processes import ProcessRank
 from fer_vit.report.table import TableWriter
 from fer_vit.version import __version__
@@ -230,10 +221,7 @@ def summary(counts: Counts) -> str:
     ]
     if known := ambiguous.total():
         lines.append(f"{ambiguous[True]:,} of {known:,} faces are ambiguous ({ambiguous[True] / known:.1%})")
-    if small := warnings[SMALL_FACE]:
-        lines.append(f"{small:,} of {labels.total():,} faces are below {SMALL} pixels: their labels are unstable")
-    if turned := warnings[TURNED_HEAD]:
-        lines.append(f"{turned:,} of {labels.total():,} heads are turned by more than {TURNED} degrees")
+    lines += [f"{warnings[name]:,} of {labels.total():,} {text}" for name, text in WARNINGS.items() if warnings[name]]
     return "\n".join(lines)
 
 
