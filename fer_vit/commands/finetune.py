@@ -12,9 +12,10 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import predict_manifest
 from fer_vit.evaluate.groups import evaluate_faces
-from fer_vit.evaluate.writer import FILES, write_results
+from fer_vit.evaluate.writer import write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
+from fer_vit.report.evaluation import FILES
 from fer_vit.sources.common import is_zip
 from fer_vit.store.folder import read_model
 from fer_vit.store.hub import DEFAULT

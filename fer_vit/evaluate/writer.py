@@ -1,8 +1,6 @@
 """Writes an evaluation: the results as JSON, as Markdown, and as one page with the faces behind them."""
 
-import json
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,12 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.groups import FEW, FOUND
 from fer_vit.evaluate.scores import confusion_matrix, face_losses, suspect_labels
-from fer_vit.files import atomic_write
 from fer_vit.geometry import Array
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.draw import printable
-from fer_vit.report.evaluation import Card, Section, write_evaluation
-from fer_vit.report.table import NOTHING, Interval, interval_text, markdown
+from fer_vit.report.evaluation import Card, Section, markdown_page, write_files
+from fer_vit.report.table import NOTHING, Interval, interval_text
 
-FILES = ("results.json", "results.md", "index.html")
-"""The page is written last."""
 PICTURES = 500
 """The largest number of faces on the page, so that it opens quickly."""
 SIDE = 96
@@ -61,25 +56,6 @@ def write_results(
     return f"{text}\n{write_files(folder, text, {**facts, **counts, **results}, shown, parts, **labelled)}"
 
 
-def write_files(
-    folder: Path, text: str, results: Mapping[str, Any], facts: Mapping[str, str], parts: Sequence[Section], **page: Any
-) -> str:
-    """Writes `FILES` to a folder atomically; returns a line with their names. `page`: see `write_evaluation`."""
-    with atomic_write(folder) as new:
-        new.mkdir()
-        (new / "results.md").write_text(text, encoding="utf-8")
-        (new / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        write_evaluation(new / "index.html", facts, parts, **page)
-    return f"Written to {folder}: {', '.join(FILES)}"
-
-
-def markdown_page(title: str, facts: Mapping[str, str], parts: Sequence[Section]) -> str:
-    """Returns the tables of a page as Markdown."""
-    head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in facts.items())
-    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
-    return "\n\n".join(filter(None, [f"# {title}", head, *chain.from_iterable(blocks)])) + "\n"
-
-
 def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     """Returns the tables of an evaluation."""
     rows = {"all faces": results["all"]}
@@ -100,22 +76,19 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     if results["all"]["agreement with an annotator"]["mean"] is not None:
         text += " An annotator is drawn by the votes; where rare votes were dropped, as in FERPlus, people agree less."
     text += " With few faces, calibration errors are biased upwards, and their intervals may lie above them."
-    calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
-    classes = class_table(results["all"], np.array(results["confusion"]), faces.labels)
-    parts = [
-        Section("Scores", text, score_table("", rows), calibration),
-        Section("By expression", "", classes),
-        *groups,
-    ]
+    parts = [Section("By expression", "", class_table(results["all"], np.array(results["confusion"]), faces.labels))]
+    parts += groups
     if votes := results.get("by votes"):
         parts.append(Section("By votes for the label", "", score_table("votes", votes), chart(votes, "accuracy")))
     if robust := results.get("robustness"):
-        text = (
+        how = (
             "Every image is corrupted, and its face and landmarks are detected again, unless the row differs. "
             "Difference: from the unaltered faces. Turns are the mean of both directions."
         )
-        parts.append(Section("Robustness", text, score_table("images", robust), chart(robust, "accuracy")))
-    return parts
+        parts.append(Section("Robustness", how, score_table("images", robust), chart(robust, "accuracy")))
+    scores = score_table("", rows)
+    calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
+    return [Section("Scores", text, scores, calibration), *parts]
 
 
 def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:

@@ -20,6 +20,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
+from fer_vit.report.evaluation import FILES
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, TINY, fails, main, run
@@ -106,7 +107,7 @@ def test_a_model_on_a_manifest(
     assert "| all faces | 100.0%" in text
     # The other split is another result; nothing else lies in the folder.
     assert run_evaluate(tmp_path / "t", data, *words, "--split", "test")["split"] == "test"
-    assert {path.name for path in (tmp_path / "t").iterdir()} == set(writer.FILES)
+    assert {path.name for path in (tmp_path / "t").iterdir()} == set(FILES)
 
 
 def test_a_table_beside_labels(drawn: Path, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
