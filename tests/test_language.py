@@ -10,11 +10,11 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = [
     "configs",
     "tests/predict",
-    *(f"fer_vit/{room}" for room in ("evaluate", "report", "visualize")),
+    *(f"fer_vit/{room}" for room in ("report", "visualize")),
     *(
         f"{side}/{room}"
         for side in ("fer_vit", "tests")
-        for room in ("app", "data", "explain", "face", "model", "sources", "store", "train")
+        for room in ("app", "data", "evaluate", "explain", "face", "model", "sources", "store", "train")
     ),
 ]
 """Folders whose Python and YAML files are checked as well: names, docstrings, comments and messages."""

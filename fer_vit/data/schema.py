@@ -90,13 +90,8 @@ class Reading:
 def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str, ...]:
     """Checks the schema, metadata and rows of a manifest or shard; returns its labels in order.
 
-    Args:
-        location: Path or URL, for messages.
-        table: The manifest or shard.
-        allow_paths: Whether rows may name image files; a shard contains its images.
-
-    Raises:
-        FerVitError: The message names the file, the row (counted from 0) and the column.
+    `location` is the path or URL for messages. A shard contains its images, so it must not name image files
+    (`allow_paths`). Raises FerVitError, which names the file, the row (counted from 0) and the column.
     """
     for expected in SCHEMA:
         column = f"{location}, column `{expected.name}`"

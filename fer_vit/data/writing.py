@@ -37,18 +37,11 @@ def write_manifest(
     together: str | None = None,
     more: Sequence[pa.Table] = (),
 ) -> None:
-    """Writes a manifest atomically; an existing one is replaced.
+    """Writes a manifest of the data set `source` atomically; an existing one is replaced.
 
-    Args:
-        path: The Parquet file.
-        reading: The rows.
-        source: The name of the data set.
-        embed: Whether all images are stored inside, or only small ones.
-        together: A key that all shards of one data set have.
-        more: Tables of other manifests with the same labels, whose rows are added.
-
-    Raises:
-        FerVitError: The folder cannot be written, or an image cannot be read or does not lie below the folder.
+    `embed` decides whether all images are stored inside, or only small ones. `together` is a key that all shards of a
+    data set have. `more` are tables of other manifests with the same labels, whose rows are added. Raises FerVitError
+    when the folder cannot be written, or an image cannot be read or does not lie below the folder.
     """
     meta: dict[str, object] = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
     if together:
@@ -73,10 +66,8 @@ def check_shards(reading: Reading, shards: int) -> None:
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
     """Writes a folder of shards with their images atomically; an existing one is replaced.
 
-    Every shard is a random, reproducible sample of the training rows; the other splits have one file each.
-
-    Raises:
-        FerVitError: The folder cannot be written, or an image cannot be read.
+    Every shard is a random, reproducible sample of the training rows; the other splits have one file each. Raises
+    FerVitError when the folder cannot be written, or an image cannot be read.
     """
     check_shards(reading, shards)  # again: images may have been dropped
     order = np.random.default_rng(0).permutation(len(reading.rows))

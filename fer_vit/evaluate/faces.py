@@ -163,14 +163,9 @@ def labelled_batches(
     mirrored: bool = False,
     max_faces: int | None = None,
 ) -> tuple[Iterator[Batch], Tensor]:
-    """Reads the labelled faces of a manifest, cropped for a model, under a progress bar.
+    """Reads the labelled faces of a manifest, mirrored or not, under a progress bar.
 
-    Args:
-        model: The model; the manifest has its labels in their order.
-        manifest: A Parquet table of `fer-vit prepare`.
-        split: The rows to read.
-        mirrored: Whether every face is mirrored.
-        max_faces: Take at most this many, evenly spaced. None: all.
+    The manifest has the model's labels in their order. `max_faces`: at most this many, evenly spaced; None: all.
 
     Returns:
         Batches ready for the model, and the fraction of votes for every class (N, C).

@@ -33,7 +33,7 @@ def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tens
 
     Args:
         net: The network to start.
-        settings: Arguments of `build_model` for the other network; without labels it has no head.
+        settings: Config and labels of the other network; without labels it has no head.
         state: State dict of the other network.
         name: Its name in messages.
 

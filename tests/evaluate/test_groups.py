@@ -68,14 +68,14 @@ def test_the_gap_has_no_interval() -> None:
 @pytest.mark.parametrize("labelled", [True, False])
 def test_abstentions_by_group(labelled: bool) -> None:
     rng = np.random.default_rng(0)
-    right, unsure, age = rng.random(200) < 0.8, rng.random(200) < 0.3, np.repeat(["old", "young"], 100)
-    known = [None, *unsure[1:].tolist()]
+    right, ambiguous, age = rng.random(200) < 0.8, rng.random(200) < 0.3, np.repeat(["old", "young"], 100)
+    known = [None, *ambiguous[1:].tolist()]
     groups = compare_groups(faces(right, labelled, ambiguous=known, age=age), "age")["groups"]
     for name, part in (("old", slice(1, 100)), ("young", slice(100, 200))):
-        assert groups[name]["ambiguous"]["mean"] == pytest.approx(unsure[part].mean())
+        assert groups[name]["ambiguous"]["mean"] == pytest.approx(ambiguous[part].mean())
         if labelled:
             assert groups[name]["accuracy where unambiguous"]["mean"] == pytest.approx(
-                right[part][~unsure[part]].mean()
+                right[part][~ambiguous[part]].mean()
             )
         else:
             assert "accuracy where unambiguous" not in groups[name]
@@ -99,7 +99,7 @@ def test_small_and_single_groups() -> None:
     assert "gap" not in alone
     none = compare_groups(faces(right, who=[None] * (FEW + 1)), "who")
     assert (none["groups"], none["few"], none["unknown"]) == ({}, {}, FEW + 1)
-    # As many faces, but of a few persons: too few to say.
+    # As many faces, but of too few persons.
     persons = compare_groups(faces(right, who=["a"] * FEW + ["b"], person=[row % 5 for row in range(FEW + 1)]), "who")
     assert persons["groups"] == {}
 
@@ -109,13 +109,13 @@ def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.Monke
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(80), 10)
     member = np.column_stack([person < 40, person >= 40]).astype(float)
-    ours, exact = [], []
+    first, exact = [], []
     for _ in range(60):  # no group is better, but the model is right about most faces of a person or about few
         right = rng.random(800) < np.repeat(rng.choice([0.4, 0.95], 80), 10)
-        ours.append(group_tests(faces(right, person=person), member)[1][0])
+        first.append(group_tests(faces(right, person=person), member)[1][0])
         exact.append(group_tests(faces(right), member)[1][0])
     assert np.mean(np.array(exact) < 0.05) > 0.15
-    assert np.mean(np.array(ours) < 0.05) < 0.12
+    assert np.mean(np.array(first) < 0.05) < 0.12
 
 
 def test_holm_against_its_definition() -> None:
@@ -181,17 +181,17 @@ def test_accuracy_by_votes_and_reweighted() -> None:
             accuracy_by_votes(one, mix)
 
 
-def compare_correct(ours: np.ndarray, theirs: np.ndarray, people: np.ndarray) -> float:
+def compare_correct(first: np.ndarray, second: np.ndarray, people: np.ndarray) -> float:
     """The p-value of two models that are right about some faces of these people."""
-    other = faces(theirs).probabilities
-    return float(compare_models(faces(ours, person=people.tolist()), other)["McNemar"]["p"])
+    other = faces(second).probabilities
+    return float(compare_models(faces(first, person=people.tolist()), other)["McNemar"]["p"])
 
 
 def test_models_are_compared_by_person() -> None:
     rng, people = np.random.default_rng(0), np.repeat(np.arange(40), 25)  # 25 alike faces each: all right or all wrong
     correct = [[rng.random(40)[people] < 0.7 for _ in range(2)] for _ in range(60)]
-    p = np.array([compare_correct(ours, theirs, people) for ours, theirs in correct])
+    p = np.array([compare_correct(first, second, people) for first, second in correct])
     assert np.mean(p < 0.05) < 0.12
     assert np.mean(p < 0.5) > 0.3
-    ours, theirs = np.tile([True, True, False, False], 2), np.tile([True, False, False, False], 2)
-    assert compare_correct(ours, theirs, np.repeat([0, 1], 4)) == 0.5  # two of two faces
+    first, second = np.tile([True, True, False, False], 2), np.tile([True, False, False, False], 2)
+    assert compare_correct(first, second, np.repeat([0, 1], 4)) == 0.5  # two of two faces

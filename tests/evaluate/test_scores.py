@@ -99,26 +99,26 @@ def test_faces_of_one_person_are_drawn_together() -> None:
         score_faces(probabilities, shares, LABELS),
         score_faces(many, np.repeat(shares, 9, 0), LABELS, persons),
     )
-    for name in ("accuracy", "UAR", "calibration error"):  # nine copies of a face say no more than one
+    for name in ("accuracy", "UAR", "calibration error"):  # nine copies of a face are no more evidence than one
         assert apart[name]["mean"] == pytest.approx(whole[name]["mean"])
         assert (apart[name]["low"], apart[name]["high"]) == pytest.approx((whole[name]["low"], whole[name]["high"]))
     assert score_faces(many[:9], np.repeat(shares, 9, 0)[:9], LABELS, persons[:9])["accuracy"]["low"] is None
 
 
 def test_the_difference_of_two_models_is_paired() -> None:
-    ours, shares = drawn(400)
-    theirs = np.where(np.arange(400)[:, None] < 40, np.roll(ours, 1, 1), ours)  # they differ in a tenth of the faces
-    found = compare_scores(ours, theirs, shares, LABELS)
-    right, also = ours.argmax(1) == shares.argmax(1), theirs.argmax(1) == shares.argmax(1)
+    first, shares = drawn(400)
+    second = np.where(np.arange(400)[:, None] < 40, np.roll(first, 1, 1), first)  # they differ in a tenth of the faces
+    found = compare_scores(first, second, shares, LABELS)
+    right, also = first.argmax(1) == shares.argmax(1), second.argmax(1) == shares.argmax(1)
     gain = right.astype(float) - also
     assert found["accuracy"]["mean"] == pytest.approx(gain.mean())
     rng = np.random.default_rng(0)
     means = [gain[rng.integers(0, 400, 400)].mean() for _ in range(2000)]
     low, high = np.quantile(means, (0.025, 0.975))
     assert (found["accuracy"]["low"], found["accuracy"]["high"]) == pytest.approx((low, high), abs=0.004)
-    assert compare_scores(ours, ours, shares, LABELS)["UAR"] == {"mean": 0, "low": 0, "high": 0, "faces": 400}
+    assert compare_scores(first, first, shares, LABELS)["UAR"] == {"mean": 0, "low": 0, "high": 0, "faces": 400}
     alone = (
-        scores(face_sums(ours, shares).sum(0), LABELS)["UAR"] - scores(face_sums(theirs, shares).sum(0), LABELS)["UAR"]
+        scores(face_sums(first, shares).sum(0), LABELS)["UAR"] - scores(face_sums(second, shares).sum(0), LABELS)["UAR"]
     )
     assert found["UAR"]["mean"] == pytest.approx(alone)
 

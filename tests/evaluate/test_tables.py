@@ -15,14 +15,14 @@ from fer_vit.sources.drawing import draw_face
 
 
 def predictions(folder: Path, *names: str) -> Faces:
-    """What a table says that is sure of sadness in some photos."""
+    """Predictions in a table: sadness in each photo."""
     rows = [f"{name},ok,0,sadness,0.75,0.75,0.25\n" for name in names]
     (folder / "p.csv").write_text("path,status,face,label,confidence,p_sadness,p_anger\n" + "".join(rows))
     return read_predictions(folder / "p.csv")
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "rows"),
+    ("paths", "known", "rows"),
     [
         (["a/x.png", "b/x.png"], ["b/x.png", "a/x.png"], [1, 0]),
         (["val/x.png", "val/y.png"], ["/data/val/y.png", "/data/val/x.png"], [1, 0]),
@@ -37,12 +37,12 @@ def predictions(folder: Path, *names: str) -> Faces:
         (["val/x.png"], ["x.png", "val/x.png"], [1]),
     ],
 )
-def test_paths_match_when_one_ends_in_the_other(ours: list[str], theirs: list[str], rows: list[int]) -> None:
-    assert match_paths(ours, theirs, "t").tolist() == rows
+def test_paths_match_when_one_ends_in_the_other(paths: list[str], known: list[str], rows: list[int]) -> None:
+    assert match_paths(paths, known, "t").tolist() == rows
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "some", "words"),
+    ("paths", "known", "some", "words"),
     [
         (["x.png", "y.png"], ["x.png"], False, "1 of 2 are not there, for example y.png"),
         (["val/x.png"], ["test/x.png"], True, "1 of 1 are not there"),  # only the file's name is the same
@@ -51,9 +51,9 @@ def test_paths_match_when_one_ends_in_the_other(ours: list[str], theirs: list[st
         (["xx.png"], ["x.png"], True, "1 of 1 are not there"),
     ],
 )
-def test_paths_that_do_not_match(ours: list[str], theirs: list[str], some: bool, words: str) -> None:
+def test_paths_that_do_not_match(paths: list[str], known: list[str], some: bool, words: str) -> None:
     with pytest.raises(FerVitError, match=words):
-        match_paths(ours, theirs, "t", some)
+        match_paths(paths, known, "t", some)
 
 
 def test_labels_out_of_a_table(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_another_model_has_its_own_order(tmp_path: Path) -> None:
     text = "path,confidence,p_anger,p_sadness,p_fear\nb.png,0.7,0.7,0.2,0.1\na.png,,,,\n"
     (tmp_path / "o.csv").write_text(text)
     other = read_predictions(tmp_path / "o.csv")
-    theirs = align_probabilities(ours, other, "o.csv")
-    assert np.isnan(theirs[0]).all()
-    assert theirs[1].tolist() == [0.2, 0.7]
+    aligned = align_probabilities(ours, other, "o.csv")
+    assert np.isnan(aligned[0]).all()
+    assert aligned[1].tolist() == [0.2, 0.7]
     with pytest.raises(FerVitError, match="has the label `fear`, but the model has sadness, anger"):
         align_probabilities(other, ours, "p.csv")
     with pytest.raises(FerVitError, match="No face was found both"):
