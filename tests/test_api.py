@@ -19,10 +19,13 @@ from PIL import Image
 import fer_vit
 from fer_vit import FaceDataModule, FERTask, FerVitError, load
 from fer_vit.commands import accept_text
+from fer_vit.evaluate.tables import read_table
 from fer_vit.face.crop import CropSpec
-from fer_vit.predict.recognizer import best_device
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.recognizer import Recognizer, best_device
 from fer_vit.predict.results import Faces
 from tests.helpers.commands import CROPS, run
+from tests.helpers.models import small_model
 
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
 
@@ -99,6 +102,33 @@ def test_a_notebook_shows_photos_with_their_faces(checkpoint: Path) -> None:
         assert np.abs(difference[:20]).max() > 50  # and the name of its expression
     with Image.open(io.BytesIO(faces[0]._repr_png_())) as figure:
         assert figure.size == faces[0].plot().size
+
+
+def test_features_are_what_the_classifier_takes(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    photos, model = drawn / "faces" / "test" / "anger", load(checkpoint, "cpu")
+    features = model.features(photos, face="crop", detector="none")
+    faces = model.predict(photos, face="crop", detector="none")
+    assert features.shape == (len(faces), 32)
+    logits = model.net.vit.head(torch.from_numpy(features))
+    expected = [[*face.probabilities.values()] for face in faces]
+    assert np.allclose(model.net.probabilities(logits).detach(), expected, atol=1e-5)
+    words = ("predict", photos, *CROPS, "--checkpoint", checkpoint, "--features")
+    for output in (tmp_path / "t.csv", tmp_path / "folder"):
+        run(*words, "--output", output)
+        table = read_table(output if output.is_file() else output / "part-00000.parquet")
+        found = np.stack([table[f"feature_{index}"].astype(float) for index in range(32)], axis=1)
+        assert np.allclose(found, features, atol=1e-5)
+    assert model.features(np.zeros((60, 60, 3), np.uint8), detector="builtin").shape == (0, 32)
+
+
+def test_features_per_expression_are_averaged() -> None:
+    model = Recognizer(small_model(pool="query", regions=("mouth",)))
+    face = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    (batch,) = next(iter(model.find([face], PhotoOptions("crop", "none"))))[1]
+    pooled = model.net.pool_features(batch.image, batch.boxes, batch.valid)
+    assert pooled.shape == (1, len(model.labels), 32)
+    found = model.features(face, face="crop", detector="none")
+    assert np.allclose(found[0], [sum(column) / len(column) for column in pooled[0].T.tolist()], atol=1e-6)
 
 
 def test_the_device_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

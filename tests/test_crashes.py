@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from errno import EFBIG
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -26,8 +24,6 @@ import torch
 from fer_vit import cli, files
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, check_output, remove_stale, scratch_folder
@@ -44,11 +40,6 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["__main__", "fer_vit.commands.prepare", "fer_vit.commands.predict", "fer_vit.train.cli"])
 
 # Killed at any call
-
-
-def reading(face: int, rows: int = 3) -> Reading:
-    image = encode_png(draw_face("fear", face, 48)[0])
-    return Reading(("fear",), [Row(image, f"{face}-{number}", "train", "fear") for number in range(rows)])
 
 
 def a_file(path: Path, version: int) -> None:
@@ -93,9 +84,7 @@ def value(file: Path) -> object:
 WRITERS: dict[str, tuple[str, Callable[[Path, int], None]]] = {
     "file": ("t.txt", a_file),
     "folder": ("folder", a_folder),
-    "csv": ("t.csv", a_table),
-    "parquet": ("t.parquet", a_table),
-    "manifest": ("m.parquet", lambda path, version: write_manifest(path, reading(version), str(version))),
+    "table": ("t.parquet", a_table),
     "plan": (NAME, a_plan),
     "checkpoint": ("last.ckpt", a_checkpoint),
 }
@@ -420,24 +409,6 @@ def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys
     subprocess.run([*remount[:2], "remount,size=8m", str(disk)], check=True)
     main([*words, f"--ckpt_path={kept}"])
     assert load_checkpoint(disk / "default" / "version_1" / "checkpoints" / "last.ckpt")["global_step"] == 6
-
-
-def test_a_file_that_may_not_grow_keeps_the_one_before(tmp_path: Path) -> None:
-    """What a quota does, where no disk may be mounted."""
-    path = tmp_path / "last.ckpt"
-    a_checkpoint(path, 1)
-    pid = os.fork()
-    if pid == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-        try:
-            a_checkpoint(path, 2)
-        except FerVitError as error:
-            words = f"({os.strerror(EFBIG)}). The previous one is kept: resume with `--ckpt_path {path}`"
-            os._exit(0 if words in str(error) else 2)
-        os._exit(3)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert value(path) == [1] * 1000
-    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
 
 
 def test_a_checkpoint_io_of_the_users_own_is_taken(drawn: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def predict(
     min_confidence: float = 0.0,
     prior: str | None = None,
     classes: Sequence[str] = (),
+    features: bool = False,
     overwrite: bool = False,
     summary: Path | None = None,
     intervals: Path | None = None,
@@ -68,6 +69,7 @@ def predict(
         prior: How frequent each expression is in the photos: `even`, or a JSON file. Left out: as in the training data.
             With a prior, prediction sets are empty, since calibration does not cover it.
         classes: The only possible expressions; the others get a probability of 0.
+        features: Whether the table has the network's features of each face, before the classifier (feature_0 ...).
         overwrite: Whether an existing table may be replaced.
         summary: A second table with a row for each person in the videos: first and last time, share of time of each
             expression.
@@ -90,10 +92,12 @@ def predict(
     model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else None, prior=prior, classes=classes)
     if in_chunks:
         found = predict_folder(
-            model, images, output, options, summary, part_size, rank, min_confidence, intervals, overwrite
+            model, images, output, options, summary, part_size, rank, min_confidence, intervals, overwrite, features
         )
     else:
-        found = predict_table(model, images, output, options, summary, min_confidence, annotate, intervals, overwrite)
+        found = predict_table(
+            model, images, output, options, summary, min_confidence, annotate, intervals, overwrite, features
+        )
     print(found)
 
 

@@ -138,6 +138,11 @@ class RegionViT(nn.Module):
             tokens = tokens._replace(x=block(tokens.x, attn_mask=relation))  # (B, T', D)
         return tokens._replace(x=self.vit.norm(tokens.x))
 
+    def pool_features(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
+        """Returns what `classify` takes: (B, D), or (B, C, D); arguments as for `forward`."""
+        pooled: Tensor = self.pool(self.forward_features(self.tokenize(image, boxes, valid))).x
+        return pooled
+
     def forward_head(self, tokens: Tokens) -> Tensor:
         """Pools encoded tokens and classifies them. -> (B, C)."""
         return self.classify(self.pool(tokens).x)

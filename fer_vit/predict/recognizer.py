@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fer_vit.data.sample import Batch
@@ -168,6 +170,11 @@ class Recognizer(nn.Module):
             hint = f"{len(whole)} of {len(sources)} images are photos, but each was taken as one face, the first"
             warnings.warn(f'{hint} {whole[0]}. Leave out face="crop".', stacklevel=2)
         return Faces(face for photo in photos for face in photo.faces)
+
+    def features(self, images: Images | Iterable[Images], **options: Any) -> NDArray[np.float32]:
+        """Returns the features (N, D) of the N faces that `predict`, whose arguments it takes, finds."""
+        faces = self.predict(images, **options)
+        return np.array([face.features for face in faces], np.float32).reshape(len(faces), self.net.vit.embed_dim)
 
     def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo[FaceResult]]:
         """Yields photos and the frames of videos with their `faces`, in order, a few seconds of video at a time.

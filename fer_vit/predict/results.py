@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image as Pil
 
 from fer_vit.conformal import Thresholds, in_set
@@ -51,6 +52,7 @@ class FaceResult:
         seconds: The frame's time in the video.
         track: The number of the person in the video.
         smoothed: `probabilities` averaged over time, for frames.
+        features: The network's features of the face before the classifier (D,).
     """
 
     label: str
@@ -72,6 +74,7 @@ class FaceResult:
     seconds: float | None = None
     track: int | None = None
     smoothed: dict[str, float] = field(default_factory=dict, repr=False)
+    features: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
 
     @property
     def label_smoothed(self) -> str | None:
@@ -259,18 +262,25 @@ SMOOTHED = "smoothed_"
 """Prefix of the column of a smoothed probability."""
 
 
+FEATURE = "feature_"
+"""Prefix of the column of a feature."""
+
+
 def _join(names: Sequence[str] | None) -> str | None:
     return None if names is None else SEPARATOR.join(names)
 
 
-def table_columns(labels: Sequence[str], videos: bool = False) -> dict[str, type]:
-    """Returns name and type of a table's columns; `videos` adds columns."""
+def table_columns(labels: Sequence[str], videos: bool = False, features: int = 0) -> dict[str, type]:
+    """Returns name and type of a table's columns; `videos` adds columns, and so do D `features`."""
     columns = {column.name: column.type for column in COLUMNS if videos or not column.video}
     prefixes = (PROBABILITY, SMOOTHED) if videos else (PROBABILITY,)
-    return columns | {prefix + label: float for prefix in prefixes for label in labels}
+    columns |= {prefix + label: float for prefix in prefixes for label in labels}
+    return columns | {f"{FEATURE}{index}": float for index in range(features)}
 
 
-def photo_rows(photo: Photo[FaceResult], min_confidence: float = 0.0) -> Iterator[dict[str, Cell]]:
+def photo_rows(
+    photo: Photo[FaceResult], min_confidence: float = 0.0, features: bool = False
+) -> Iterator[dict[str, Cell]]:
     """Yields the rows of a photo or frame: one for each face, or a single one without a face.
 
     A face below `min_confidence` has no label and is ambiguous.
@@ -283,6 +293,8 @@ def photo_rows(photo: Photo[FaceResult], min_confidence: float = 0.0) -> Iterato
             low = face.confidence < min_confidence
             row |= {"label": None if low else face.label, "ambiguous": low or bool(face.ambiguous)}
         row |= {PROBABILITY + name: value for name, value in face.probabilities.items()}
+        if features:
+            row |= {f"{FEATURE}{index}": value for index, value in enumerate(face.features.tolist())}
         yield row | {SMOOTHED + name: value for name, value in face.smoothed.items()}
 
 

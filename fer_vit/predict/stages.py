@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset
 from tqdm import tqdm
@@ -86,7 +87,7 @@ def classify_faces(
 ) -> Iterator[Photo[FaceResult]]:
     """Classifies the faces that were found in `sources`, which were cropped by `spec`."""
     for photos, chunks in found:
-        rows = ((chunk, row, values) for chunk in chunks for row, values in enumerate(_probabilities(net, chunk)))
+        rows = ((chunk, row, *found) for chunk in chunks for row, found in enumerate(_classify(net, chunk)))
         for photo in photos:
             source = sources[photo.source]
             faces = [_result(net, spec, photo, source, index, *next(rows)) for index in range(len(photo.faces))]
@@ -94,8 +95,11 @@ def classify_faces(
 
 
 @torch.inference_mode()
-def _probabilities(net: RegionViT, batch: Batch) -> list[list[float]]:
-    return net.probabilities(net(batch.image, batch.boxes, batch.valid)).tolist()
+def _classify(net: RegionViT, batch: Batch) -> list[tuple[list[float], NDArray[np.float32]]]:
+    """Returns the probabilities (C,) and the features (D,) of each face; features per expression are averaged."""
+    pooled = net.pool_features(batch.image, batch.boxes, batch.valid)
+    features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1).cpu().numpy()
+    return list(zip(net.probabilities(net.classify(pooled)).tolist(), features, strict=True))
 
 
 def _result(
@@ -107,6 +111,7 @@ def _result(
     batch: Batch,
     row: int,
     values: list[float],
+    features: NDArray[np.float32],
 ) -> FaceResult:
     """Returns face `index` of a photo, which is a row of a batch; `values` are its probabilities."""
     face, probabilities = photo.faces[index], dict(zip(net.settings.labels, values, strict=True))
@@ -132,6 +137,7 @@ def _result(
         frame=photo.frame,
         seconds=photo.seconds,
         track=photo.tracks[index] if photo.tracks else None,
+        features=features,
     )
 
 

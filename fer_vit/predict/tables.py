@@ -18,7 +18,7 @@ from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns
+from fer_vit.predict.results import FEATURE, SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns
 from fer_vit.processes import ProcessRank
 from fer_vit.report.table import TableWriter
 from fer_vit.version import __version__
@@ -46,6 +46,7 @@ def predict_table(
     annotate: Path | None = None,
     intervals: Path | None = None,
     overwrite: bool = True,
+    features: bool = False,
 ) -> str:
     """Writes a table of the faces in files, folders and patterns; returns a summary.
 
@@ -55,7 +56,7 @@ def predict_table(
     sources = find_images(images, MEDIA_SUFFIXES)
     check_people((people_table, intervals), sources)
     facts = prediction_facts(model, options)
-    columns = table_columns(model.labels, any(map(is_video, sources)))
+    columns = table_columns(model.labels, any(map(is_video, sources)), features * model.net.vit.embed_dim)
     photos = model.recognize(sources, options)
     failed: list[FerVitError] = []
     if annotate:
@@ -82,6 +83,7 @@ def predict_folder(
     min_confidence: float = 0.0,
     intervals: Path | None = None,
     overwrite: bool = True,
+    features: bool = False,
 ) -> str:
     """Writes this process's share of the missing tables of a folder; returns a summary.
 
@@ -91,12 +93,12 @@ def predict_folder(
     facts = prediction_facts(model, options)
     settings: dict[str, object] = {"images": [os.path.abspath(image) for image in images], "model": fingerprint(model)}
     settings |= {"face": options.face, "detector": facts["detector"], "part_size": part_size, **options.video()}
-    settings["min_confidence"] = min_confidence
+    settings |= {"min_confidence": min_confidence, "features": features}
     settings["directory"] = None if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
     plan = open_or_create(output, iter_images(images, MEDIA_SUFFIXES), part_size, settings, rank.rank)
     check_people((people_table, intervals), plan)
     part = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
-    columns = table_columns(model.labels, any(map(is_video, plan)))
+    columns = table_columns(model.labels, any(map(is_video, plan)), features * model.net.vit.embed_dim)
     by_source = (photos for _, photos in groupby(model.recognize(part, options), attrgetter("source")))
     counts = Counts(*(Counter() for _ in Counts._fields))
     for chunk in part.chunks:
@@ -192,7 +194,7 @@ def write_table(
     counts = Counts(*(Counter() for _ in Counts._fields))
     with TableWriter(path, columns, overwrite=overwrite, facts=facts) as table:
         for photo in photos:
-            rows = list(photo_rows(photo, min_confidence))
+            rows = list(photo_rows(photo, min_confidence, f"{FEATURE}0" in columns))
             table.write(rows)
             if people:
                 people.add(rows)

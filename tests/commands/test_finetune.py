@@ -4,7 +4,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from unittest.mock import MagicMock, Mock
+from unittest.mock import MagicMock
 
 import cv2
 import numpy as np
@@ -22,7 +22,6 @@ from fer_vit.face.image import decode_image
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.sources.drawing import draw_face
-from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS
 from fer_vit.train.cli import fit
@@ -87,27 +86,6 @@ def test_photos_become_a_model_that_predicts(
     photo, table = photos / "stirred" / "3.jpg", tmp_path / "faces.csv"
     main(["predict", str(photo), "--checkpoint", str(mine / "model"), "--output", str(table)])
     assert {"p_happiness", "p_stirred"} <= read_table(table).keys()
-
-
-@pytest.mark.slow
-def test_the_same_command_resumes_and_overwrite_starts_over(
-    photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine, archive = tmp_path / "mine", shutil.make_archive(str(tmp_path / "photos"), "zip", photos)
-    words = ["finetune", archive, "--output", str(mine)]
-    with monkeypatch.context() as patch:
-        patch.setattr(verb, "export", Mock(side_effect=FerVitError("full")))
-        assert "full" in fails(capsys, *words)
-    main(words)
-    out = capsys.readouterr().out
-    assert f"The faces are read from {mine / 'faces.parquet'}: `--overwrite` reads {archive} again." in out
-    assert "left out" not in out
-    (last,) = mine.glob("training/*/version_1/checkpoints/last.ckpt")
-    trained = load_checkpoint(last)
-    assert trained["epoch"] == 1
-    assert (mine / "evaluation" / "index.html").exists()
-    main([*words, "--overwrite", "true"])
-    assert "left out: 1 (no face found)" in capsys.readouterr().out
 
 
 def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image as Pil
 from skimage.data import astronaut
 
 from fer_vit.face.detect import Face
@@ -25,7 +24,6 @@ from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import find_images, is_video
 from fer_vit.predict.photos import FIRST_FRAME, OK
-from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import WORKER_DIED
 from tests.helpers.commands import CROPS, fails, main
 from tests.helpers.hostile import add_odd, write_hostile
@@ -153,25 +151,6 @@ def test_files_that_vanish_after_they_were_listed(
         assert "left out: 3 (No such file or directory)" in capsys.readouterr().out
 
 
-def test_photos_that_vanish_after_they_were_seen_are_shown_as_the_model_saw_them(
-    open_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images, batches = open_folder / "photos", Recognizer.batches
-
-    def seen(*args: Any) -> Iterator[Any]:
-        for photos, parts in batches(*args):
-            Path(photos[0].path).unlink()
-            Path(photos[1].path).write_bytes(b"half")
-            yield photos, parts
-
-    monkeypatch.setattr(Recognizer, "batches", seen)
-    rows, status = visualize(images, open_folder / "best.ckpt", open_folder / "r", *CROPS)
-    assert len(rows) == status["ok"] == 10
-    with Pil.open(open_folder / "r" / "photos" / "000000.jpg") as shown:
-        crop = np.asarray(shown.resize((64, 64)).convert("RGB"), int)
-    assert np.abs(crop - astronaut()[:64, :64]).mean() < 12
-
-
 def test_an_image_that_vanishes_while_a_manifest_is_written_is_named(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,7 +181,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_line(
 ) -> None:
     for number in range(10):
         (open_folder / "photos" / f"{number}.png").write_bytes(encode_png(np.zeros((64, 60 + number, 3), np.uint8)))
-    monkeypatch.setattr(Recognizer, "_detector", lambda *_: Killer(fatal))
+    monkeypatch.setattr("fer_vit.predict.recognizer.make_detector", lambda *_: Killer(fatal))
     probabilities = RegionViT.probabilities
 
     def slow(*args: Any) -> Any:

@@ -298,11 +298,11 @@ def test_a_fingerprint_tells_models_apart() -> None:
     prints = set()
     for change in (
         lambda net: None,
-        lambda net: setattr(net, "temperature", 2.0),
-        lambda net: setattr(net, "align", "crop"),
+        lambda net: setattr(net.settings, "temperature", 2.0),
+        lambda net: setattr(net.settings, "align", "crop"),
         lambda net: net.settings.labels.reverse(),
         lambda net: next(net.parameters()).data.add_(1e-3),
-        lambda net: setattr(net, "thresholds", {}),
+        lambda net: setattr(net.settings, "thresholds", {}),
     ):
         model = load(device="cpu")
         change(model.net)
