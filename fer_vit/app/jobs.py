@@ -11,10 +11,9 @@ from contextlib import aclosing, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path, PurePosixPath
 from secrets import token_urlsafe
+from typing import Any, NamedTuple
 
-from fer_vit.app.tasks import FAILED, Event, Task, work
 from fer_vit.errors import FerVitError
-from fer_vit.predict.inputs import MEDIA_SUFFIXES
 
 MAX_WAITING = 64
 """Jobs that wait for their turn."""
@@ -24,8 +23,28 @@ KEPT = 3600.0
 """Seconds after which results are removed."""
 STEP = 0.25
 """Seconds between two looks at whether the client is still there."""
+FAILED = "These files cannot be processed."
+Event = dict[str, Any]
 Gone = Callable[[], Awaitable[bool]]
 """Returns whether the client has disconnected."""
+
+
+class Task(NamedTuple):
+    """Work for the worker process."""
+
+    folder: Path  # its subfolder `uploads` has the files; it gets the results
+    names: list[str]
+    model: str
+    table: str  # file name
+    report: bool  # whether to make a report, too
+    reading: dict[str, Any]  # options of `PhotoOptions`
+
+
+def work(pipe: Connection, models: Sequence[str]) -> None:
+    """Runs the worker process. Only this process imports PyTorch."""
+    from fer_vit.app import tasks
+
+    tasks.work(pipe, models)
 
 
 class Worker:
@@ -42,14 +61,12 @@ class Worker:
         self._process = spawn.Process(target=target, args=(worker_end, models), daemon=True)
         self._process.start()
         worker_end.close()
-        self._ready = False
 
     def wait(self) -> None:
-        """Waits until a new process is ready. Raises FerVitError when it cannot load the model."""
+        """Waits until the first process is ready. Raises FerVitError when it cannot load the model."""
         event = self._pipe.recv()
         if event["state"] == "failed":
             raise FerVitError(event["message"])
-        self._ready = True
         os.environ["HF_HUB_OFFLINE"] = "1"  # the next process finds the model in the cache
 
     def close(self) -> None:
@@ -59,31 +76,27 @@ class Worker:
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
         """Yields the events of a task, `done` or `failed` last; `cancelled` if the client is gone."""
-        sent, over = False, False
-        end = time.monotonic() + MAX_SECONDS
+        if not self._process.is_alive():  # it died while it was idle
+            self._start()
+        over, end = False, time.monotonic() + MAX_SECONDS
         try:
+            self._pipe.send(task)
             while not over:
-                if self._ready and not sent:
-                    self._pipe.send(task)
-                    sent = True
-                elif await gone():
+                if await gone():
                     yield {"state": "cancelled"}
                     return
-                elif time.monotonic() > end:
+                if time.monotonic() > end:
                     yield {"state": "failed", "message": f"This took longer than {MAX_SECONDS:g} seconds."}
                     return
-                elif await asyncio.to_thread(self._pipe.poll, STEP):
-                    if self._ready:
-                        event = self._pipe.recv()
+                if await asyncio.to_thread(self._pipe.poll, STEP):
+                    event = self._pipe.recv()
+                    over = event["state"] in ("done", "failed")
+                    if event["state"] != "ready":  # which a new process sends first
                         yield event
-                        over = event["state"] in ("done", "failed")
-                    else:
-                        self.wait()
-        except (EOFError, OSError, FerVitError) as error:  # the process has ended, or a new one cannot start
-            sent = True
-            yield {"state": "failed", "message": str(error) if isinstance(error, FerVitError) else FAILED}
+        except (EOFError, OSError):  # the process has ended
+            yield {"state": "failed", "message": FAILED}
         finally:
-            if sent and not over:
+            if not over:
                 self.close()
                 self._start()
 
@@ -106,34 +119,34 @@ class Jobs:
 
     @property
     def full(self) -> bool:
-        """Whether no more jobs are taken."""
-        return len(self._queue) > MAX_WAITING
+        """Whether no more jobs are taken. A job counts from `new_folder` on, when its upload is not stored yet."""
+        return sum(path.is_dir() for path in self.folder.iterdir()) - len(self.results) > MAX_WAITING
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
         """Yields the events of a task; while it waits, how many are before it. Removes it unless it is done."""
-        turn, state = asyncio.Event(), ""
+        turn, done = asyncio.Event(), False
         self._queue.append(turn)
         self._queue[0].set()
         try:
-            while not turn.is_set() and state != "cancelled":
+            while not turn.is_set():
                 yield {"state": "waiting", "position": self._queue.index(turn)}
                 with suppress(TimeoutError):
                     await asyncio.wait_for(turn.wait(), 2 * STEP)
-                state = "cancelled" if await gone() else state
-            if state != "cancelled":
-                yield {"state": "running"}
-                async with aclosing(self._worker.run(task, gone)) as events:
-                    async for event in events:
-                        done = event["state"] == "done"
-                        if done and await gone():
+                if await gone():
+                    return
+            yield {"state": "running"}
+            async with aclosing(self._worker.run(task, gone)) as events:
+                async for event in events:
+                    if event["state"] == "done":
+                        if await gone():
                             return
-                        yield event | (self._keep(task.folder) if done else {})
-                        state = event["state"]
+                        event, done = event | self._keep(task.folder), True
+                    yield event
         finally:
             self._queue.remove(turn)
             if self._queue:
                 self._queue[0].set()
-            if state != "done":
+            if not done:
                 self.remove(task.folder.name)
 
     def _keep(self, folder: Path) -> Event:
@@ -163,20 +176,12 @@ class Jobs:
 
 
 def safe_names(names: Sequence[str]) -> list[str]:
-    """Returns names under which uploads are stored: different ones, without folders or unusual characters.
-
-    Raises:
-        FerVitError: A name does not belong to a photo or clip.
-    """
+    """Returns names under which uploads are stored: different ones, without folders or unusual characters."""
     safe: list[str] = []
     for name in names:
-        base = PurePosixPath(name.replace("\\", "/")).name
-        stem, dot, suffix = base.rpartition(".")
-        if (dot + suffix).lower() not in MEDIA_SUFFIXES:
-            shown = re.sub(r"[^\w .()-]", "_", base)[:60] or "A file without a name"
-            raise FerVitError(f"{shown} is not a photo or clip that can be read.")
-        stem = re.sub(r"[^\w .()-]", "_", stem)[:50].lstrip(" .-") or "photo"
+        base = PurePosixPath(re.sub(r"[^\w .()/-]", "_", name.replace("\\", "/")))
+        stem, suffix = base.stem[:50].lstrip(" .-") or "photo", base.suffix[:10]
         taken = {other.lower() for other in safe}
-        numbered = (f"{stem}{f' ({number})' * (number > 0)}{dot}{suffix}" for number in range(len(names) + 1))
+        numbered = (f"{stem}{f' ({number})' * (number > 0)}{suffix}" for number in range(len(names) + 1))
         safe.append(next(one for one in numbered if one.lower() not in taken))
     return safe

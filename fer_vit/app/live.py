@@ -9,12 +9,15 @@ import time
 from base64 import b64encode
 from collections import Counter, deque
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image as Pil
 
-from fer_vit.predict.live import Seen
 from fer_vit.report.overlay import draw_faces
+
+if TYPE_CHECKING:  # this process needs no PyTorch
+    from fer_vit.predict.live import Seen
 
 PATIENCE = 10.0
 """Seconds that a browser waits for a new picture before it gets the old one."""
@@ -42,7 +45,7 @@ class LivePage:
         self._drawn: dict[str, object] = {"number": 0}
         self._drawing = Lock()
 
-    def show(self, seen: Seen) -> None:
+    def show(self, seen: "Seen") -> None:
         """Counts a frame and replaces the picture on the page."""
         now, faces = time.perf_counter(), seen.photo.faces
         self.frames += 1

@@ -14,9 +14,8 @@ from typing import Annotated, Any
 
 from fer_vit.app import guard
 from fer_vit.app.guard import HERE, Guard
-from fer_vit.app.jobs import Jobs, safe_names
+from fer_vit.app.jobs import Event, Jobs, Task, safe_names
 from fer_vit.app.live import LivePage
-from fer_vit.app.tasks import Event, Task
 from fer_vit.errors import FerVitError
 from fer_vit.report.html import script_digest
 from fer_vit.version import __version__
@@ -41,16 +40,13 @@ REPORT_POLICY = (
     f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "content": {"application/json": {"schema": {"type": "object"}}}}
-    for status, text in {
-        400: "The form is not readable, or has too many files.",
-        403: "The host name is unknown, or another site sent the request.",
-        404: "There is nothing here, or no longer.",
-        408: "The upload is too slow.",
-        413: "The upload is too large.",
-        422: "A value or a file is wrong; `detail` has the reason.",
-        429: "Too many jobs are waiting.",
-    }.items()
+    400: {"description": "The form is not readable, or has too many files."},
+    403: {"description": "The host name is unknown, or another site sent the request."},
+    404: {"description": "There is nothing here, or no longer."},
+    408: {"description": "The upload is too slow."},
+    413: {"description": "The upload is too large."},
+    422: {"description": "A value or a file is wrong; `detail` has the reason."},
+    429: {"description": "Too many jobs are waiting."},
 }
 
 
@@ -178,14 +174,11 @@ async def store(jobs: Jobs, upload: Upload, table: str, report: bool) -> Task:
     model = upload.model or jobs.models[0]
     if jobs.full:
         raise HTTPException(429, "Too many jobs are waiting. Try again in a minute.")
-    try:
-        if model not in jobs.models:
-            raise FerVitError(f"Expected one of the models {', '.join(jobs.models)}.")
-        if upload.end <= upload.start:
-            raise FerVitError("Expected an end that is later than the start.")
-        names = safe_names([file.filename or "" for file in upload.files])
-    except FerVitError as error:
-        raise HTTPException(422, str(error)) from error
+    if model not in jobs.models:
+        raise HTTPException(422, f"Expected one of the models {', '.join(jobs.models)}.")
+    if upload.end <= upload.start:
+        raise HTTPException(422, "Expected an end that is later than the start.")
+    names = safe_names([file.filename or "" for file in upload.files])
     folder = jobs.new_folder()
     try:
         for name, file in zip(names, upload.files, strict=True):
@@ -223,35 +216,29 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
 
 
 class PatientProtocol(H11Protocol):
-    """A connection that is closed if no request is in progress, or the client reads nothing, for `PATIENCE` seconds.
+    """A connection that is closed if it makes no progress for `PATIENCE` seconds: no request, or nothing is read.
 
     uvicorn itself waits forever for the rest of a request's head, for a body that is not read, and for slow readers.
     """
 
     def connection_made(self, transport: Any) -> None:
-        """Starts to wait for a request."""
+        """Starts the checks."""
         super().connection_made(transport)
-        self._unread = self._idle = self.loop.call_later(guard.PATIENCE, self._close_idle)
-
-    def on_response_complete(self) -> None:
-        """Starts to wait for another request."""
-        self._idle.cancel()
-        self._idle = self.loop.call_later(guard.PATIENCE, self._close_idle)
-        super().on_response_complete()
-
-    def _close_idle(self) -> None:
-        if not self.cycle or self.cycle.response_complete:
-            self.transport.abort()
-
-    def pause_writing(self) -> None:
-        """Starts to wait until the client reads."""
-        super().pause_writing()
-        self._unread = self.loop.call_later(guard.PATIENCE, self.transport.abort)
+        self._reads = 0
+        self._check(None)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Counts how often the client has read what waited for it."""
         super().resume_writing()
-        self._unread.cancel()
+        self._reads += 1
+
+    def _check(self, before: object) -> None:
+        now = self.cycle, self._reads
+        stuck = not self.cycle or self.cycle.response_complete or self.flow.write_paused
+        if stuck and now == before:
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            self.loop.call_later(guard.PATIENCE, self._check, now)
 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:

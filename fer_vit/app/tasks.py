@@ -14,16 +14,16 @@ from itertools import groupby
 from multiprocessing.connection import Connection
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.app.guard import refuse_network
+from fer_vit.app.jobs import FAILED, Event, Task
 from fer_vit.errors import FerVitError
 from fer_vit.face.header import image_size
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.predict.inputs import is_video
+from fer_vit.predict.inputs import MEDIA_SUFFIXES, is_video
 from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import BOX
@@ -40,30 +40,8 @@ MAX_PIXELS = 20_000_000_000
 """Pixels of all frames of a task: about 80 seconds of 4K, or five minutes of full HD, at 30 frames/s."""
 SHOWN = 1600
 """Longer side of the whole photos on the page, in pixels."""
-FAILED = "These files cannot be processed."
-Event = dict[str, Any]
 
 load_cached = cache(load)
-
-
-class Task(NamedTuple):
-    """Work for the worker process.
-
-    Attributes:
-        folder: Its subfolder `uploads` has the files; it gets the results.
-        names: The files.
-        model: Name of the model.
-        table: File name of the table.
-        report: Whether to make a report, too.
-        reading: Options of `PhotoOptions`.
-    """
-
-    folder: Path
-    names: list[str]
-    model: str
-    table: str
-    report: bool
-    reading: dict[str, Any]
 
 
 def work(pipe: Connection, models: Sequence[str]) -> None:
@@ -84,7 +62,8 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
                 for event in run_task(task):
                     pipe.send(event)
         except (FerVitError, OSError) as error:
-            message = getattr(error, "strerror", None) or str(error)  # not the server's path, which OSError names
+            cause = error.__cause__ or error  # an OSError has a path of the server, and a reason
+            message = getattr(cause, "strerror", None) or str(error)
             pipe.send({"state": "failed", "message": message})
         except Exception:  # a fault in fer-vit or a decoder, which must not stop the server
             traceback.print_exc()
@@ -93,6 +72,9 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
 
 def run_task(task: Task) -> Iterator[Event]:
     """Does a task in the folder of uploads; yields events for the client, `done` last."""
+    for name in task.names:
+        if Path(name).suffix.lower() not in MEDIA_SUFFIXES:
+            raise FerVitError(f"{name} is not a photo or clip that can be read.")
     paths, options = [Path(name) for name in task.names], PhotoOptions(workers=0, **task.reading)
     clips = [path for path in paths if is_video(path)]
     check_pixels([path for path in paths if path not in clips], clips, options.end)

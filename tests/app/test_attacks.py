@@ -1,24 +1,44 @@
-"""Attacks on the ASGI app with a stub worker: slow clients, odd encodings, and requests made from the schema."""
+"""Attacks on the app with a stub worker, and on real `fer-vit app` processes."""
 
+import io
+import json
 import os
+import re
 import socket
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.client import HTTPConnection
+from itertools import product
 from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import quote
 
+import av
+import numpy as np
+import psutil
 import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from schemathesis import Case, GenerationMode
+from skimage.data import astronaut
+from starlette.testclient import TestClient
 
 from fer_vit.app import guard
 from fer_vit.app.jobs import Jobs
+from fer_vit.app.live import LivePage
 from fer_vit.app.server import create_app, listen, serving
 from tests.app.test_server import Stub
+from tests.helpers.hostile import BOMBS, bomb, jpeg_bomb
+from tests.helpers.servers import Server, running
 
 pytestmark = pytest.mark.slow
 
@@ -111,3 +131,206 @@ def test_requests_made_from_the_schema(queue: Jobs) -> None:
     send()
     assert statuses.total() >= REQUESTS
     assert {200, 204, 404, 422} <= {*statuses}
+
+
+def test_foreign_hosts_and_origins_reach_no_route(queue: Jobs) -> None:
+    app: Any = create_app(queue, LivePage())
+    client = TestClient(app, base_url="http://localhost")
+    routes = [(route.path, method) for route in app.app.routes for method in route.methods]
+    assert {("/", "GET"), ("/live/stop", "POST"), ("/results/{name}", "DELETE"), ("/openapi.json", "GET")} < {*routes}
+    for path, method in routes:
+        assert client.request(method, path, headers={"host": "evil.example"}).status_code == 403
+        if method not in ("GET", "HEAD"):
+            for foreign in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+                assert client.request(method, path, headers=foreign).status_code == 403
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("app")) as server:
+        yield server
+        assert not [*server.folder.iterdir()], "a job is left behind"
+
+
+@pytest.fixture(scope="module")
+def photo() -> bytes:
+    return encode(astronaut())
+
+
+def encode(image: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "JPEG")
+    return file.getvalue()
+
+
+def post(server: Server, name: str, data: bytes | str, route: str = "predict", **fields: str) -> requests.Response:
+    """Sends a file; removes the results."""
+    answer = requests.post(f"{server.address}/api/{route}", files={"files": (name, data)}, data=fields, timeout=300)
+    if answer.ok and route == "report":
+        assert requests.delete(f"{server.address}/results/{answer.json()['id']}").status_code == 204
+    return answer
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[int, list[object]]]:
+    """A port, and the clients that connect to it."""
+    clients = list[object]()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+
+        def accept() -> None:
+            with suppress(OSError):  # the end of the test
+                while True:
+                    clients.append(sock.accept())
+
+        thread = Thread(target=accept)
+        thread.start()
+        yield sock.getsockname()[1], clients
+        sock.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_no_field_of_any_route_reads_a_file_or_an_address(
+    server: Server, photo: bytes, listener: tuple[int, list[object]], tmp_path: Path
+) -> None:
+    port, clients = listener
+    secret, link = tmp_path / "secret.jpg", tmp_path / "link.jpg"
+    secret.write_bytes(photo)
+    link.symlink_to(secret)
+    places = [
+        str(secret),
+        str(link),
+        f"{'../' * 12}{secret}",
+        f"..%2f{quote(str(secret), safe='')}",
+        f"file://{secret}",
+    ]
+    places += [f"//127.0.0.1{secret}", f"\\\\127.0.0.1@{port}\\a.jpg"]
+    places += [f"{kind}://127.0.0.1:{port}/a.jpg" for kind in ("http", "ftp", "rtsp")]
+    playlist = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{}\n#EXT-X-ENDLIST\n"
+
+    def check(content: bytes) -> None:
+        assert not re.search(rb'"happiness"|1 face', content)
+        assert photo[:1000] not in content
+
+    for place, route in product(places, ("predict", "report")):
+        for field in ("model", "fps", "start", "end"):
+            assert post(server, "a.jpg", b"", route, **{field: place}).status_code == 422
+        assert requests.post(f"{server.address}/api/{route}", data={"files": place}).status_code == 422
+        for name in (place, "a.m3u8", "a.mp4", "a.jpg"):
+            for text in (playlist.format(place), f"ffconcat version 1.0\nfile '{place}'\n"):
+                answer = post(server, name, text, route)
+                assert answer.status_code == 200
+                check(answer.content)
+    kept = requests.post(f"{server.address}/api/report", files={"files": ("a.jpg", photo)}).json()["id"]
+    for place in places:
+        paths = f"/{place}", f"/results/{place}", f"/results/{place}/faces.csv", f"/results/{kept}/{place}"
+        for path, method in product((*paths, f"/results/{place}/close"), ("GET", "POST", "DELETE")):
+            connection = HTTPConnection(server.address.removeprefix("http://"))  # sends `..` unchanged
+            connection.request(method, path)
+            answer = connection.getresponse()
+            assert answer.status in (204, 400, 404, 405)
+            check(answer.read())
+    assert requests.delete(f"{server.address}/results/{kept}").status_code == 204
+    assert secret.exists()
+    assert clients == []
+
+
+def avi(picture: bytes, side: int, frames: int) -> bytes:
+    """A clip that consists of one JPEG."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="avi") as clip:
+        stream = clip.add_stream("mjpeg", 25, width=side, height=side, pix_fmt="yuvj420p")
+        for number in range(frames):
+            packet = av.Packet(picture)
+            packet.stream, packet.pts, packet.dts = stream, number, number
+            clip.mux(packet)
+    return file.getvalue()
+
+
+@contextmanager
+def long_job(server: Server) -> Iterator[Iterator[bytes]]:
+    """Starts a job of a minute or more; yields its events."""
+    clip = avi(encode(np.zeros((1000, 1000, 3), np.uint8)), 1000, 1000)
+    answer = requests.post(
+        f"{server.address}/api/report",
+        files={"files": ("a.avi", clip)},
+        headers={"Accept": "application/x-ndjson"},
+        stream=True,
+        timeout=300,
+    )
+    with answer:
+        events = answer.iter_lines(chunk_size=1)
+        assert next(events) == b'{"state": "running"}'
+        yield events
+
+
+def worker_of(server: Server) -> psutil.Process:
+    (worker,) = [
+        child for child in psutil.Process(server.process.pid).children() if "spawn_main" in str(child.cmdline())
+    ]
+    return worker
+
+
+def peak_memory(process: psutil.Process) -> int:
+    """The most memory that a process has had, in kB (Linux)."""
+    found = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+    assert found
+    return int(found[1])
+
+
+BOMB_FILES = {f"{name}.jpg": partial(bomb, name) for name in BOMBS} | {
+    "large.avi": lambda: avi(jpeg_bomb(16_000), 16_000, 3),
+    "long.avi": lambda: avi(jpeg_bomb(5900), 5900, 1000),
+}
+
+
+def test_bombs_take_no_memory(server: Server, photo: bytes) -> None:
+    assert post(server, "a.jpg", photo).status_code == 200
+    worker = worker_of(server)
+    before = peak_memory(worker)
+    for name, make in BOMB_FILES.items():
+        answer = post(server, name, make(), "report").text
+        assert re.search("megapixels|too large|too long|too many scans", answer), answer
+    assert worker_of(server) == worker
+    assert peak_memory(worker) < before + 200_000
+    assert post(server, "a.jpg", photo).json()[0]["label"] == "happiness"
+
+
+def test_32_clients_get_their_own_tables(server: Server) -> None:
+    photos = [encode(np.roll(astronaut(), 4 * number, 1)) for number in range(32)]
+
+    def table(number: int) -> str:
+        return post(server, f"{number}.jpg", photos[number]).text
+
+    expected = [*map(table, range(32))]
+    assert len({json.loads(text)[0]["box_left"] for text in expected}) > 16
+    with ThreadPoolExecutor(32) as pool:
+        for _ in range(3):
+            assert [*pool.map(table, range(32))] == expected
+
+
+def test_a_job_ends_with_its_client(server: Server, photo: bytes) -> None:
+    worker = worker_of(server)
+    with long_job(server):
+        time.sleep(1)
+    assert post(server, "a.jpg", photo).json()[0]["label"] == "happiness"
+    assert not worker.is_running()
+
+
+def test_a_full_disk(photo: bytes, tmp_path: Path) -> None:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600m", "tmpfs", tmp_path]).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        with running(tmp_path) as server:
+            assert post(server, "a.jpg", bytes(150_000_000)).status_code == 413
+            filler = tmp_path / "filler"
+            with long_job(server) as events, filler.open("wb") as file:
+                with suppress(OSError):
+                    while True:
+                        file.write(bytes(1_000_000))
+                assert [*events] == [b'{"state": "failed", "message": "No space left on device"}']
+            assert post(server, "a.jpg", photo).status_code == 413
+            filler.unlink()
+            assert post(server, "a.jpg", photo).json()[0]["label"] == "happiness"
+            assert not [*server.folder.iterdir()]
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)

@@ -13,8 +13,8 @@ from PIL import Image
 from skimage.data import astronaut
 
 from fer_vit.app import jobs, tasks
-from fer_vit.app.jobs import Worker
-from fer_vit.app.tasks import Event, Task, check_pixels, describe, run_task
+from fer_vit.app.jobs import Event, Task, Worker
+from fer_vit.app.tasks import check_pixels, describe, run_task
 from fer_vit.errors import FerVitError
 from fer_vit.store.hub import DEFAULT
 from tests.helpers.commands import assert_same, main, read
@@ -79,6 +79,12 @@ def test_without_a_face_there_is_no_report(uploads: Path) -> None:
     assert {path.name for path in uploads.parent.iterdir()} == {"uploads", "faces.csv", "photos"}
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "a", "a.jpg.svg"])
+def test_other_files_are_refused(uploads: Path, name: str) -> None:
+    with pytest.raises(FerVitError, match=rf"^{name} is not a photo or clip that can be read\.$"):
+        run(uploads, ["group.jpg", name])
+
+
 def test_limits_of_pixels(uploads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (uploads / "bomb.jpg").write_bytes(bomb("jpeg"))
     with pytest.raises(FerVitError, match=r"^bomb.jpg has [\d,]+ megapixels, and at most 67 are read. Make it smaller"):
@@ -131,6 +137,9 @@ def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(monkeypatch: 
     first = worker._process
     assert run_order(worker, "hang", leave_after=0.1) == [{"state": "cancelled"}]
     assert not first.is_alive()
+    assert run_order(worker, "work") == [{"state": "done"}]
+    worker._process.kill()
+    worker._process.join()
     assert run_order(worker, "work") == [{"state": "done"}]
     assert run_order(worker, "die") == [{"state": "failed", "message": "These files cannot be processed."}]
     assert run_order(worker, "work") == [{"state": "done"}]

@@ -1,7 +1,6 @@
 """`fer-vit app` as a process of its own: its temporary folder, its API as documented, and its page in a browser."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -11,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import requests
@@ -21,6 +19,7 @@ from skimage.data import astronaut
 
 from tests.helpers.browser import chromium, opened
 from tests.helpers.commands import fails
+from tests.helpers.servers import Server, running, started
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -44,36 +43,10 @@ def test_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No checkpoint at gone.ckpt" in fails(capsys, "app", "--checkpoint", "gone.ckpt", "--port", 0)
 
 
-class Server(NamedTuple):
-    """A running `fer-vit app`: where it is, what it prints, and its temporary folder."""
-
-    address: str
-    log: Path
-    folder: Path
-    process: subprocess.Popen[bytes]
-
-
-def started(folder: Path, yunet: Path, *words: str) -> Server:
-    """Starts a server whose own refusal of the network is in force, not that of the tests."""
-    log = folder / "log"
-    environment = os.environ | {"PYTHONPATH": "", "FER_VIT_YUNET": str(yunet), "TMPDIR": str(folder)}
-    command = (sys.executable, "-m", "cli", "app", "--port", "0", *words)
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, cwd=DOCS.parent, env=environment, stdout=file, stderr=file)
-    while not (found := re.search(r"Open (http://\S+)", log.read_text())):
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.1)
-    return Server(found[1], log, folder, process)
-
-
 @pytest.fixture(scope="module")
-def server(yunet: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = started(tmp_path_factory.mktemp("app"), yunet)
-    yield server
-    server.process.terminate()
-    assert server.process.wait(30) == 128 + signal.SIGTERM
-    assert not [*server.folder.glob(".fer-vit-app.*")], "uploads are left behind"
-    assert "Traceback" not in server.log.read_text()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("app")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +57,14 @@ def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_what_a_killed_server_leaves_is_removed_at_the_next_start(yunet: Path, tmp_path: Path) -> None:
-    killed = started(tmp_path, yunet, "--host", "0.0.0.0", "lab.example")
+def test_what_a_killed_server_leaves_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    killed = started(tmp_path, "--host", "0.0.0.0", "lab.example")
     assert "warning: anyone who reaches" in killed.log.read_text()
     killed.process.kill()
     killed.process.wait()
     (left,) = tmp_path.glob(".fer-vit-app.*")
     assert left.stat().st_mode & 0o777 == 0o700
-    both = [started(tmp_path, yunet) for _ in range(2)]
+    both = [started(tmp_path) for _ in range(2)]
     assert not left.exists()
     assert len([*tmp_path.glob(".fer-vit-app.*")]) == 2
     for server in both:
@@ -157,18 +130,7 @@ def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
         expect(page.get_by_text("No face found in camera.jpg.")).to_be_visible(timeout=60_000)
         page.goto("about:blank")
         assert wrong == []
-    (folder,) = server.folder.glob(".fer-vit-app.*")
     end = time.monotonic() + 10
-    while list(folder.iterdir()) and time.monotonic() < end:
+    while list(server.folder.iterdir()) and time.monotonic() < end:
         time.sleep(0.1)
-    assert not list(folder.iterdir()), "the page was closed"
-
-
-@pytest.mark.slow
-def test_only_uploads_are_read(server: Server, photo: Path) -> None:
-    answer = requests.post(f"{server.address}/api/predict", data={"files": "/etc/hostname", "model": "/etc/hostname"})
-    assert answer.status_code == 422
-    for address in ("http://example.org/model", "file:///etc/hostname"):
-        with photo.open("rb") as file:
-            answer = requests.post(f"{server.address}/api/predict", files={"files": file}, data={"model": address})
-        assert answer.status_code == 422
+    assert not list(server.folder.iterdir()), "the page was closed"

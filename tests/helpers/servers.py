@@ -1,0 +1,56 @@
+"""`fer-vit app` as a process of its own, with its own temporary folder."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+
+class Server(NamedTuple):
+    """A running server: its address, its output, its temporary folder and its process."""
+
+    address: str
+    log: Path
+    temporary: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def folder(self) -> Path:
+        """The private folder with the folders of all jobs."""
+        (folder,) = self.temporary.glob(".fer-vit-app.*")
+        return folder
+
+
+def started(temporary: Path, *words: str) -> Server:
+    """Starts a server whose own refusal of the network is in force, not that of the tests."""
+    log = temporary / "log"
+    environment = os.environ | {"PYTHONPATH": "", "TMPDIR": str(temporary)}
+    command = (sys.executable, "-m", "cli", "app", "--port", "0", *words)
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
+    while not (found := re.search(r"Open (http://\S+)", log.read_text())):
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    return Server(found[1], log, temporary, process)
+
+
+@contextmanager
+def running(temporary: Path, *words: str) -> Iterator[Server]:
+    """Yields a server, ends it, and checks that nothing is left and that nothing was raised."""
+    server = started(temporary, *words)
+    try:
+        yield server
+    finally:
+        server.process.terminate()
+        status = server.process.wait(30)
+    assert status == 128 + signal.SIGTERM
+    assert not [*temporary.glob(".fer-vit-app.*")], "uploads are left behind"
+    assert "Traceback" not in server.log.read_text()
