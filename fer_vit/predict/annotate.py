@@ -18,7 +18,7 @@ from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import Photo, PhotoOptions
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.video import HD, open_video, read_frames
+from fer_vit.predict.video import HD, UNTAGGED, open_video, read_frames
 from fer_vit.report.overlay import draw_faces
 
 CODECS = ("libx264", "libopenh264", "mpeg4")
@@ -138,13 +138,18 @@ class FrameWriter:
         self._file.mux(self._video.encode())
 
     def _start(self, width: int, height: int, seconds: float) -> None:
-        rate = self._source.streams.video[0].guessed_rate or 25
+        source = self._source.streams.video[0]
+        rate = source.guessed_rate or 25
         stream = self._file.add_stream(self.codec, rate, width=width, height=height, pix_fmt="yuv420p")
         self._video = cast(av.VideoStream, stream)
         codec = self._video.codec_context
         codec.time_base = TICK
         self._colour = Colorspace.ITU709 if height >= HD else Colorspace.SMPTE170M
-        codec.colorspace = codec.color_primaries = codec.color_trc = TAGS[self._colour]
+        # Players convert primaries as well; these do not change when a face is drawn.
+        tags, usual = source.codec_context, TAGS[self._colour]
+        codec.colorspace = usual
+        codec.color_primaries = usual if tags.color_primaries == UNTAGGED else tags.color_primaries
+        codec.color_trc = usual if tags.color_trc == UNTAGGED else tags.color_trc
         codec.color_range = ColorRange.MPEG
         if self.codec != "libx264":  # which has a constant quality by default
             self._video.bit_rate = 8 * width * height

@@ -1,5 +1,7 @@
 """Marked copies of videos: every frame at its time, and the sound."""
 
+import io
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import islice
@@ -8,6 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 from fer_vit.errors import FerVitError
 from fer_vit.predict import annotate
@@ -15,6 +18,7 @@ from fer_vit.predict.annotate import annotate_video
 from fer_vit.predict.photos import OK, Photo, PhotoOptions
 from fer_vit.predict.results import FaceResult
 from fer_vit.predict.video import read_frames
+from tests.helpers.browser import chromium
 from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered, write_video
 
 UNEVEN = [0.0, 0.04, 0.08, 0.3, 0.34, 0.5, 0.501, 1.7]
@@ -170,6 +174,41 @@ def test_colours_are_kept_and_tagged(height: int, tagged: bool, tmp_path: Path) 
     before.colorspace = code
     expected, found = (frame.to_ndarray(format="rgb24")[height // 2, 32::64].astype(int) for frame in (before, after))
     assert np.abs(found - expected).max() <= 3
+
+
+SHOW = """async address => {
+    const video = document.createElement('video');
+    Object.assign(video, {muted: true, src: address, style: 'position: fixed; inset: 0'});
+    document.body.replaceChildren(video);
+    await new Promise(shown => { video.onended = shown; video.play(); });
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("height", "code"), [(720, 1), (720, 2), (360, 1), (360, 2), (360, 5), (360, 6)])
+def test_a_browser_shows_the_colours_of_the_source(height: int, code: int, tmp_path: Path) -> None:
+    """With and without tags. Without a GPU Chromium rounds BT.709 to 1/64, so that blue is wrong by up to 12 levels."""
+    bars, colours = np.repeat(BARS, height // 8, 0), []
+    source = tmp_path / "a.mp4"
+    with av.open(str(source), "w") as file:
+        stream = file.add_stream("libx264", 25, width=320, height=height, pix_fmt="yuv420p", options={"crf": "5"})
+        codec = stream.codec_context
+        codec.colorspace = codec.color_primaries = codec.color_trc = code
+        matrix = "ITU709" if code == 1 or height >= 720 else "ITU601"
+        for number in range(5):
+            frame = av.VideoFrame.from_ndarray(bars, format="rgb24").reformat(format="yuv420p", dst_colorspace=matrix)
+            frame.pts = number
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    photos = [Photo(str(source), OK, [], 0, frame.number, frame.seconds) for frame in read_frames(source)]
+    assert [*annotate_video(photos, source, tmp_path / "b.mp4", WHOLE, [])] == photos
+    with chromium("--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist") as browser:
+        page = browser.new_page()
+        for path in (source, tmp_path / "b.mp4"):
+            page.evaluate(SHOW, f"data:video/mp4;base64,{b64encode(path.read_bytes()).decode()}")
+            shown = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+            colours.append(shown[height // 2, 32:320:64].astype(int))
+    assert np.abs(colours[0] - colours[1]).max() <= 3
 
 
 def test_sound_continues_in_joined_files(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
