@@ -13,14 +13,15 @@ from tests.helpers.commands import parse_fit
 
 ARGUMENTS = {
     "ablation": "faces.parquet runs --jobs 2 --rounds 1",
-    "detector": "detector.onnx --faces faces --backgrounds backgrounds --cache runs --steps 2",
-    "detector_scores": "--faces faces --backgrounds backgrounds --cache runs --clips clips",
+    "detector": "detector.onnx --faces faces --backgrounds backgrounds --cache runs --steps 2 --start old.onnx",
+    "detector_scores": "--faces faces --backgrounds backgrounds --cache runs --clips clips --scores 0.5 0.6",
     "exporting": "faces.parquet --rounds 1",
     "finetune": "runs --ferplus faces.parquet --start fold0.ckpt --fold 0/3 --photos 20 --rows start --runs 1",
     "landmarks": "landmarks.onnx faces.parquet more.parquet --epochs 1",
     "model_card": "faces.parquet model --write",
     "predicting": "faces.parquet photos --count 9 --rounds 1",
     "regions": "faces.parquet runs",
+    "report_animation": "docs/report.webp",
     "shipped_model": "ferplus.zip fairface.zip runs --seeds 2",
     "training": "--rounds 1 --compile",
 }
@@ -45,7 +46,7 @@ def test_a_script_parses_its_arguments(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_every_script_is_tested() -> None:
     folder = Path(ablation.__file__).parent
-    assert {path.stem for path in folder.glob("*.py")} - {"machine", "photos"} == set(ARGUMENTS)
+    assert {path.stem for path in folder.glob("*.py")} - {"machine", "photos", "detector_canvases"} == set(ARGUMENTS)
 
 
 @pytest.mark.parametrize("rows", [ablation.ROWS, regions.rows(regions.TOKENS)], ids=["ablation", "regions"])
