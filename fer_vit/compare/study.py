@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import combinations, groupby, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ class Study:
 
     Attributes:
         conditions: Their names, the baseline first.
+        pairs: Indices of the conditions to compare, the second minus the first.
         condition: Index of the condition of each observation (O,).
         person: Index of its person (O,).
         faces: Its number of faces (O,).
@@ -38,6 +39,7 @@ class Study:
     """
 
     conditions: list[str]
+    pairs: list[tuple[int, int]]
     condition: NDArray[np.int64]
     person: NDArray[np.int64]
     faces: NDArray[np.int64]
@@ -82,6 +84,7 @@ def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Stud
         hint = suggest(baseline or "", names)
         raise FerVitError(f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}")
     names.sort(key=lambda name: name != baseline)
+    pairs = [pair for pair in combinations(range(len(names)), 2) if not (baseline and pair[0])]
     condition = np.array([names.index(str(name)) for name in known.columns[by]])
     owner, image = (np.unique(x.astype(str), return_inverse=True)[1] for x in (known.columns[person], known.paths))
     keys = np.column_stack([owner, condition, image])
@@ -98,7 +101,7 @@ def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Stud
         observations = np.full(len(used), -1)
         observations[used] = index
         kinds += clip_kinds(faces, observations)
-    return Study(names, observed[:, 1], observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum()))
+    return Study(names, pairs, observed[:, 1], observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum()))
 
 
 def clip_kinds(faces: Faces, observations: NDArray[np.int64]) -> list[Kind]:

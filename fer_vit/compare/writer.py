@@ -1,8 +1,7 @@
 """Writes a comparison: the results as JSON, as Markdown, and as one page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +24,16 @@ Tests = dict[str, dict[str, Any] | None]
 TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
 
 
-def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, baseline: bool) -> str:
-    """Writes `FILES` to a folder; returns the methods, warnings, and the name of the folder, to be printed.
+def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> str:
+    """Writes results.json, results.md and index.html to a folder; returns the methods, warnings and the folder's name.
 
-    Args:
-        folder: The folder; an existing one is replaced.
-        facts: How the predictions were made.
-        study: What was measured.
-        baseline: Whether conditions are compared with the first only, rather than with each other.
+    `facts` describe how the predictions were made.
     """
-    pairs = [pair for pair in combinations(range(len(study.conditions)), 2) if not (baseline and pair[0])]
     sizes, text = study.counts(), methods(facts, study)
     rows = [["", *sizes[study.conditions[0]]], *([name, *map(str, row.values())] for name, row in sizes.items())]
     parts, results = [Section("Methods", text, rows)], {"methods": text, "conditions": sizes}
     for kind in study.kinds:
-        means, tests = summarize(study, kind, pairs)
+        means, tests = summarize(study, kind)
         parts += [means_section(kind.title, means, kind.form), *tests_section(kind.title, tests, kind.form)]
         results[kind.title] = {"means": means, "differences": tests}
     probability = study.kinds[0]
@@ -54,10 +48,8 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study, basel
         results["mixed model"] = tests = mixed_tests(study, probability)
         parts += tests_section(f"{probability.title}, mixed model", tests, probability.form)
     page = {"title": "Expressions by condition", "generator": "fer-vit compare"}
-    written = write_files(
-        folder, markdown_page("Comparison", facts, parts), {**facts, **_plain(results)}, facts, parts, **page
-    )
-    return f"{text}\n{written}"
+    markdown = markdown_page("Comparison", facts, parts)
+    return f"{text}\n{write_files(folder, markdown, {**facts, **_plain(results)}, facts, parts, **page)}"
 
 
 def _plain(results: Any) -> Any:
@@ -86,13 +78,13 @@ def methods(facts: Mapping[str, str], study: Study) -> str:
     return "\n".join(lines)
 
 
-def summarize(study: Study, kind: Kind, pairs: Sequence[tuple[int, int]]) -> tuple[Means, Tests]:
+def summarize(study: Study, kind: Kind) -> tuple[Means, Tests]:
     """Returns means and tests of a kind; tests are paired if any person is in both conditions."""
     means, tests, cells = Means(), Tests(), study.cells(kind.values)
     present = np.isfinite(study.cells(np.ones((len(study.faces), 1))))[..., 0]
     for name, values in zip(kind.names, np.moveaxis(cells, 2, 0), strict=True):
         means[name] = {one: person_mean(column) for one, column in zip(study.conditions, values.T, strict=True)}
-        for first, second in pairs:
+        for first, second in study.pairs:
             paired = bool((present[:, first] & present[:, second]).any())
             found = compare_pair(values[:, first], values[:, second], paired)
             tests[f"{name}: {study.conditions[second]} - {study.conditions[first]}"] = found

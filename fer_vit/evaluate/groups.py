@@ -131,7 +131,7 @@ def compare_groups(faces: Faces, column: str) -> dict[str, Any]:
         "few": {name: sizes[name] for name in sorted(sizes) if name not in large},
         "unknown": int((names == "").sum()),
     }
-    if faces.targets is not None and len(sizes) > 1 and large:
+    if faces.targets is not None and len(large) > 1:
         ordered = sorted(large, key=lambda name: results["groups"][name]["accuracy"]["mean"])
         member = np.column_stack([values == name for name in ordered]).astype(float)
         differences, tests = group_tests(known, member)
