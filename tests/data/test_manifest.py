@@ -1,5 +1,6 @@
 import json
 import os
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fer_vit.data.manifest import Manifest
+from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
 from fer_vit.data.writing import EMBED_BELOW, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
+from fer_vit.labels import merge_names
 
 NAMES = ("neutral", "anger")
 POINTS = np.array([[10.0, 12.0], [30.0, 12.0], [20.0, 20.0], [12.0, 30.0], [28.0, 30.0]])
@@ -266,3 +268,93 @@ def test_wrong_metadata_is_named(tmp_path: Path, meta: str | None, words: str) -
     pq.write_table(table.replace_schema_metadata(meta and {"fer_vit": meta}), tmp_path / "m.parquet")
     with pytest.raises(FerVitError, match=words):
         Manifest.read(tmp_path / "m.parquet")
+
+
+MERGE = {"happiness": "positive", "neutral": "neutral", "sadness": "negative", "anger": "negative", "fear": None}
+ROWS = [
+    Row(PNG, "a", "train", "happiness", (1.0, 3.0, 0.0, 0.0, 4.0)),
+    Row(PNG, "b", "train", "sadness", (0.0, 0.0, 1.0, 2.0, 0.0)),
+    Row(PNG, "c", "train", "anger"),
+    Row(PNG, "d", "train", "fear", (0.0, 1.0, 0.0, 0.0, 2.0)),
+    Row(PNG, "e", "val", "neutral", (0.0, 0.0, 0.0, 0.0, 1.0)),
+    Row(PNG, "f", "test"),
+]
+FIVE = ("neutral", "happiness", "sadness", "anger", "fear")
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Path:
+    write_manifest(tmp_path / "m.parquet", Reading(FIVE, ROWS), "made")
+    return tmp_path / "m.parquet"
+
+
+def test_votes_add_up_and_faces_are_left_out(five: Path) -> None:
+    rows = Manifest.read(five).merge_labels(MERGE)
+    assert rows.names == ("positive", "neutral", "negative")
+    assert [rows.name(row) for row in range(len(rows))] == ["a", "b", "c", "e", "f"]
+    assert rows.column("label") == ["positive", "negative", "negative", "neutral", None]
+    assert rows.split("train").targets() == pytest.approx(np.array([[0.75, 0.25, 0], [0, 0, 1], [0, 0, 1]]))
+    assert rows.split("val").targets() == pytest.approx(np.array([[0, 1, 0]]))  # no vote is left: by its label
+
+
+def test_what_the_merge_does_not_name(five: Path) -> None:
+    with pytest.raises(FerVitError, match=r"Expected neutral, anger in the merge\. Give each a new label, or null"):
+        Manifest.read(five).merge_labels({k: v for k, v in MERGE.items() if k not in ("neutral", "anger")})
+    assert merge_names(("positive", "fear"), MERGE)[0] == ("positive",)  # new labels stay, absent ones do not matter
+    with pytest.raises(FerVitError, match="expected 1 to 1,000 labels"):
+        merge_names(("fear",), MERGE)
+
+
+def test_names_that_yaml_reads_as_other_types() -> None:
+    with pytest.raises(FerVitError, match=r"The merge has True for a label: .* Put such names in quotes"):
+        merge_names(("yes", "no", "0"), {True: "good"})  # type: ignore[dict-item]
+
+
+def write_copies(path: Path) -> Manifest:
+    """A manifest of 300 training images, each fifth of which is there twice, and some others."""
+    rng, rows = np.random.default_rng(0), []
+    for number in range(300):
+        image = encode_png(rng.integers(256, size=(4, 4), dtype=np.uint8))
+        rows += [Row(image, f"{number}-{copy}", "train", "x") for copy in range(2 if number % 5 == 0 else 1)]
+        rows += [Row(image, f"{number}-{split}", split, "x") for split in ("val", "test") if number < 10]
+    write_manifest(path, Reading(("x",), rows), "made")
+    return Manifest.read(path)
+
+
+def test_folds_divide_the_training_faces_and_copies_stay_together(tmp_path: Path) -> None:
+    rows = write_copies(tmp_path / "m.parquet")
+    folds = np.array([in_fold(rows, f"{index}/3") for index in range(3)])
+    split = np.array(rows.table["split"].to_pylist())
+    assert folds.sum(0).tolist() == (split == "train").astype(int).tolist()
+    assert (folds.sum(1) > 70).all()
+    places: dict[bytes, set[int]] = {}
+    for row in np.flatnonzero(split == "train").tolist():
+        places.setdefault(rows.image_bytes(row), set()).add(int(folds[:, row].argmax()))
+        assert folds[zlib.crc32(rows.image_bytes(row)) % 3, row]
+    assert len(places) == 300
+    assert all(len(place) == 1 for place in places.values())
+
+
+def test_a_fold_is_the_same_wherever_the_images_are(tmp_path: Path) -> None:
+    images = {
+        f"{number}.png": encode_png(np.full((4, 4), number, np.uint8)) + bytes(EMBED_BELOW) for number in range(9)
+    }
+    for name, image in images.items():
+        (tmp_path / name).write_bytes(image)
+    folds = []
+    for form in (lambda name: images[name], lambda name: tmp_path / name):
+        rows = [Row(form(name), name, "train", "x") for name in images]
+        write_manifest(tmp_path / "m.parquet", Reading(("x",), rows), "made")
+        folds.append(in_fold(Manifest.read(tmp_path / "m.parquet"), "1/2").tolist())
+    assert folds[0] == folds[1]
+    assert 0 < sum(folds[0]) < 9
+    (tmp_path / "7.png").unlink()
+    with pytest.raises(FerVitError, match=r"m.parquet, image 7.png: "):
+        in_fold(Manifest.read(tmp_path / "m.parquet"), "1/2")
+
+
+@pytest.mark.parametrize("fold", ["3/3", "0/1", "-1/3", "0/3/4"])
+def test_folds_that_do_not_exist(fold: str, tmp_path: Path) -> None:
+    with pytest.raises(FerVitError) as error:
+        in_fold(write_copies(tmp_path / "m.parquet"), fold)
+    assert str(error.value) == f"Expected a fold such as 0/3, 1/3 or 2/3, but got {fold}."

@@ -143,6 +143,8 @@ def test_a_streamed_face_is_changed_otherwise_in_every_epoch(shards: Path) -> No
 def test_invalid_streams(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"use model\.logit_adjust"):
         module(shards, balanced=True)
+    with pytest.raises(FerVitError, match=r"Shards .* without folds"):
+        module(shards, fold="0/2")
     with pytest.raises(FerVitError, match=r"fewer training rows than one batch of 200 "):
         module(shards, batch_size=200, num_workers=2).train_dataloader()
     folder = tmp_path / "shards"

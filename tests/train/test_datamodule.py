@@ -7,7 +7,7 @@ import torch
 
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
-from fer_vit.data.writing import write_manifest, write_shards
+from fer_vit.data.writing import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
@@ -104,13 +104,6 @@ def test_a_run_resumes_with_its_fold(drawn: Path) -> None:
     again = data("0/3")
     again.load_state_dict(saved.state_dict())
     again.train_dataloader()
-
-
-def test_shards_have_no_folds(tmp_path: Path) -> None:
-    image = encode_png(np.zeros((8, 8), np.uint8))
-    write_shards(tmp_path / "shards", Reading(("x",), [Row(image, "a", "train", "x")] * 2), "made", 2)
-    with pytest.raises(FerVitError, match=r"Shards .* without folds"):
-        FaceDataModule(tmp_path / "shards", fold="0/2")
 
 
 def test_a_position_counts_once(drawn: Path) -> None:

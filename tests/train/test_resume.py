@@ -243,12 +243,10 @@ def assert_saved(moment: str, step: int, whole: Path, manifest: Path, tmp_path: 
         assert {*before.get(tag, []), *after[tag]} == {*points}, tag
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "step"),
-    [
-        *slow((["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12)),
-        (["--trainer.max_steps=6"], 6),
-    ],
+    [(["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], 12), (["--trainer.max_steps=6"], 6)],
 )
 def test_the_last_checkpoint_is_the_last_step(more: list[str], step: int, faces: Path, tmp_path: Path) -> None:
     saved = fit(faces / "faces.parquet", tmp_path, *more)

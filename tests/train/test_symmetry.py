@@ -15,7 +15,7 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.train.symmetry import Symmetry, asymmetry, make_symmetric, mirror_image
-from tests.helpers.commands import TINY, fails, main
+from tests.helpers.commands import TINY, main
 from tests.train.test_resume import newest
 
 SWAPPED = [1, 0, 3, 2, 4, 5, 7, 6, 8, 9, 10]
@@ -124,9 +124,7 @@ def test_training_keeps_the_weights_symmetric() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_averaged_weights_stays_symmetric_and_goes_on(
-    drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_averaged_weights_stays_symmetric_and_resumes(drawn: Path, tmp_path: Path) -> None:
     def fit(folder: Path, *more: str) -> list[str]:
         save = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={folder}"]
         return ["fit", *TINY, *SYMMETRIC, *save, *more]
@@ -140,9 +138,15 @@ def test_a_run_with_averaged_weights_stays_symmetric_and_goes_on(
             net = {name.removeprefix("net."): value for name, value in state.items() if name.startswith("net.")}
             assert len(net) > 30
             assert all(torch.equal(value, mirror_image(name, net)) for name, value in net.items() if value.ndim)
-    main(fit(tmp_path / "without"))
-    plain = f"--ckpt_path={newest(tmp_path / 'without')}"
-    assert "cannot resume with it" in fails(capsys, *fit(tmp_path / "on", WITH[0], "--trainer.max_epochs=2", plain))
+
+
+def test_a_run_that_began_without_it_cannot_resume_with_it() -> None:
+    module: Any = nn.Module()
+    module.net = network()
+    with pytest.raises(FerVitError, match="cannot resume with it"):
+        Symmetry().on_fit_start(SimpleNamespace(ckpt_path="last.ckpt"), module)
+    make_symmetric(module.net.state_dict())
+    Symmetry().on_fit_start(SimpleNamespace(ckpt_path="last.ckpt"), module)
 
 
 @pytest.mark.parametrize(
