@@ -53,7 +53,7 @@ def prepare(
         fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
 
     Args:
-        source: The data set: ferplus, fer2013, rafdb, affectnet, fairface, drawn, or folder for any with class folders.
+        source: The data set: ferplus, fairface, drawn or another of data/README.md; folder for any with class folders.
         root: Its folder, or a zip of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
         detector: For landmarks: `builtin` and `yunet` detect the face first (`auto`: YuNet if its file is present),
