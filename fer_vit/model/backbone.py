@@ -107,7 +107,13 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
     if not isinstance(vit, VisionTransformer):
         raise FerVitError(f"Expected a plain timm vision transformer as backbone, but {config.backbone} is not one.")
     if config.needs_own_blocks:
-        _check_replaceable(config.backbone)
+        with torch.device("meta"):
+            block = timm.create_model(config.backbone, depth=1).blocks[0]
+        if type(block) is not Block or type(block.attn) is not Attention:  # else plain ones would replace special ones
+            raise FerVitError(
+                f"{config.backbone} has special blocks: use a plain one, for example vit_small_patch16_224, with "
+                "attention, block or keep_rate."
+            )
     side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
     if config.tokens != "region" and config.img_size % side:
         raise FerVitError(f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}.")
@@ -136,14 +142,3 @@ def _check_loaded(vit: VisionTransformer, file: str, name: str) -> None:
         )
     if missing:
         warnings.warn(f"Not in {file}, so they start at random: {', '.join(missing)}", stacklevel=2)
-
-
-def _check_replaceable(name: str) -> None:
-    """Raises FerVitError when a backbone has special blocks, which would silently be replaced by plain ones."""
-    with torch.device("meta"):
-        vit = timm.create_model(name, depth=1)
-    if type(vit.blocks[0]) is not Block or type(vit.blocks[0].attn) is not Attention:
-        raise FerVitError(
-            f"{name} has special blocks: use a plain one, for example vit_small_patch16_224, with attention, block "
-            "or keep_rate."
-        )

@@ -165,7 +165,7 @@ def regions_in_photo(regions: Mapping[str, Array], to_crop: Array, size: tuple[i
     return [name for name, centre in zip(regions, centres, strict=True) if ((centre >= 0) & (centre < size)).all()]
 
 
-def average_over_time(probabilities: Array, elapsed: Array, constant: float, causal: bool = False) -> Array:
+def average_over_time(probabilities: Array, elapsed: Array, constant: float, causal: bool) -> Array:
     """Averages the log-probabilities of one person at T times into probabilities (C,) at one time.
 
     Args:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row, Split
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.labels import EXPRESSIONS
@@ -26,9 +26,8 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
         size: For drawn: side of the images in pixels.
         colour: For drawn: in colour rather than grey.
     """
-    if count < 1 or seed < 0 or size < 1:
-        came = f"count {count}, seed {seed}, size {size}"
-        raise FerVitError(f"Expected count and size from 1, seed from 0, but got {came}. Choose larger numbers.")
+    for name, number, least in (("count", count, 1), ("seed", seed, 0), ("size", size, 1)):
+        check_number(name, number, least)
     rows = []
     remove_stale(root)
     drawn = root.is_file() or (root.exists() and any(root.iterdir()))  # by an earlier run

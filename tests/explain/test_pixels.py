@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from torch import Tensor, nn
 
 from fer_vit.explain.methods import explain
@@ -156,6 +157,14 @@ def test_a_mirrored_map_has_mirrored_sums() -> None:
     pixels = torch.randn(1, 1, 32, 32, generator=torch.Generator().manual_seed(2))
     right, left, below = region_sums(pixels, boxes)[0, 0].tolist()
     assert region_sums(pixels.flip(-1), boxes)[0, 0].tolist() == pytest.approx([left, right, below], abs=1e-4)
+
+
+def test_a_blur_is_a_gaussian_of_an_eighth_of_the_side() -> None:
+    image = torch.zeros(1, 3, 32, 32)
+    image[0, 1, 20, 5] = 1.0
+    weights = norm.pdf(np.subtract.outer(np.arange(32), np.arange(32)), scale=4)
+    weights /= weights.sum(1, keepdims=True)  # the image ends at its border
+    assert np.allclose(blur(image)[0, 1], np.outer(weights[:, 20], weights[:, 5]), atol=1e-7)
 
 
 def test_a_blurred_face_keeps_only_its_mean() -> None:

@@ -32,6 +32,20 @@ def pools() -> dict[str, nn.Module]:
     return made
 
 
+def test_properties_of_pools() -> None:
+    found = {name: (pool.per_expression, pool.needs_class_token) for name, pool in POOLS.items()}
+    assert found == {"token": (False, True), "avg": (False, False), "additive": (False, False), "query": (True, False)}
+
+
+@pytest.mark.parametrize(
+    ("dim", "given", "heads"), [(32, None, 1), (192, None, 3), (200, None, 2), (320, None, 5), (192, 4, 4)]
+)
+def test_a_decoder_has_heads_of_64_dimensions_or_more(dim: int, given: int | None, heads: int) -> None:
+    pool = POOLS["query"](PREFIX, dim, 100, given, False)
+    assert pool.decoder.cross_attn.num_heads == pool.decoder.self_attn.num_heads == heads
+    assert pool.query.std().item() == pytest.approx(0.02, rel=0.1)
+
+
 def test_the_class_token_is_the_first() -> None:
     batch = tokens()
     pooled, weights = TokenPool(PREFIX, DIM, CLASSES, None, False)(batch)

@@ -41,7 +41,7 @@ def test_files_hold_what_draw_face_returns(tmp_path: Path) -> None:
         assert (row.landmarks == landmarks).all()
 
 
-def test_read_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
     for root in (tmp_path, tmp_path / "note.txt"):
         with pytest.raises(FerVitError, match=r"holds something else\. Choose a new folder\."):
@@ -49,19 +49,9 @@ def test_read_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
     with pytest.raises(FerVitError, match="Cannot write"):
         read(tmp_path / "note.txt" / "faces", count=8)
-    for count, seed, size in ((0, 0, 48), (8, -1, 48), (8, 0, 0)):
-        with pytest.raises(FerVitError, match=f"got count {count}, seed {seed}, size {size}"):
-            read(tmp_path / "new", count, seed, size)
-
-
-def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fer_vit.sources.drawn.draw_face", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        read(tmp_path / "faces", count=5)
-    assert list(tmp_path.iterdir()) == []
+    for name, number in (("count", 0), ("seed", -1), ("size", 0)):
+        with pytest.raises(FerVitError, match=f"Expected {name} to be . or more, but got {number}"):
+            read(tmp_path / "new", **{name: number})
 
 
 def test_a_folder_that_was_drawn_before_is_taken_again(tmp_path: Path) -> None:

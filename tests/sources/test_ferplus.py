@@ -1,16 +1,12 @@
-"""FERPlus: the label rules by hand, against their text step by step, and against the real tables' counts."""
+"""FERPlus: the label rules by hand, against their text step by step, and on the real data."""
 
-import tempfile
-import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
-from fer_vit.data.schema import Reading
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
@@ -145,20 +141,6 @@ def test_nothing_found(tmp_path: Path) -> None:
         ferplus.read(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def real(ferplus_zip: Path) -> Iterator[Path]:
-    """The real tables beside empty images: the reader opens none."""
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(ferplus_zip) as archive:
-        for name in sorted(archive.namelist()):
-            path = Path(folder, name)
-            if path.name == "label.csv":
-                archive.extract(name, folder)
-            elif path.suffix == ".png":
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch()
-        yield Path(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "before", "dropped", "marked"), [("majority", 25_045, 435, 315), ("soft", 27_947, 463, 329)]
@@ -175,19 +157,3 @@ def test_real_near_duplicates(
     assert sum(row.near_duplicate is True for row in found.rows) == marked
     pixels = {split: [row.thumbnail for row in found.rows if row.split == split] for split in ("train", "val")}
     assert not set(pixels["train"]) & set(pixels["val"])
-
-
-@pytest.mark.parametrize(("labels", "train"), [("majority", 25_045), ("soft", 27_947)])
-def test_real_counts(real: Path, labels: str, train: int) -> None:
-    found: Reading = ferplus.read(real, "soft" if labels == "soft" else "majority")
-    splits = Counter(row.split for row in found.rows)
-    assert splits == {"train": train, "val": 3_191}
-    assert len(found.rows) + found.dropped.total() == 28_558 + 3_579
-    for row in found.rows:
-        if labels == "soft" and row.split == "train":
-            assert row.votes is not None
-            assert len(row.votes) == 8
-            assert sum(row.votes) == pytest.approx(1)
-            assert row.label == EXPRESSIONS[int(np.argmax(row.votes))]
-        else:
-            assert row.votes is None
