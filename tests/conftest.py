@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported: te
 pytest.register_assert_rewrite("tests.helpers")
 
 OFFLINE = Path(__file__).parent / "offline"
-runpy.run_path(str(OFFLINE / "sitecustomize.py"))  # this process asks no network, and those that it starts neither
+runpy.run_path(str(OFFLINE / "sitecustomize.py"))  # refuses the network, also to started processes
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(OFFLINE), os.environ.get("PYTHONPATH"))))
 
 Maker = Callable[[str, Callable[[Path], None]], Path]
@@ -22,7 +22,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def outside(variable: str, usual: Path, what: str) -> Path:
-    """What is not part of the project, at its usual place or where a variable says; without it tests skip."""
+    """A file outside the project, at its usual place or where a variable points; without it tests skip."""
     path = Path(os.environ.get(variable) or usual)
     if not path.exists():
         pytest.skip(f"{what} is not here: set {variable} to its path")

@@ -147,7 +147,7 @@ def test_all_is_on_the_disk_before_it_has_its_name(
 
 
 def killed_at(number: int, write: Callable[[], None]) -> bool:
-    """Runs a writer in a process that kills itself before its nth change to the disk; tells whether it came to that."""
+    """Runs a writer in a process that kills itself before its nth change to the disk; returns whether there was one."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)
@@ -242,7 +242,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_quietly(words: list[str], log: Path) -> None:
-    """Runs a command in a process group of its own, its output in a file."""
+    """Runs a command in a new process group, with its output in a file."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
     multiprocessing.set_start_method(None, force=True)  # the default of the command line
@@ -331,7 +331,7 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own with 8 MB."""
+    """A separate disk of 8 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]

@@ -33,7 +33,7 @@ PAGES = [
 
 
 def prose(page: Path) -> str:
-    """A page's text; of a notebook, that of its cells."""
+    """A page's text, or a notebook's cells."""
     text = page.read_text(encoding="utf-8")
     return text if page.suffix == ".md" else "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
 
@@ -59,12 +59,12 @@ def test_commands_of_the_documentation_are_understood(page: Path, monkeypatch: p
         else:
             parse_fit(*(word for word in words if not word.startswith("$")))
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-    asked = re.findall(r"(?:^    |`)make ([\w-]+(?: [a-z-]+)*)", prose(page), re.M)
-    assert {target for targets in asked for target in targets.split()} <= set(targets)
+    found = re.findall(r"(?:^    |`)make ([\w-]+(?: [a-z-]+)*)", prose(page), re.M)
+    assert {target for targets in found for target in targets.split()} <= set(targets)
 
 
 RUN = {"predict", "visualize", "evaluate", "faithfulness", "export", "distill"}
-"""Verbs whose commands run here. Tests of `fit` run every config, those of `prepare` every data set."""
+"""Verbs whose commands run here. Tests of `fit` run every config, tests of `prepare` every data set."""
 
 
 @pytest.mark.slow
@@ -181,18 +181,18 @@ def test_the_site_fetches_nothing(site: Path) -> None:
 
 @pytest.mark.slow
 def test_the_site_fits_a_phone(site: Path) -> None:
-    asked, wide = set(), []
+    found, wide = set(), []
     with chromium() as browser:
         page = browser.new_page()
         page.set_viewport_size({"width": 390, "height": 844})
-        page.on("request", lambda request: asked.add(request.url.partition(":")[0]))
+        page.on("request", lambda request: found.add(request.url.partition(":")[0]))
         for file in site.rglob("*.html"):
             page.goto(file.as_uri())
             if page.evaluate("document.documentElement.scrollWidth") > 390:
                 wide.append(file.name)
         page.goto(f"{(site / 'search.html').as_uri()}?q=predict")
         page.locator("ul.search li a").first.wait_for()
-    assert (wide, asked) == ([], {"file"})
+    assert (wide, found) == ([], {"file"})
 
 
 def test_recipes_of_clusters_parse_and_know_their_parts() -> None:

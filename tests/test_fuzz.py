@@ -206,11 +206,11 @@ CONFIG = json.loads((Path(__file__).parents[1] / "fer_vit/weights/ferplus-small/
 def test_a_model_of_odd_settings(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
     for path in model.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    said = json.loads((model / "config.json").read_text())
-    config = said["config"]
+    written = json.loads((model / "config.json").read_text())
+    config = written["config"]
     for name, value in changes.items():
-        (config if name in config else said)[name] = value
-    (tmp_path / "config.json").write_text(json.dumps(said))
+        (config if name in config else written)[name] = value
+    (tmp_path / "config.json").write_text(json.dumps(written))
     load_or_say(tmp_path)
 
 
@@ -234,7 +234,7 @@ TAGS = (
 
 
 def begins(words: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
-    """Runs `fit` up to where the training would begin; tells whether it came there, or ended with a line."""
+    """Runs `fit` up to where the training would begin; returns whether it came there; else it ended with one line."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "run", lambda *_, **__: None)
         code = exit_code("fit", *words)

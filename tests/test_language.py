@@ -10,11 +10,12 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = [
     "configs",
     "tests/predict",
+    "tests/helpers",
     *(f"fer_vit/{room}" for room in ("report", "visualize")),
     *(
         f"{side}/{room}"
         for side in ("fer_vit", "tests")
-        for room in ("app", "data", "evaluate", "explain", "face", "model", "sources", "store", "train")
+        for room in ("app", "commands", "data", "evaluate", "explain", "face", "model", "sources", "store", "train")
     ),
 ]
 """Folders whose Python and YAML files are checked as well: names, docstrings, comments and messages."""
@@ -51,7 +52,10 @@ def prose() -> list[Path]:
     files = [
         file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*")) if file.suffix in (".py", ".yaml")
     ]
-    return pages + files
+    top = [
+        file for side in ("fer_vit", "tests") for file in (ROOT / side).glob("*.py") if file.name != Path(__file__).name
+    ]
+    return pages + files + top
 
 
 def text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Data at the edge: every run works with finite figures, or says in one line why not."""
+"""Data at the edge: every run works with finite figures, or ends with one line."""
 
 import math
 from pathlib import Path
@@ -151,6 +151,6 @@ def test_a_prediction_is_its_photos_own(ways: list[tuple[str, int, int]], photos
         found = model.predict(order, batch_size=batch_size, workers=workers)
         assert [face.path for face in found] == [str(path) for path in order for _ in expected.get(path, [])]
         for path, faces in expected.items():
-            for mine, theirs in zip([face for face in found if face.path == str(path)], faces, strict=True):
-                assert mine.probabilities == pytest.approx(theirs.probabilities, abs=1e-5)
-                np.testing.assert_allclose(mine.box, theirs.box, atol=1e-3)
+            for mine, other in zip([face for face in found if face.path == str(path)], faces, strict=True):
+                assert mine.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+                np.testing.assert_allclose(mine.box, other.box, atol=1e-3)

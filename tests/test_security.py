@@ -57,7 +57,7 @@ def test_a_backbone_with_code_is_refused(drawn: Path, tmp_path: Path, capsys: py
 
 
 MODULE = {"class_path": "harmful.Network", "init_args": {}}
-"""Whoever looks up this class runs the module."""
+"""Looking up this class runs the module."""
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_resumed_run_removes_no_foreign_files(note: str, place: str, checkpoin
         notes |= {note: {where: worst} if note == "best_k_models" else where}
         torch.save({**state, "callbacks": state["callbacks"] | {name: notes}}, tmp_path / "bad.ckpt")
         if note == "best_model_path" and place == "{}":
-            load_checkpoint(tmp_path / "bad.ckpt")  # that of the run before, perhaps; Lightning leaves it alone
+            load_checkpoint(tmp_path / "bad.ckpt")  # perhaps of the previous run; Lightning keeps it
         else:
             with pytest.raises(FerVitError, match="which is not in the run's folder and could be lost"):
                 load_checkpoint(tmp_path / "bad.ckpt")
@@ -149,7 +149,7 @@ def one_short_line(text: str) -> None:
 
 
 def larger(state: dict[str, Any]) -> None:
-    """Weights for a network of 200 blocks that fill no place in the file, and settings that ask for it."""
+    """Weights for 200 blocks that share their bytes in the file, and settings for such a network."""
     network, weights = state["hyper_parameters"]["network"], state["state_dict"]
     for name in [name for name in weights if ".blocks.0." in name]:
         for block in range(2, 200):
@@ -197,13 +197,13 @@ def test_a_compressed_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) ->
         load_checkpoint(tmp_path / "x.ckpt")
 
 
-ASKS = {
+REQUESTS = {
     "an address": "import socket; socket.create_connection(('192.0.2.1', 9), timeout=1)",
     "the hub": "import huggingface_hub; huggingface_hub.hf_hub_download('nobody/nothing', 'x')",
 }
 
 
-@pytest.mark.parametrize("program", ASKS.values(), ids=ASKS)
+@pytest.mark.parametrize("program", REQUESTS.values(), ids=REQUESTS)
 def test_no_test_uses_the_network(program: str) -> None:
     with pytest.raises(BaseException, match=r"^socket\.") as error:
         exec(program)
@@ -219,10 +219,10 @@ def test_every_dependency_has_bounds_that_the_pinned_version_keeps() -> None:
     lines = (root / "constraints.txt").read_text().split()
     pins = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
-    asked = [Requirement(line) for line in sum(project["optional-dependencies"].values(), project["dependencies"])]
-    for one in (one for one in asked if one.name != project["name"]):
+    needed = [Requirement(line) for line in sum(project["optional-dependencies"].values(), project["dependencies"])]
+    for one in (one for one in needed if one.name != project["name"]):
         assert {"<", ">="} <= {part.operator for part in one.specifier} or "==" in str(one.specifier), one
         assert one.specifier.contains(pins[canonicalize_name(one.name)]), one
-    (lightning,) = (one.specifier for one in asked if one.name == "lightning")
+    (lightning,) = (one.specifier for one in needed if one.name == "lightning")
     assert not lightning.contains("2.6.2")
     assert not lightning.contains("2.6.3")

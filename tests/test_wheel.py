@@ -32,7 +32,7 @@ def test_the_wheel_in_a_clean_environment(drawn: Path, tmp_path: Path) -> None:
     call(python, "-m", "twine", "check", "--strict", source, wheel, cwd=tmp_path)
     call(python, "-m", "check_wheel_contents", wheel, cwd=tmp_path)
 
-    # The dependencies are those of this environment; its own fer-vit, an editable one, does not follow.
+    # The dependencies are shared with this environment, but not its fer-vit, which is editable.
     venv.create(tmp_path / "venv", symlinks=True)
     binaries = tmp_path / "venv" / "bin"
     (packages,) = (tmp_path / "venv").glob("lib/*/site-packages")

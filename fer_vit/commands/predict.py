@@ -64,7 +64,7 @@ def predict(
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
             "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
         output: The table to write: .csv, .parquet or .jsonl; or a folder of Parquet tables.
-        part_size: Images per table in a folder; a video has a table of its own.
+        part_size: Images per table in a folder; each video has a separate table.
         min_confidence: Faces below this confidence get no label and count as ambiguous.
         prior: How frequent each expression is in the photos: `even`, or a JSON file. Left out: as in the training data.
             With a prior, prediction sets are empty, since calibration does not cover it.

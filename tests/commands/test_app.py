@@ -1,4 +1,4 @@
-"""`fer-vit app` as a process of its own: its temporary folder, its API as documented, and its page in a browser."""
+"""`fer-vit app` as a separate process: its temporary folder, its API as documented, and its page in a browser."""
 
 import json
 import re
@@ -97,7 +97,8 @@ def test_the_page(server: Server, photo: Path, tmp_path: Path) -> None:
     with chromium("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream") as browser:
         page, wrong = opened(browser, server.address)
         page.on(
-            "request", lambda asked: asked.url.startswith((server.address, "data:", "blob:")) or wrong.append(asked.url)
+            "request",
+            lambda request: request.url.startswith((server.address, "data:", "blob:")) or wrong.append(request.url),
         )
         page.on("dialog", lambda dialog: wrong.append(dialog.message))
         page.set_default_timeout(60_000)

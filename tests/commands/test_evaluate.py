@@ -159,8 +159,8 @@ def test_a_model_against_another_and_against_itself(
     difference, reverse = (one["comparison"]["difference"]["accuracy"] for one in (found, second))
     assert difference["mean"] == pytest.approx(found["all"]["accuracy"]["mean"] - second["all"]["accuracy"]["mean"])
     assert (difference["low"], difference["high"]) == pytest.approx((-reverse["high"], -reverse["low"]))
-    ours, theirs = found["comparison"]["McNemar"], second["comparison"]["McNemar"]
-    assert (ours["first"], ours["second"], ours["p"]) == (theirs["second"], theirs["first"], theirs["p"])
+    ours, others = found["comparison"]["McNemar"], second["comparison"]["McNemar"]
+    assert (ours["first"], ours["second"], ours["p"]) == (others["second"], others["first"], others["p"])
     assert "where the two differ" in (tmp_path / "a" / "index.html").read_text("utf-8")
     found = run_evaluate(tmp_path / "c", tables / "p.csv", "--labels", data, "--against", tables / "p.csv")
     alone = found["comparison"]

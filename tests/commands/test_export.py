@@ -120,10 +120,10 @@ def test_a_calibrated_folder_has_sets(
 ) -> None:
     words = ["--checkpoint", str(checkpoint), "--calibrate", str(drawn / "faces.parquet")]
     main(["export", str(tmp_path / "model"), *words])
-    model, said = load(tmp_path / "model", "cpu"), capsys.readouterr().out
-    assert f"Temperature: {model.net.settings.temperature:.3f}. Thresholds of prediction sets: " in said
-    assert f"sets: {model.net.settings.thresholds['90'][0]:.3f}" in said
-    assert f"for 90 %, {model.net.settings.thresholds['95'][0]:.3f} for 95 %." in said
+    model, printed = load(tmp_path / "model", "cpu"), capsys.readouterr().out
+    assert f"Temperature: {model.net.settings.temperature:.3f}. Thresholds of prediction sets: " in printed
+    assert f"sets: {model.net.settings.thresholds['90'][0]:.3f}" in printed
+    assert f"for 90 %, {model.net.settings.thresholds['95'][0]:.3f} for 95 %." in printed
     batches, targets = labelled_batches(model, drawn / "faces.parquet")
     shares = torch.tensor([row for batch in batches for row in model.probabilities(batch)])
     own = shares[torch.arange(len(shares)), targets.argmax(1)]
@@ -147,15 +147,15 @@ def test_rare_expressions_gain(pool: str, drawn: Path, tmp_path: Path, capsys: p
     save_network(net, tmp_path / "before")
     words = ["--checkpoint", str(tmp_path / "before"), "--calibrate", str(tmp_path / "faces.parquet")]
     main(["export", str(tmp_path / "now"), *words, "--logit_adjust", "0.5"])
-    said, found = capsys.readouterr().out, {}
+    printed, found = capsys.readouterr().out, {}
     for name in ("before", "now"):
         logits, target = evaluate_logits(load(tmp_path / name, "cpu"), tmp_path / "faces.parquet")
         truth, guess = target.argmax(1), logits.argmax(1)
         accuracy, uar = accuracy_score(truth, guess), balanced_accuracy_score(truth, guess)
         found[name] = logits.numpy(), f"accuracy {accuracy:.1%}, UAR {uar:.1%}"
-    assert f"On {len(target)} val faces: {found['now'][1]}; before {found['before'][1]}." in said
+    assert f"On {len(target)} val faces: {found['now'][1]}; before {found['before'][1]}." in printed
     assert found["now"][1] != found["before"][1]
-    assert f"Temperature: {fit_temperature(logits, truth):.3f}" in said
+    assert f"Temperature: {fit_temperature(logits, truth):.3f}" in printed
     shares = Manifest.read(tmp_path / "faces.parquet").split("train").targets().mean(0)
     assert shares.max() > 2 * shares.min()
     assert np.allclose(found["now"][0] - found["before"][0], -0.5 * np.log(shares), atol=1e-5)

@@ -56,7 +56,7 @@ def predict(images: Path, checkpoint: Path, table: Path, *more: str) -> list[dic
 
 
 def visualize(images: Path, checkpoint: Path, report: Path, *more: str) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """Returns the rows, and the photos by status as the page says them."""
+    """Returns the rows, and the photos by status as the page shows them."""
     main(["visualize", str(images), "--checkpoint", str(checkpoint), "--output", str(report), *more])
     page = (report / "index.html").read_text("utf-8")
     listed = re.findall(r"<dt>Photos</dt><dd>(.*?)</dd>", page)[0]

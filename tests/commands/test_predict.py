@@ -68,9 +68,9 @@ def test_columns_of_confidence(suffix: str, drawn: Path, tmp_path: Path, capsys:
         assert 0.5 < float(str(row["blur"])) < 5
         ambiguous += below or len(expected) != 1
     assert 0 < ambiguous < len(rows)
-    said = capsys.readouterr().out
-    assert f"{ambiguous:,} of {len(rows):,} faces are ambiguous ({ambiguous / len(rows):.1%})" in said
-    assert " without a label" in said
+    printed = capsys.readouterr().out
+    assert f"{ambiguous:,} of {len(rows):,} faces are ambiguous ({ambiguous / len(rows):.1%})" in printed
+    assert " without a label" in printed
 
 
 def test_without_a_calibration_only_a_least_confidence_makes_a_face_ambiguous(
@@ -270,10 +270,10 @@ def test_a_folder_belongs_to_one_prediction(
 
 
 def test_each_process_has_its_gpu_and_cores(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path) -> None:
-    asked: list[object] = []
+    calls: list[object] = []
 
     def stop(*args: object, **_: object) -> None:
-        asked.extend(args)
+        calls.extend(args)
         raise FerVitError("seen enough")
 
     monkeypatch.setattr(verb, "load", stop)
@@ -283,7 +283,7 @@ def test_each_process_has_its_gpu_and_cores(monkeypatch: pytest.MonkeyPatch, pho
             monkeypatch.setenv(name, str(value))
         with pytest.raises(FerVitError, match="seen enough"):
             verb.predict([photos], output=tmp_path / "faces")
-        assert asked[-1] == device
+        assert calls[-1] == device
     monkeypatch.setattr(verb, "cores", lambda: 24)
     model = load(device="cpu")
     monkeypatch.setattr(verb, "load", lambda *_, **options: model)
@@ -291,7 +291,7 @@ def test_each_process_has_its_gpu_and_cores(monkeypatch: pytest.MonkeyPatch, pho
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(FerVitError, match="seen enough"):
         verb.predict([photos], output=tmp_path / "faces")
-    assert asked[-1].workers == 3
+    assert calls[-1].workers == 3
 
 
 def test_a_fingerprint_tells_models_apart() -> None:
@@ -314,7 +314,7 @@ def test_a_fingerprint_tells_models_apart() -> None:
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    told = pytest.raises(FerVitError, match=r"t\.csv \(No space left on device\).*has room")
-    with told, TableWriter(tmp_path / "t.csv", {"path": str}) as table, open("/dev/full", "w") as full:
+    refused = pytest.raises(FerVitError, match=r"t\.csv \(No space left on device\).*has room")
+    with refused, TableWriter(tmp_path / "t.csv", {"path": str}) as table, open("/dev/full", "w") as full:
         table._text = full
         table.write([{"path": "x" * 100_000}])

@@ -260,7 +260,7 @@ def test_near_duplicates_of_val_are_no_training_images(tmp_path: Path, capsys: p
 
 
 def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One photo, as a crop that is framed like FERPlus' and in full, found by two processes of their own."""
+    """One photo, as a crop that is framed like FERPlus' and in full, found by two processes."""
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
     monkeypatch.setattr("fer_vit.sources.images.CHUNK", 1)
     photo = np.asarray(pytest.importorskip("skimage.data").astronaut())

@@ -21,7 +21,7 @@ def chromium(*args: str) -> Iterator[Browser]:
 
 
 def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
-    """Opens a page; returns it, and a list of all that goes wrong in it or that it says from now on."""
+    """Opens a page; returns it, and a list of all that goes wrong in it or that it logs from now on."""
     page, wrong = browser.new_page(), list[str]()
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -31,7 +31,7 @@ def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
 
 
 def loaded(images: Locator) -> bool:
-    """Waits for images, which the page loads as it needs them; tells whether there are some and none is broken."""
+    """Waits for images, which the page loads as it needs them; returns whether there are some and none is broken."""
     for image in images.all():
         expect(image).to_have_js_property("complete", True, timeout=30_000)
     return bool(images.evaluate_all("images => images.length > 0 && images.every(image => image.naturalWidth > 0)"))

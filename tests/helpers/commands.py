@@ -68,7 +68,7 @@ def build_fit(*args: str) -> tuple[FERTask, FaceDataModule]:
 
 @cache
 def fit_parser() -> Any:
-    """The parser of `fit`, which takes longer to build than to ask."""
+    """The parser of `fit`, which takes long to build."""
 
     class Found(BaseException):
         pass
@@ -99,7 +99,7 @@ def exit_code(*args: object) -> str | int | None:
 
 
 def error_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a command that failed has said, at the end and without a traceback."""
+    """The one line of a command that failed, at the end and without a traceback."""
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if line.startswith("fer-vit: error: ")]
     assert len(lines) == 1
@@ -109,7 +109,7 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def read(path: Path) -> list[dict[str, object]]:
-    """The rows of a table; those of CSV as JSON would have them."""
+    """The rows of a table; cells of CSV become numbers where they can."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     if path.suffix == ".jsonl":

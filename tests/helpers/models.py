@@ -8,7 +8,7 @@ from fer_vit.model.region_vit import RegionViT, build_model
 
 
 def small_model(labels: str = "abcd", classifier: tuple[str, ...] = (), **config: object) -> RegionViT:
-    """A model of two blocks for crops of 32 pixels, unless the settings say otherwise.
+    """A model of two blocks for crops of 32 pixels, unless the settings differ.
 
     `classifier` names the parameters of the classifier that are drawn anew: timm starts them near 0.
     """
