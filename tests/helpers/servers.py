@@ -1,4 +1,4 @@
-"""`fer-vit app` as a process of its own, with its own temporary folder."""
+"""`fer-vit app` as a process that tests start, with its own temporary folder."""
 
 import os
 import re
@@ -30,7 +30,7 @@ class Server(NamedTuple):
 
 
 def started(temporary: Path, *words: str) -> Server:
-    """Starts a server whose own refusal of the network is in force, not that of the tests."""
+    """Starts a server that refuses the network itself; the refusal of the tests is off."""
     log = temporary / "log"
     environment = os.environ | {"PYTHONPATH": "", "TMPDIR": str(temporary)}
     command = (sys.executable, "-m", "cli", "app", "--port", "0", *words)
