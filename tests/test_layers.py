@@ -46,7 +46,7 @@ HOMES = {
     "starlette": {"app/guard.py", "app/server.py"},
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/html.py"},
-    "matplotlib": {"report/charts.py", "report/colours.py"},
+    "matplotlib": {"report/attention.py", "report/charts.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {

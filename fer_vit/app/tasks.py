@@ -103,7 +103,7 @@ def run_task(task: Task) -> Iterator[Event]:
             draw_photo(path, faces, Path(f"../photos/{number}.jpg"))
             photos.append({"name": str(path), "file": f"photos/{number}.jpg"})
     report = Path("../report")
-    shown = write_report(report, model, paths, options, "pixels", False, task.model, most=MAX_FACES)
+    shown = write_report(report, model, paths, options, "pixels", task.model, most=MAX_FACES)
     if shown:
         shutil.make_archive(str(report), "zip", report)
     else:

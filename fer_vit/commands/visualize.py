@@ -27,26 +27,23 @@ def visualize(
     output: Path = Path("report"),
     method: str = "pixels",
     labels: LabelChoice = "predicted",
-    heads: bool = False,
     overwrite: bool = False,
     **reading: Any,
 ) -> Path:
     """Explains, for every face in photos and videos, which pixels and facial regions led to the prediction.
 
-    Writes OUTPUT/index.html, a gallery to filter, sort and search. A click opens a face with the attributions of its
-    regions. The page needs only the folder OUTPUT/photos. faces.parquet has a row for every face, shares.csv the mean
-    attributions by predicted expression, relations.csv and relations.png how much regions attend to each other.
-    `--heads` adds a picture per face in OUTPUT/heads, and means as heads*.png and heads*.csv.
+    Writes OUTPUT/index.html, a gallery to filter, sort and search. A click opens a face with what drives the
+    prediction, the attributions of pixels and regions, or where the model looks, the attention between regions: through
+    the whole encoder or of one block and head. The page needs only the folder OUTPUT/photos. faces.parquet has a row
+    for every face, shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the mean
+    attention. Time and size are estimated before the work starts.
 
-    For a video, the page shows each person over time: the probabilities in all frames and up to 120 explained faces at
-    regular intervals.
+    For a video, the page shows each person over time: the probabilities in all frames and up to 120 explained faces.
 
     Examples:
         fer-vit visualize photos
 
         fer-vit visualize crops --face crop --method relevance --checkpoint best.ckpt --output report
-
-        fer-vit visualize photos --heads --output report
 
         fer-vit visualize clip.mp4 --start 60 --end 120
 
@@ -59,7 +56,6 @@ def visualize(
             all blocks, or "ablation", the decrease of the logit without a region.
         labels: "predicted" explains the predicted expression, and why it is more probable than the second; "all"
             explains every expression (slower).
-        heads: Whether to show where each attention head attends and how far, per face and on average.
         overwrite: Whether an existing report may be replaced.
         reading: How photos and videos are read; see `PhotoOptions`.
 
@@ -72,7 +68,7 @@ def visualize(
     model = load(checkpoint)
     sources = find_images(images, MEDIA_SUFFIXES)
     with atomic_write(output) as folder:
-        faces = write_report(folder, model, sources, options, method, heads, checkpoint or DEFAULT, labels)
+        faces = write_report(folder, model, sources, options, method, checkpoint or DEFAULT, labels)
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
     shown = " and ".join(counted(number, kind) for kind, number in kinds.items())
     print(f"{counted(faces, 'face')} in {shown}: open {output / 'index.html'}")

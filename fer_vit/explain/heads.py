@@ -3,14 +3,15 @@
 What a region takes from another is a mean over the other's tokens and the patches under it, so that a large region does
 not win by its size. Attention to class and register tokens and to patches outside all regions is left out.
 
-B images, L blocks, H heads, T tokens, C expressions, R regions.
+B images, L blocks, H heads, T tokens, C expressions, R regions, V views: the whole encoder, then every head of every
+block, then the query of every expression.
 """
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from fer_vit.explain.pixels import no_autocast, region_means
 from fer_vit.explain.trace import Trace
@@ -22,11 +23,16 @@ def relations(seen: Trace) -> Tensor:
 
     Rows sum to 1, rows of missing regions to 0. The diagonal includes the residual paths.
     """
+    return _between(seen.membership, _rollout(seen))
+
+
+def _rollout(seen: Trace) -> Tensor:
+    """Attention through all blocks, heads averaged, half of every token by the residual paths: (B, T, T)."""
     flow = torch.eye(seen.membership.shape[-1], device=seen.membership.device).expand(len(seen.membership), -1, -1)
     with no_autocast(flow):
         for weights in seen.attention:
             flow = (weights.float().mean(1) @ flow + flow) / 2
-    return _between(seen.membership, flow)
+    return flow
 
 
 @torch.no_grad()
@@ -83,3 +89,37 @@ def head_roles(seen: Trace) -> HeadRoles:
         distance.append((far * there[:, None]).sum(-1) / there.sum(-1).clamp(min=1)[:, None])
     expressions = normalize(pool, p=1, dim=-1) if pool.shape[1] > 1 else pool[:, :0]
     return HeadRoles(torch.stack(maps, 1), torch.stack(distance, 1), expressions, head_relations(seen))
+
+
+class Views(NamedTuple):
+    """Attention to draw on a face.
+
+    Attributes:
+        relations: How much each region (row) takes from each (column) (B, V, R, R), see `relations`; 0 for queries.
+        output: How much each region gives to what is classified (B, V, R), a mean over its tokens and the patches
+            under it; sums to 1.
+        patches: The same for every patch (B, V, rows, columns); over all patches and region tokens it sums to 1.
+        distance: See `HeadRoles` (B, V); NaN for the whole encoder and queries.
+    """
+
+    relations: Tensor
+    output: Tensor
+    patches: Tensor
+    distance: Tensor
+
+
+@torch.no_grad()
+def attention_views(seen: Trace) -> Views:
+    """Returns attention through the whole encoder, by every head, and by the query of every expression."""
+    roles, flow = head_roles(seen), _rollout(seen)
+    with no_autocast(flow):
+        output = (seen.pooled.weights.float().mean((1, 2))[:, None] @ flow)[:, 0]
+    output[:, : seen.layout.num_prefix] = 0.0
+    maps = torch.cat([normalize(output, p=1, dim=-1)[:, None], roles.maps.flatten(1, 2), roles.expressions], 1)
+    between = torch.cat([_between(seen.membership, flow)[:, None], roles.relations.flatten(1, 2)], 1)
+    queries = roles.expressions.shape[1]
+    regions = region_means(seen.membership, maps.mT).mT
+    distance = pad(roles.distance.flatten(1), (1, queries), value=torch.nan)
+    return Views(
+        pad(between, (0, 0, 0, 0, 0, queries)), normalize(regions, p=1, dim=-1), seen.layout.patch_map(maps), distance
+    )

@@ -11,19 +11,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image as Pil
 
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError
+from fer_vit.explain.heads import attention_views
+from fer_vit.explain.trace import trace
+from fer_vit.face.crop import warp
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.face.pose import Pose, head_pose
 from fer_vit.geometry import LANDMARKS, Array, Image
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import Source
 from fer_vit.predict.photos import OK, Photo
-from fer_vit.report.draw import FaceView, prediction_figure
+from fer_vit.report.draw import Attention, FaceView, prediction_figure
 from fer_vit.report.overlay import Marked, draw_faces
 from fer_vit.report.table import Cell, arrow_schema, arrow_table
+
+PLOTS = (".svg", ".pdf", ".png")
+"""Endings of saved figures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +56,7 @@ class FaceResult:
         blur: Length of the crop's finest detail, in pixels of a crop of 48 x 48: about 1.1 in FERPlus, and 2.6 there
             after a Gaussian blur of 1.5 pixels; NaN without contrast.
         outside: Regions whose centre lies outside the photo or the crop. Covered regions are not detected.
+        net: The model.
         frame: Index of the frame in a video; None in a photo.
         seconds: The frame's time in the video.
         track: The number of the person in the video.
@@ -70,6 +79,7 @@ class FaceResult:
     thresholds: Thresholds = field(repr=False)
     blur: float = field(repr=False)
     outside: tuple[str, ...] = field(repr=False)
+    net: RegionViT = field(repr=False)
     frame: int | None = None
     seconds: float | None = None
     track: int | None = None
@@ -135,9 +145,38 @@ class FaceResult:
         label = max(probabilities, key=probabilities.__getitem__)
         return Marked(self.box, label, probabilities[label], self.track)
 
-    def plot(self) -> Pil.Image:
-        """Draws the face with its box and regions beside its probabilities; a notebook displays it."""
-        return prediction_figure(self.view(self.read_photo()))
+    def plot(self, attention: bool = False, file: str | Path | None = None) -> Pil.Image:
+        """Draws the face with its box and regions beside its probabilities; a notebook displays it.
+
+        Args:
+            attention: Whether to draw the attention between regions, and from regions to the output, instead.
+            file: Where to save the attention: .svg, .pdf or .png.
+
+        Raises:
+            FerVitError: The photo cannot be read, or the file has another ending.
+        """
+        photo = self.read_photo()
+        if not attention:
+            return prediction_figure(self.view(photo))
+        from fer_vit.report.attention import attention_figure  # only here: matplotlib takes a second to load
+        from fer_vit.report.charts import rasterize
+
+        figure = attention_figure(self.view(photo), self.attend(photo), self.net.config.regions)
+        if file is not None:
+            if Path(file).suffix not in PLOTS:
+                raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
+            figure.savefig(file)
+        return Pil.fromarray(rasterize(figure))
+
+    def attend(self, photo: Image) -> Attention:
+        """Returns the attention of the model on the face in its photo (H, W, 3), RGB uint8."""
+        names = self.net.config.regions
+        image = torch.from_numpy(warp(photo, self.to_crop, self.crop_size)).permute(2, 0, 1).float() / 255
+        boxes = torch.tensor(np.array([self.regions.get(name, np.zeros(4)) for name in names]).reshape(-1, 4))
+        valid = torch.tensor([name in self.regions for name in names], dtype=torch.bool)
+        device = self.net.centres.device
+        seen = trace(self.net, *(values[None].to(device) for values in (image, boxes.float(), valid)))
+        return Attention(*(values[0].double().cpu().numpy() for values in attention_views(seen)))
 
     def _repr_png_(self) -> bytes | None:
         """Returns the picture of `plot` for a notebook."""
@@ -171,6 +210,7 @@ class FaceResult:
             track=self.track,
             seconds=self.seconds or 0.0,
             probabilities=self.probabilities,
+            smoothed=self.label_smoothed,
         )
 
 

@@ -134,6 +134,7 @@ def _result(
         thresholds=net.settings.thresholds,
         blur=measure_blur(batch.image[row, None]).item(),
         outside=tuple(name for name in spec.regions if name not in shown),
+        net=net,
         frame=photo.frame,
         seconds=photo.seconds,
         track=photo.tracks[index] if photo.tracks else None,

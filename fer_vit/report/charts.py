@@ -1,6 +1,5 @@
-"""Charts: confusion, faithfulness, attention distances, relations; NumPy and matplotlib, no torch."""
+"""Charts: confusion, calibration, faithfulness; NumPy and matplotlib, no torch."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fer_vit.geometry import Array, Image
-from fer_vit.report.colours import ACCENT, FAINT, TRACK
+from fer_vit.report.colours import ACCENT, FAINT
 from fer_vit.report.table import Interval, interval_text, markdown
 
 
@@ -129,49 +128,6 @@ def faithfulness_figure(
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
-
-
-def distance_figure(distance: Array, crop_size: int) -> Image:
-    """Draws how far each head (L, H) looks on average, in pixels of a crop; RGB uint8 (H, W, 3)."""
-    figure = Figure(figsize=(5.2, 3.2), dpi=110, layout="constrained")
-    axes = figure.add_subplot()
-    blocks = np.arange(1, len(distance) + 1)
-    axes.plot(np.repeat(blocks, distance.shape[1]), distance.ravel(), "o", alpha=0.7, label="a head")
-    axes.plot(blocks, distance.mean(1), "-", color=ACCENT, linewidth=1, label="mean of the block")
-    axes.set(xlabel="block", ylabel=f"pixels of {crop_size}", title="Mean attention distance", xticks=blocks)
-    axes.set_ylim(0, 1.1 * max(distance.max(), 1.0))
-    axes.legend(frameon=False, fontsize=8)
-    return rasterize(figure)
-
-
-def relations_figure(matrices: Mapping[str, Array], regions: Sequence[str], columns: int) -> Image:
-    """Draws which regions take from which: heat maps side by side, RGB uint8 (H, W, 3).
-
-    Args:
-        matrices: How much each of the R regions (row) takes from each (column), (R, R), by title; NaN is left grey.
-        regions: Their names.
-        columns: The largest number of heat maps in a row.
-    """
-    columns = min(len(matrices), columns)
-    lines = math.ceil(len(matrices) / columns)
-    names, ticks = [name.replace("_", " ") for name in regions], range(len(regions))
-    side = 1.6 + 0.16 * len(regions)
-    figure = Figure(figsize=(columns * side + 1.2, lines * side + 0.9), dpi=110, layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
-    # What a region keeps of itself, at least half because of the residual paths, would leave the rest dark.
-    apart = ~np.eye(len(regions), dtype=bool)
-    highest = max(float(np.nan_to_num(matrix[apart]).max(initial=0.0)) for matrix in matrices.values())
-    for axes, (title, matrix) in zip(grid.flat, matrices.items(), strict=False):
-        shown = axes.imshow(np.where(apart, matrix, np.nan), cmap="magma", vmin=0, vmax=max(highest, 1e-12))
-        axes.set_title(title, fontsize=9, parse_math=False)
-        axes.set_xticks(ticks, names, fontsize=7, rotation=90)
-        axes.set_yticks(ticks, names, fontsize=7)
-        axes.set_facecolor(TRACK)
-    for axes in grid.flat[len(matrices) :]:
-        axes.set_visible(False)
-    bar = figure.colorbar(shown, ax=grid, shrink=0.8, label="share that the row takes from the column")
-    bar.ax.tick_params(labelsize=7)
-    return rasterize(figure)
 
 
 def rasterize(figure: Figure) -> Image:

@@ -1,4 +1,4 @@
-"""One face as a picture: its box, the attribution of an expression to pixels and regions, and the prediction.
+"""One face as a picture: its box, its regions and the prediction.
 
 `zoom` first scales a face to display resolution; everything else is drawn at that scale, so that lines and text are
 crisp on a 48-pixel face and cheap on a 24-megapixel photo.
@@ -14,7 +14,7 @@ from PIL import Image as Pil
 from PIL import ImageDraw, ImageFont
 
 from fer_vit.geometry import Array, Image, apply, compose, invert
-from fer_vit.report.colours import ACCENT, EMPTY, FAINT, INK, MUTED, PAPER, TRACK, heat_colours, region_colour
+from fer_vit.report.colours import ACCENT, EMPTY, FAINT, INK, MUTED, PAPER, REGION, TRACK
 
 SIDE = 320
 """Side of a panel in a figure, in pixels."""
@@ -41,8 +41,7 @@ class FaceView:
         track: The number of the person in a video; None in a photo.
         seconds: The frame's time.
         probabilities: Probability of each label.
-        heat: Scores on a grid over the crop (h, w), negative against the expression; (0, 0) if unexplained.
-        shares: Attribution to each region, same keys as `regions`, negative against it; empty if unexplained.
+        smoothed: The expression with the largest smoothed probability in a video; None in a photo.
     """
 
     photo: Image
@@ -55,14 +54,29 @@ class FaceView:
     track: int | None = None
     seconds: float = 0.0
     probabilities: dict[str, float] = field(default_factory=dict)
-    heat: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    shares: dict[str, float] = field(default_factory=dict)
+    smoothed: str | None = None
 
     @property
     def where(self) -> str:
         """Which face of the photo it is; in a video, who and when."""
         minutes, seconds = divmod(round(self.seconds, 1), 60)
         return f"face {self.face}" if self.track is None else f"person {self.track} at {minutes:.0f}:{seconds:04.1f}"
+
+
+class Attention(NamedTuple):
+    """Attention on a face in V views: the whole encoder, then every head, then the query of every expression.
+
+    Attributes:
+        relations: How much each of R regions (row) takes from each (column) (V, R, R).
+        output: How much each region gives to what is classified (V, R).
+        patches: The same for each patch (V, rows, columns).
+        distance: How far a head looks on average, in crop pixels (V,); NaN where there is no head.
+    """
+
+    relations: Array
+    output: Array
+    patches: Array
+    distance: Array
 
 
 class Bar(NamedTuple):
@@ -111,44 +125,12 @@ def zoom(view: FaceView, size: int) -> FaceView:
     )
 
 
-def overlay_heat(photo: Image, heat: Array, to_crop: Array, crop_size: int) -> Image:
-    """Lays scores on a grid (h, w) over a photo (H, W, 3), RGB uint8: grey under colour where the crop reaches.
-
-    Colours run from 0, which includes all below, to the largest score, smoothly between cells. `to_crop` (2, 3)
-    goes from photo to crop pixels.
-    """
-    to_grid = np.diag(heat.shape[::-1]) / crop_size @ to_crop  # one unit is one cell
-    grid = Pil.fromarray((heat.clip(0) / max(heat.max(), 1e-12)).astype(np.float32))
-    # Pillow takes the matrix from output to input, in the same coordinates as ours.
-    warped = grid.transform(
-        photo.shape[1::-1], Pil.Transform.AFFINE, to_grid.ravel().tolist(), Pil.Resampling.BICUBIC, fillcolor=np.nan
-    )
-    values = np.asarray(warped)  # (H, W)
-    inside = Pil.fromarray(~np.isnan(values))
-    level = Pil.fromarray((np.nan_to_num(values).clip(0, 1) * 255).astype(np.uint8))
-    colour = level.copy()
-    colour.putpalette(heat_colours().tobytes())
-    below = Pil.fromarray(photo)
-    opacity = level.point([round(0.45 * 255 + 0.25 * value) for value in range(256)])
-    blend = Pil.composite(colour.convert("RGB"), below.convert("L").convert("RGB"), opacity)
-    return np.asarray(Pil.composite(blend, below, inside))
-
-
-def region_heat(view: FaceView) -> Array:
-    """Returns heat for a model without patches: at each pixel of the crop the largest share of the regions there."""
-    heat = np.zeros((view.crop_size, view.crop_size))
-    for name, box in view.regions.items():
-        left, top, right, bottom = np.clip(box, 0, view.crop_size).round().astype(int)
-        heat[top:bottom, left:right] = np.maximum(heat[top:bottom, left:right], view.shares[name])
-    return heat
-
-
 def draw_boxes(view: FaceView) -> Image:
-    """Returns the photo (H, W, 3) with the face box in white and the regions, mapped back, each in its own colour."""
+    """Returns the photo (H, W, 3) with the face box in white and the regions, mapped back, in colour."""
     image = Pil.fromarray(view.photo)
     draw = ImageDraw.Draw(image, "RGBA")
     width = max(1, round(max(image.size) / 160))
-    outlines = [(to_photo(view, box), region_colour(name)) for name, box in view.regions.items()]
+    outlines = [(to_photo(view, box), REGION) for box in view.regions.values()]
     if view.box is not None:
         outlines.insert(0, (view.box[CORNERS], "#ffffff"))
     for corners, colour in outlines:

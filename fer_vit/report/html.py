@@ -10,9 +10,8 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,79 +19,78 @@ from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil
 
 from fer_vit.geometry import Array, invert
-from fer_vit.report.colours import evidence_colours, expression_colour, region_colour
-from fer_vit.report.draw import FaceView, percent, printable, ranked, zoom
-from fer_vit.report.heads import JOINED
+from fer_vit.report.colours import evidence_colours, expression_colour
+from fer_vit.report.draw import Attention, FaceView, percent, printable, ranked, zoom
 from fer_vit.report.table import Interval
 
-Means: TypeAlias = dict[str, dict[str, Interval]]
-"""Mean share by predicted label and region."""
 PHOTO = 480
-"""Longer side of the pictures that the page shows, in pixels."""
+"""Longer side of the pictures of a face, in pixels."""
+WHOLE = 1200
+"""Longer side of photos with several faces, in pixels."""
 HEAT = 96
 """Side of a heat map for the page, in pixels."""
 GENERATOR = "fer-vit visualize"
 
 
 class Evidence(NamedTuple):
-    """Attribution for labels of a face.
+    """Explanation of a face.
 
     Attributes:
         order: Indices of the labels, the most probable first.
         labels: Shares (R,) and heat (h, w) by the index of each label that was explained.
         contrast: Shares and heat for the most probable label rather than the second.
-        relations: How much each region takes from each (R, R).
+        attention: Where the model looks.
     """
 
     order: Sequence[int]
     labels: Mapping[int, tuple[Array, Array]]
     contrast: tuple[Array, Array]
-    relations: Array
+    attention: Attention
 
 
-@dataclass(frozen=True)
-class FaceRecord:
-    """What the page needs of a face.
+class FaceRecord(NamedTuple):
+    """What the page needs of a face: its label, what `page.js` draws it from, as JSON, and its attention."""
 
-    Attributes:
-        probabilities: Probability of each label.
-        shares: Attribution of the predicted label to each region that was present, negative against it.
-        data: What `page.js` draws the face from, as JSON; indices refer to labels and regions.
-    """
-
-    probabilities: dict[str, float]
-    shares: dict[str, float]
+    label: str
     data: str
-
-    @property
-    def label(self) -> str:
-        """The predicted label."""
-        return ranked(self.probabilities)[0][0]
+    attention: str
 
 
 def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
-    """Writes pictures of face `number` in a report and returns what the page needs.
+    """Writes the pictures of face `number` into a report's folder `photos` and returns what the page needs.
 
-    The report's folder `photos` gets the face and its heat maps. The view explains the predicted label; `regions` are
-    the model's, in its order.
+    `regions` are the model's, in its order. With its second face, a photo is written as a whole under the number of
+    its first face.
     """
     close = zoom(view, PHOTO)
+    photos = folder / "photos"
+    photos.mkdir(parents=True, exist_ok=True)
     name = f"{number:06d}.jpg"
-    (folder / "photos").mkdir(parents=True, exist_ok=True)
-    Pil.fromarray(close.photo).save(folder / "photos" / name, quality=82)
-    heat_maps(evidence).save((folder / "photos" / name).with_suffix(".png"))
-    data = _page_data(close, f"photos/{name}", evidence, regions)
-    return FaceRecord(view.probabilities, view.shares, htmlsafe_json_dumps(data, separators=(",", ":")))
+    Pil.fromarray(close.photo).save(photos / name, quality=82)
+    heat_maps(evidence).save((photos / name).with_suffix(".png"))
+    if view.face == 1 and view.box is not None and view.track is None:
+        whole = Pil.fromarray(view.photo)
+        whole.thumbnail((WHOLE, WHOLE))
+        whole.save(photos / f"{number - 1:06d}-whole.jpg", quality=82)
+    size = np.tile(view.photo.shape[1::-1], 2)
+    data = face_data(close, evidence, regions) | {
+        "image": f"photos/{name}",
+        "box": None if view.track is not None else _rounded(None if view.box is None else view.box / size, 4),
+    }
+    text = htmlsafe_json_dumps(data, separators=(",", ":"))
+    return FaceRecord(ranked(view.probabilities)[0][0], text, pack_attention(evidence.attention))
 
 
-def _page_data(close: FaceView, image: str, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
+def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
+    """Returns what `page.js` draws a face from, but not its picture and attention; by index of labels, regions."""
     labels = [evidence.labels.get(label) for label in range(len(close.probabilities))]
     return {
         "name": printable(close.name),
         "where": close.where,
+        "index": close.face,
         "track": close.track,
         "seconds": close.seconds,
-        "image": image,
+        "smoothed": None if close.smoothed is None else [*close.probabilities].index(close.smoothed),
         "size": close.photo.shape[1::-1],
         "order": list(evidence.order),
         "probabilities": _rounded(np.array(list(close.probabilities.values())), 4),
@@ -101,7 +99,20 @@ def _page_data(close: FaceView, image: str, evidence: Evidence, regions: Sequenc
         "boxes": [_rounded(close.regions.get(name), 2) for name in regions],
         "shares": [label and _rounded(label[0]) for label in labels],
         "contrast": _rounded(evidence.contrast[0]),
-        "relations": _rounded(evidence.relations),
+    }
+
+
+def average_data(
+    faces: int, view: FaceView, evidence: Evidence, regions: Sequence[str], found: Sequence[Interval]
+) -> dict[str, Any]:
+    """Returns what `page.js` draws the mean of some faces from, with the intervals of `Average.intervals`."""
+    return face_data(view, evidence, regions) | {
+        "label": printable(ranked(view.probabilities)[0][0]),
+        "faces": faces,
+        "image": _data_uri(Pil.fromarray(view.photo)),
+        "heat": _data_uri(heat_maps(evidence).crop((0, 0, HEAT, HEAT)), "PNG"),
+        "attention": pack_attention(evidence.attention),
+        "intervals": [None if one["low"] is None else _rounded(np.array([one["low"], one["high"]])) for one in found],
     }
 
 
@@ -109,12 +120,19 @@ def _rounded(values: Array | None, digits: int = 3) -> list[Any] | None:
     return None if values is None else np.round(values, digits).tolist()
 
 
+def pack_attention(attention: Attention) -> str:
+    """Returns attention as base64: a byte per value, 255 times its square root, view after view."""
+    views = len(attention.output)
+    parts = [values.reshape(views, -1) for values in attention[:3]]
+    return base64.b64encode((255 * np.sqrt(np.hstack(parts))).round().astype(np.uint8).tobytes()).decode()
+
+
 def heat_maps(evidence: Evidence) -> Pil.Image:
     """Returns the heat of every label, and of the contrast, from top to bottom as one picture; clear where none is.
 
     Each is scaled to its own largest value, and smooth between the cells of its grid.
     """
-    found = dict(evidence.labels) | {len(evidence.order): evidence.contrast}
+    found = {**evidence.labels, len(evidence.order): evidence.contrast}
     maps = np.zeros((len(evidence.order) + 1, HEAT, HEAT))
     for index, (_, heat) in found.items():
         large = Pil.fromarray(heat.astype(np.float32)).resize((HEAT, HEAT), Pil.Resampling.BICUBIC)
@@ -133,10 +151,10 @@ def is_report(page: Path) -> bool:
         return f'name="generator" content="{GENERATOR}"'.encode() in file.read(1000)
 
 
-def _data_uri(image: Pil.Image) -> str:
+def _data_uri(image: Pil.Image, kind: str = "JPEG") -> str:
     buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, "JPEG", quality=80, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    (image.convert("RGB") if kind == "JPEG" else image).save(buffer, kind, quality=80, optimize=True)
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 _LOADER = PackageLoader("fer_vit", "report")
@@ -169,32 +187,47 @@ def write_page(
     path: Path,
     title: str,
     facts: Mapping[str, str],
+    labels: Sequence[str],
     records: Sequence[FaceRecord],
-    means: Means,
     regions: Sequence[str],
+    averages: Sequence[Mapping[str, Any]] = (),
     *,
-    relations: Sequence[Pil.Image] = (),
-    heads: Sequence[Pil.Image] = (),
+    views: Sequence[str] = ("the whole encoder",),
+    grid: tuple[int, int] = (0, 0),
+    meaning: Mapping[str, str] | None = None,
     people: Sequence[Mapping[str, Any]] = (),
+    skipped: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Writes the page beside the folder `photos` of `save_face`; an existing one is replaced.
 
-    It shows the faces of one model in the order of `records`, and their `mean_shares`. `facts` describe the run, for
-    example {"Method": ..., "Model": ...}. The pictures of `relations` and `heads` become part of the page. Each of the
-    `people` in videos has a time line, see `timeline.Video.lines`.
+    Args:
+        path: The page.
+        title: Its title.
+        facts: What describes the run, for example {"Method": ..., "Model": ...}.
+        labels: The expressions.
+        records: The faces of one model.
+        regions: The model's regions.
+        averages: Results of `average_data` for some labels.
+        views: Names of the views of attention.
+        grid: Rows and columns of patches.
+        meaning: A sentence on "attention" and on "pixels", the name of the two pictures of a face.
+        people: Each of the people in videos, see `timeline.Video.lines`.
+        skipped: Files without a face, and why.
     """
     render(
         path,
         "page",
         title=title,
         facts=facts,
+        labels=labels,
         records=records,
         counts=Counter(record.label for record in records),
-        means=means,
-        regions=[{"name": name, "colour": region_colour(name)} for name in regions],
-        relations=relations,
-        heads=heads,
+        averages=averages,
+        regions=[printable(name).replace("_", " ") for name in regions],
+        views=views,
+        grid=grid,
+        meaning=meaning or {},
         people=people,
-        joined=JOINED,
+        skipped=skipped,
         generator=GENERATOR,
     )

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from itertools import repeat
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
 from fer_vit.data.sample import Batch
-from fer_vit.explain.heads import HeadRoles, head_roles, relations
+from fer_vit.explain.heads import attention_views
 from fer_vit.explain.methods import explain_each
 from fer_vit.explain.trace import Trace, trace
 from fer_vit.face.image import ImageError, read_image
@@ -22,7 +21,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
 from fer_vit.predict.stages import visible_regions
-from fer_vit.report.draw import FaceView
+from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import Evidence
 
 LabelChoice = Literal["predicted", "all"]
@@ -32,44 +31,26 @@ GRID = 24
 """Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
 
 
-class ExplainedFace(NamedTuple):
-    """A face with the attribution for its predicted expression (in `view`) and for all explained ones (`evidence`)."""
-
-    face: FaceResult
-    view: FaceView
-    evidence: Evidence
-    crop: Tensor  # what the model saw (3, S, S), in [0, 1]
-    roles: HeadRoles | None
-
-
 def explain_faces(
-    model: Recognizer,
-    faces: Iterable[Shown],
-    chunks: Iterable[Batch],
-    method: str,
-    heads: bool = False,
-    labels: LabelChoice = "predicted",
-) -> Iterator[ExplainedFace]:
-    """Explains faces; `chunks` are their crops, ready for the model. The last chunk may have more faces."""
+    model: Recognizer, faces: Iterable[Shown], chunks: Iterable[Batch], method: str, labels: LabelChoice = "predicted"
+) -> Iterator[tuple[FaceResult, FaceView, Evidence]]:
+    """Yields each face with its explanation; `chunks` are the crops, ready for the model. The last may have more faces.
+
+    A face whose photo was removed is shown as the crop, without a box.
+    """
     faces = iter(faces)
     # Photos are read again: workers return only crops, since photos can be large.
     read = lru_cache(maxsize=1)(_read_again)
     for chunk in chunks:
         seen = trace(model.net, chunk.image, chunk.boxes, chunk.valid)
-        roles = _per_face(head_roles(seen)) if heads else repeat(None)
         # `zip` stops at the end of the chunk before it takes the next face.
-        explanations = zip(explain_labels(model.net, seen, method, labels), roles, faces, strict=False)
-        for row, (evidence, role, (face, image)) in enumerate(explanations):
-            regions = visible_regions(model.crop_spec, chunk, row)
-            shares, heat = evidence.labels[evidence.order[0]]
-            by_name = dict(zip(model.crop_spec.regions, shares.tolist(), strict=True))
-            shown = {name: by_name[name] for name in regions}
+        explanations = zip(explain_labels(model.net, seen, method, labels), faces, strict=False)
+        for row, (evidence, (face, image)) in enumerate(explanations):
             picture = read(face.path) if image is None else image
             view = face.view(as_image(chunk.image[row]) if picture is None else picture)
-            if picture is None:  # the photo was removed: the crop is shown
+            if picture is None:
                 view = replace(view, box=None, to_crop=np.eye(2, 3))
-            view = replace(view, regions=regions, heat=heat, shares=shown)
-            yield ExplainedFace(face, view, evidence, chunk.image[row], role)
+            yield face, replace(view, regions=visible_regions(model.crop_spec, chunk, row)), evidence
 
 
 def explain_labels(net: RegionViT, seen: Trace, method: str, labels: LabelChoice = "predicted") -> Iterator[Evidence]:
@@ -78,17 +59,15 @@ def explain_labels(net: RegionViT, seen: Trace, method: str, labels: LabelChoice
     number = order.shape[1] if labels == "all" else 1
     ranked = torch.eye(order.shape[1], device=order.device)[order].unbind(1)  # (B, C) each, the most probable first
     directions = torch.stack([*ranked[:number], ranked[0] - ranked[min(1, len(ranked) - 1)]])
-    explanations, flow = explain_each(net, seen, method, directions), relations(seen)
+    explanations = explain_each(net, seen, method, directions)
+    attention = [_array(values) for values in attention_views(seen)]
     for row, ranking in enumerate(order.tolist()):
         *each, contrast = [
             (_array(one.shares[row]), _array(adaptive_avg_pool2d(one.heat[row, None], GRID)[0])) for one in explanations
         ]
-        yield Evidence(ranking, dict(zip(ranking, each, strict=False)), contrast, _array(flow[row]))
-
-
-def _per_face(roles: HeadRoles) -> Iterator[HeadRoles]:
-    for values in zip(*roles, strict=True):
-        yield HeadRoles(*(value.double().cpu() for value in values))
+        yield Evidence(
+            ranking, dict(zip(ranking, each, strict=False)), contrast, Attention(*(values[row] for values in attention))
+        )
 
 
 def _array(values: Tensor) -> Array:

@@ -29,7 +29,10 @@ FRAMES = 8
 
 @dataclass
 class Timeline:
-    """One track of a video: when it was there, with which smoothed probabilities (C,), and the faces to show of it."""
+    """One track of a video: when it was there, with which smoothed probabilities (C,), and the faces to show of it.
+
+    `changes` are the faces where the smoothed expression changes.
+    """
 
     path: str
     track: int
@@ -37,13 +40,26 @@ class Timeline:
     shares: list[list[float]] = field(default_factory=list)
     gaps: list[tuple[float, float]] = field(default_factory=list)
     faces: list[FaceResult] = field(default_factory=list)
+    changes: list[FaceResult] = field(default_factory=list)
+    most: int = PICTURES
     _frame: int = 0  # the last one, counted among those that were read
     _stride: int = 1
+    _label: str | None = None
+
+    def pictures(self, most: int) -> list[FaceResult]:
+        """Returns at most so many faces to show: where the expression changes, and evenly chosen ones."""
+        most = max(1, min(most, self.most))
+        changes = {face.frame: face for face in evenly(self.changes, most // 2)}
+        others = [face for face in self.faces if face.frame not in changes]
+        return sorted([*changes.values(), *evenly(others, most - len(changes))], key=lambda face: face.frame or 0)
 
     def add(self, face: FaceResult, seconds: float, frame: int) -> None:
         """Adds a face; of those to show every second one is dropped whenever they are twice as many as needed."""
         if self.times and frame > self._frame + 1:
             self.gaps.append((self.times[-1], seconds))
+        if self.times and face.label_smoothed != self._label:
+            self.changes.append(face)
+        self._label = face.label_smoothed
         if len(self.times) % self._stride == 0:
             self.faces.append(face)
             if len(self.faces) > 2 * PICTURES:
@@ -62,10 +78,9 @@ class Video:
     people: dict[int, Timeline] = field(default_factory=dict)
 
     def pictures(self) -> Iterator[FaceResult]:
-        """Yields the faces to show, evenly chosen for each person."""
-        most = max(1, min(PICTURES, 4 * PICTURES // max(1, len(self.people))))
+        """Yields the faces to show of each person."""
         for person in self.people.values():
-            yield from evenly(person.faces, most)
+            yield from person.pictures(4 * PICTURES // len(self.people))
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yields what `page.js` draws of each person, as JSON values: times in seconds, shares in thousandths."""
@@ -97,14 +112,13 @@ def limit(videos: Iterable[Video], most: int) -> bool:
     Returns whether any were left out.
     """
     people = [(video, track) for video in videos for track in video.people]
-    before = sum(len(video.people[track].faces) for video, track in people)
     people.sort(key=lambda one: -len(one[0].people[one[1]].times))
     for video, track in people[most:]:
         del video.people[track]
-    for video, track in people[:most]:
-        person = video.people[track]
-        person.faces = evenly(person.faces, most // len(people[:most]))
-    return sum(len(video.people[track].faces) for video, track in people[:most]) < before
+    kept = [video.people[track] for video, track in people[:most]]
+    for person in kept:
+        person.most = most // len(kept)
+    return len(people) > most or any(len(person.faces) > person.most for person in kept)
 
 
 def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counter[str]]:

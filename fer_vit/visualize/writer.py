@@ -1,40 +1,47 @@
 """Writes a report: a folder with the page, pictures and tables."""
 
+import os
 import sys
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image as Pil
+import torch
 
 from fer_vit.data.sample import Batch
-from fer_vit.evaluate.intervals import mean_intervals
-from fer_vit.geometry import Array
+from fer_vit.explain.trace import trace
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SMALL, FaceResult
 from fer_vit.predict.stages import classify_faces
 from fer_vit.predict.tables import counted, listed
-from fer_vit.report.charts import relations_figure
-from fer_vit.report.draw import FaceView, ranked
-from fer_vit.report.html import Evidence, FaceRecord, Means, save_face, write_page
+from fer_vit.report.draw import FaceView, printable
+from fer_vit.report.html import Evidence, FaceRecord, average_data, save_face, write_page
 from fer_vit.report.table import Cell, TableWriter
-from fer_vit.visualize.evidence import LabelChoice, Shown, explain_faces
-from fer_vit.visualize.heads import HeadWriter
+from fer_vit.visualize.averages import FACES, Average, head_views, write_heads, write_tables
+from fer_vit.visualize.evidence import LabelChoice, Shown, explain_faces, explain_labels
 from fer_vit.visualize.timeline import limit, pictures, watch
 
+OTHER, BYTES = 0.1, 60_000
+"""Seconds and bytes of a face besides its explanation: detection, pictures and their files."""
 REPORT = (
-    *("photos", "faces.parquet", "shares.csv", "relations.png", "relations.csv"),
-    *("heads", "heads.png", "heads_distance.png", "heads_relations.png", "heads.csv", "heads_relations.csv"),
+    *("photos", "faces.parquet", "shares.csv", "relations.csv", "heads.csv", "heads_relations.csv"),
     "index.html",
 )
 """All that a report may contain, and a new one replaces. The page comes last, when all that it shows exists."""
-MEANS = {"predicted": str, "region": str, "faces": int, "mean": float, "low": float, "high": float}
+METHOD_TEXTS = {
+    "pixels": "what each pixel adds to the score, from a blurred face to this one",
+    "relevance": "gradient times attention, from the score back to the model's tokens",
+    "ablation": "how far the score falls without a region",
+}
+ATTENTION_TEXT = (
+    "Where the model looks: how much regions take from each other and give to the output, {}. "
+    "It does not depend on the expression, and a region with much attention need not change the prediction."
+)
 
 
 def write_report(
@@ -43,7 +50,6 @@ def write_report(
     sources: Sequence[Path],
     options: PhotoOptions,
     method: str,
-    heads: bool,
     name: str,
     labels: LabelChoice = "predicted",
     most: int = sys.maxsize,
@@ -54,27 +60,38 @@ def write_report(
     """
     folder.mkdir()
     regions = model.crop_spec.regions
-    relation_writer = RelationWriter(folder, model.labels, regions)
-    head_writer = HeadWriter(folder, model) if heads else None
-    status: Counter[str] = Counter()
+    root = os.path.commonpath([source.absolute().parent for source in sources])
     photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
     videos, frames = watch(model.recognize(films, options)) if films else ({}, Counter())
     fewer = limit(videos.values(), most)
-    faces = chain(_photos(model, photos, options, status, most), pictures(model, videos, options) if films else ())
+    print_estimate(model, method, labels, min(len(photos), most), sum(len([*v.pictures()]) for v in videos.values()))
+    seen = {str(film): "no face" for film in films if not (str(film) in videos and videos[str(film)].people)}
+    status: Counter[str] = Counter()
+    faces = chain(
+        _photos(model, photos, options, status, seen, most), pictures(model, videos, options) if films else ()
+    )
+    averages: defaultdict[str, Average] = defaultdict(lambda: Average(regions))
+    every = Average(regions)
     records: list[FaceRecord] = []
     small = 0
     columns = table_columns(regions, bool(films))
     with TableWriter(folder / "faces.parquet", columns) as table:
         for some, chunks in faces:
-            for face, view, evidence, crop, roles in explain_faces(model, some, chunks, method, heads, labels):
-                relation_writer.add(view, evidence)
-                if head_writer and roles:
-                    head_writer.add(view, crop, roles)
-                records.append(save_face(folder, len(records), view, evidence, regions))
-                table.write([_row(face, view)])
+            for face, view, evidence in explain_faces(model, some, chunks, method, labels):
+                record = save_face(folder, len(records), replace(view, name=_short(face.path, root)), evidence, regions)
+                records.append(record)
+                averages[record.label].add(view, evidence)
+                every.add(view, evidence)
+                table.write([_row(face, view, evidence, regions)])
                 small += face.size < SMALL
-    means = mean_shares(records, regions)
-    write_shares(folder, means)
+    found = {label: averages[label] for label in model.labels if label in averages}
+    write_tables(folder, found, regions)
+    views = ["the whole encoder"]
+    if records:
+        blocks, distance = len(model.net.vit.blocks), every.means["distance"].value
+        write_heads(folder, every, blocks)
+        views += [f"block {b}, head {h}: {distance[view]:.0f} px" for view, b, h in head_views(distance, blocks)]
+        views += [f"query of {label}" for label in model.labels[: len(distance) - len(views)]]
     counts = {"Photos": status, "Frames": frames}
     warning = f"{small:,} of {counted(len(records), 'face')} below {SMALL} pixels: labels of small faces flicker"
     limited = {"Explained": f"at most {most:,} faces of photos, and of videos"} if fewer or len(records) >= most else {}
@@ -85,26 +102,67 @@ def write_report(
         | {kind: listed(count) for kind, count in counts.items() if count}
         | limited
         | ({"Warning": warning} if small else {}),
+        model.labels,
         records,
-        means,
         regions,
-        relations=relation_writer.write(),
-        heads=head_writer.write() if head_writer else (),
-        people=[line for video in videos.values() for line in video.lines()],
+        [
+            average_data(len(one.rows), *one.face(label, model.crop_spec.size), regions, one.intervals())
+            for label, one in found.items()
+            if len(one.rows) >= FACES
+        ],
+        views=views,
+        grid=model.net.layout.grid,
+        meaning=meanings(model, method),
+        people=[line | {"name": _short(path, root)} for path, video in videos.items() for line in video.lines()],
+        skipped=[(_short(path, root), reason) for path, reason in seen.items()],
     )
     return len(records)
 
 
+def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: int, frames: int) -> None:
+    """Prints how long the explanations take, and how large they are, with one face in each photo."""
+    size, regions = model.crop_spec.size, len(model.crop_spec.regions)
+    image, boxes, valid = torch.zeros(1, 3, size, size), torch.zeros(1, regions, 4), torch.ones(1, regions).bool()
+    for _ in range(2):  # the first time is slow
+        start = time.perf_counter()
+        seen = trace(model.net, *(values.to(model.device) for values in (image, boxes, valid)))
+        next(explain_labels(model.net, seen, method, labels))
+        seconds = time.perf_counter() - start + OTHER
+    faces = photos + frames
+    minutes, size = (max(1, round(number)) for number in (seconds * faces / 60, BYTES * faces / 1e6))
+    assumed = "with one face in each photo" if photos else f"for {counted(frames, 'picture')} of people"
+    print(f"About {minutes:,} min and {size:,} MB {assumed}.")
+
+
+def meanings(model: Recognizer, method: str) -> dict[str, str]:
+    """Returns a sentence on attention and on attribution, and how faithful each was measured to be."""
+    return {
+        "attention": ATTENTION_TEXT.format("followed through all blocks or by one head"),
+        "pixels": f"What drives the prediction: {METHOD_TEXTS[method]}; orange for it, blue against it.",
+    }
+
+
 def _photos(
-    model: Recognizer, photos: Sequence[Path], options: PhotoOptions, status: Counter[str], most: int
+    model: Recognizer,
+    photos: Sequence[Path],
+    options: PhotoOptions,
+    status: Counter[str],
+    skipped: dict[str, str],
+    most: int,
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
-    """Yields the first faces of photos, and counts all photos by status."""
+    """Yields the first faces of photos; counts all photos by status, and notes why photos have no face."""
     for some, chunks in model.find(photos, options) if photos else ():
         status.update(photo.reason for photo in some)
+        skipped.update({photo.path: photo.status for photo in some if not photo.faces})
         classified = classify_faces(model.net, model.crop_spec, [(some, chunks)], photos)
         faces = [face for photo in classified for face in photo.faces][:most]
         yield [(face, None) for face in faces], chunks
         most -= len(faces)
+
+
+def _short(path: str, root: str) -> str:
+    """Returns a path below the common folder of all files: reports may be sent on, and folders can be private."""
+    return printable(os.path.relpath(path, root))
 
 
 def table_columns(regions: Sequence[str], videos: bool) -> dict[str, type]:
@@ -113,61 +171,15 @@ def table_columns(regions: Sequence[str], videos: bool) -> dict[str, type]:
     return {"path": str, **when, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
 
 
-def _row(face: FaceResult, view: FaceView) -> dict[str, Cell]:
-    label, confidence = ranked(view.probabilities)[0]
-    when = {"frame": face.frame, "seconds": face.seconds, "track": face.track}
-    return {"path": view.name, "face": view.face, "predicted": label, "confidence": confidence, **when, **view.shares}
-
-
-def mean_shares(records: Iterable[FaceRecord], regions: Sequence[str]) -> Means:
-    """Returns each region's mean share and its interval per predicted label, over faces that show the region."""
-    shares = defaultdict(list)
-    for record in records:
-        shares[record.label].append([record.shares.get(region, np.nan) for region in regions])
+def _row(face: FaceResult, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> dict[str, Cell]:
+    shares = dict(zip(regions, evidence.labels[evidence.order[0]][0].tolist(), strict=True))
     return {
-        label: {name: mean for name, mean in zip(regions, mean_intervals(np.array(rows)), strict=True) if mean["faces"]}
-        for label, rows in shares.items()
+        "path": face.path,
+        "face": face.face,
+        "predicted": face.label,
+        "confidence": face.confidence,
+        "frame": face.frame,
+        "seconds": face.seconds,
+        "track": face.track,
+        **{name: share for name, share in shares.items() if name in view.regions},
     }
-
-
-def write_shares(folder: Path, means: Means) -> None:
-    """Writes `shares.csv`: the mean share of every region by predicted expression, with its interval."""
-    with TableWriter(folder / "shares.csv", MEANS) as table:
-        for label, regions in means.items():
-            table.write([{"predicted": label, "region": region, **mean} for region, mean in regions.items()])
-
-
-@dataclass
-class RelationWriter:
-    """Collects the relations between R regions, face by face, and writes the means by predicted expression."""
-
-    folder: Path
-    labels: Sequence[str]
-    regions: Sequence[str]
-    # (R, R) each, by label; NaN where one of a pair is missing
-    matrices: defaultdict[str, list[NDArray[np.float32]]] = field(default_factory=lambda: defaultdict(list), init=False)
-
-    def add(self, view: FaceView, evidence: Evidence) -> None:
-        """Adds a face."""
-        present = np.array([name in view.regions for name in self.regions])
-        matrix = np.where(np.outer(present, present), evidence.relations, np.nan).astype(np.float32)
-        self.matrices[ranked(view.probabilities)[0][0]].append(matrix)
-
-    def write(self) -> list[Pil.Image]:
-        """Writes `relations.png` and `relations.csv`. Returns the pictures."""
-        labels = [label for label in self.labels if label in self.matrices]
-        if not labels or len(self.regions) < 2:
-            return []
-        pairs = [{"region": region, "takes_from": other} for region in self.regions for other in self.regions]
-        means: dict[str, Array] = {}
-        columns = {"predicted": str, "region": str, "takes_from": str} | MEANS
-        with TableWriter(self.folder / "relations.csv", columns) as table:
-            for label in labels:
-                faces = self.matrices[label]
-                intervals = mean_intervals(np.stack(faces).reshape(len(faces), -1).astype(float))
-                table.write([{"predicted": label, **pair, **one} for pair, one in zip(pairs, intervals, strict=True)])
-                title = f"{label}, {counted(len(faces), 'face')}"
-                means[title] = np.array([interval["mean"] for interval in intervals], float).reshape(faces[0].shape)
-        picture = Pil.fromarray(relations_figure(means, self.regions, 4))
-        picture.save(self.folder / "relations.png")
-        return [picture]

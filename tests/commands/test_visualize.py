@@ -59,7 +59,11 @@ def test_a_report_of_a_photo(
     assert page.count('"image":"photos/') == 1
     assert "1 not an image that can be decoded, 1 ok" in page
     assert "flicker" not in page
-    assert f"1 face in 2 photos: open {tmp_path / 'r' / 'index.html'}\n" in capsys.readouterr().out
+    assert "<li><bdi>broken.png</bdi>: not an image" in page
+    assert str(tmp_path) not in page  # names, not paths
+    out = capsys.readouterr().out
+    assert f"1 face in 2 photos: open {tmp_path / 'r' / 'index.html'}\n" in out
+    assert out.startswith("About 1 min and 1 MB with one face in each photo.\n")
 
 
 def test_the_page_warns_of_small_faces(checkpoint: Path, tmp_path: Path) -> None:
@@ -105,31 +109,32 @@ def test_wrong_methods_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
         assert "relevance" in fails(capsys, "visualize", tmp_path, "--method", control)
 
 
-def test_attention_heads_are_shown_when_asked(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
-    words = (drawn / "faces" / "test" / "anger", checkpoint, tmp_path / "r", *CROPS)
-    page = visualize(*words, "--heads")
-    faces = len(list((tmp_path / "r" / "photos").glob("*.jpg")))
-    assert len(list((tmp_path / "r" / "heads").iterdir())) == faces
-    assert "<h2>Attention heads</h2>" in page
-    with (tmp_path / "r" / "heads.csv").open() as file:
+def test_every_attention_head_can_be_chosen_and_has_a_row(report: Path) -> None:
+    page = (report / "index.html").read_text(encoding="utf-8")
+    views = re.findall(r'<option value="\d+">(.*?)</option>', page)[:5]
+    assert [view.partition(":")[0] for view in views] == [
+        "the whole encoder",
+        *(f"block {block}, head {head}" for block in (1, 2) for head in (1, 2)),
+    ]
+    with (report / "heads.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["block"], row["head"]) for row in rows] == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
     for row in rows:
-        shares = [float(value) for name, value in row.items() if name not in ("block", "head", "distance_px")]
-        assert sum(shares) == pytest.approx(1, abs=1e-3)
-    for name in ("heads.png", "heads_relations.png"):
-        assert Image.open(tmp_path / "r" / name).width > 300
-    (tmp_path / "broken.png").write_bytes(b"no")
-    nobody = visualize(tmp_path / "broken.png", checkpoint, tmp_path / "none", *CROPS, "--heads")
-    assert "No face was found" in nobody
-    page = visualize(*words, "--overwrite")  # a report without them leaves none behind
-    assert "Attention heads" not in page
-    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == [
+        assert 0 < float(row["distance_px"]) < 32 * 2**0.5
+        assert 0 < float(row["patches"]) < 1
+        assert sum(float(row[region]) for region in DEFAULT_REGIONS) == pytest.approx(1, abs=1e-3)
+    with (report / "heads_relations.csv").open() as file:
+        sums: Counter[tuple[str, str, str]] = Counter()
+        for row in csv.DictReader(file):
+            sums[row["block"], row["head"], row["region"]] += float(row["mean"])
+    assert list(sums.values()) == pytest.approx([1] * 4 * len(DEFAULT_REGIONS), abs=1e-5)
+    assert sorted(path.name for path in report.iterdir()) == [
         "faces.parquet",
+        "heads.csv",
+        "heads_relations.csv",
         "index.html",
         "photos",
         "relations.csv",
-        "relations.png",
         "shares.csv",
     ]
 
@@ -152,13 +157,28 @@ def test_every_face_has_a_row(report: Path) -> None:
         assert float(row["low"]) <= float(row["mean"]) <= float(row["high"])
 
 
+def test_relations_and_attention_to_the_output_by_expression(report: Path) -> None:
+    with (report / "relations.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    predicted = Counter(pq.read_table(report / "faces.parquet")["predicted"].to_pylist())
+    assert len(rows) == len(predicted) * len(DEFAULT_REGIONS) * (1 + len(DEFAULT_REGIONS))
+    sums: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        assert int(row["faces"]) == predicted[row["predicted"]]
+        assert float(row["low"] or 0) <= float(row["mean"]) <= float(row["high"] or 1)
+        sums[row["predicted"], row["region"]] += float(row["mean"])
+        if row["region"] == row["takes_from"]:
+            assert float(row["mean"]) > 1 / len(DEFAULT_REGIONS)  # by the residual paths
+    assert list(sums.values()) == pytest.approx([1] * len(sums), abs=1e-5)
+
+
 @pytest.mark.parametrize("change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}])
 @pytest.mark.parametrize("method", ["pixels", "relevance"])
 def test_models_with_little_to_say(change: dict[str, object], method: str, drawn: Path, tmp_path: Path) -> None:
     net = small_model(classifier=("weight",), **{"regions": ("right_eye", "nose", "mouth"), **change})
     save_network(net, tmp_path / "model")
     photo = next((drawn / "faces" / "test").rglob("*.png"))
-    words = ("--method", method, *CROPS, "--heads")
+    words = ("--method", method, *CROPS)
     assert "<dt>Faces</dt><dd>1</dd>" in visualize(photo, tmp_path / "model", tmp_path / "r", *words)
 
 

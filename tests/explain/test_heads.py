@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.heads import head_relations, head_roles, relations
+from fer_vit.explain.heads import attention_views, head_relations, head_roles, relations
 from fer_vit.explain.trace import evaluating, record_attention, trace
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
@@ -127,3 +127,26 @@ def test_a_large_region_gets_no_more_attention_for_its_size() -> None:
     flow = relations(trace(net, image, boxes, valid))[0]
     apart = flow[~torch.eye(3, dtype=torch.bool)]
     assert torch.allclose(apart, apart[0].expand(6), atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{}, {"pool": "avg"}, {"tokens": "region"}, {"pool": "query"}, {"tokens": "patch"}])
+def test_views_are_the_encoder_then_heads_then_queries(change: dict[str, object]) -> None:
+    net = build(**change)
+    seen = trace(net, *faces())
+    views, roles, queries = attention_views(seen), head_roles(seen), 4 if "query" in change.values() else 0
+    assert views.relations.shape == (3, 1 + 4 + queries, 3, 3)
+    assert torch.allclose(views.relations[:, 0], relations(seen))
+    assert torch.equal(views.relations[:, 1:5], roles.relations.flatten(1, 2))
+    assert not views.relations[:, 5:].any()
+    assert torch.allclose(views.output.sum(-1), VALID.any(1).float()[:, None].expand(3, 5 + queries), atol=1e-5)
+    assert torch.equal(views.distance[:, 1:5], roles.distance.flatten(1))
+    assert views.distance[:, [0, *range(5, 5 + queries)]].isnan().all()
+    # Rollout by loops: half of each block's mean attention, half of the token by the residual path.
+    flow = torch.eye(net.layout.num_tokens)
+    for weights in seen.attention:
+        flow = (weights[0].detach().mean(0) / 2 + torch.eye(len(flow)) / 2) @ flow
+    output = seen.pooled.weights[0].detach().mean((0, 1)) @ flow
+    output[: net.layout.num_prefix] = 0
+    assert torch.allclose(views.patches[0, 0], net.layout.patch_map(output / output.sum()), atol=1e-5)
+    parts = seen.membership[0] / seen.membership[0].sum(1, keepdim=True)
+    assert torch.allclose(views.output[0, 0], (parts @ output) / (parts @ output).sum(), atol=1e-5)

@@ -32,7 +32,7 @@ def face(number: int) -> FaceResult:
     box = np.array([80.0, 70.0, 140.0, 110.0])
     return FaceResult(
         "fear", 0.9, {"fear": 0.9, "happiness": 0.1}, "", 0, box, None, 1.0, Path(), np.eye(2, 3), 8, {},
-        {}, 1.0, (), track=3, smoothed=shares,
+        {}, 1.0, (), None, track=3, smoothed=shares,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ def face(shares: Array, track: int | None, seconds: float | None) -> FaceResult:
     probabilities = dict(zip(LABELS, shares.tolist(), strict=True))
     nothing = np.zeros(4)
     result = FaceResult(
-        "", 0.0, probabilities, "a.mp4", 0, None, None, None, Path("a.mp4"), nothing, 48, {}, {}, 0.0, ()
+        "", 0.0, probabilities, "a.mp4", 0, None, None, None, Path("a.mp4"), nothing, 48, {}, {}, 0.0, (), None
     )
     return replace(result, track=track, seconds=seconds)
 

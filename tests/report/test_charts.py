@@ -2,11 +2,9 @@ import numpy as np
 
 from fer_vit.evaluate.intervals import mean_intervals
 from fer_vit.report.charts import (
-    distance_figure,
     draw_confusion,
     faithfulness_figure,
     faithfulness_table,
-    relations_figure,
 )
 
 BETTER = {"deletion": -1, "insertion": 1}
@@ -46,27 +44,3 @@ def test_the_picture_has_a_panel_for_each_measure() -> None:
     assert [axes.get_title() for axes in figure.axes[:2]] == ["deletion\nless is better", "insertion\nmore is better"]
     assert len(figure.axes) == 3
     figure.canvas.draw()
-
-
-def test_distances_as_a_picture() -> None:
-    picture = distance_figure(np.array([[3.0, 9.0], [5.0, 20.0]]), 48)
-    assert picture.dtype == np.uint8
-    assert picture.shape[2] == 3
-    assert picture.min() < 100
-
-
-def test_rows_are_those_who_take() -> None:
-    matrix = np.array([[0.9, 0.0, 0.5], [0.1, 0.8, np.nan], [0.1, 0.1, 0.8]])
-    picture = relations_figure({"happiness": matrix}, ["right_eye", "nose", "mouth"], 4).astype(int)
-    grey = (picture == (0xEC, 0xEC, 0xEF)).all(-1)  # the diagonal, and what is not known
-    rows, columns = np.nonzero(grey)
-    (top, bottom), (left, right) = (rows.min(), rows.max()), (columns.min(), columns.max())
-
-    def middle(row: int, column: int) -> np.ndarray:
-        return picture[top + (2 * row + 1) * (bottom - top) // 6, left + (2 * column + 1) * (right - left) // 6]
-
-    assert middle(0, 2).sum() > 650  # most: the bright end of the colours
-    assert middle(2, 0).sum() < 300
-    assert middle(0, 1).sum() < 20
-    for row, column in ((0, 0), (1, 1), (2, 2), (1, 2)):
-        assert middle(row, column).tolist() == [0xEC, 0xEC, 0xEF]

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from fer_vit.report.draw import FaceView
+from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import Evidence, save_face, write_page
-from fer_vit.visualize.writer import mean_shares
 from tests.helpers.browser import chromium, loaded, opened
 
 NAME = """<img src=x onerror="document.title='owned'">.mp4"""
@@ -34,18 +33,18 @@ def write(folder: Path) -> Path:
             view = FaceView(
                 np.full((60, 80, 3), 10 * len(records) + 40, np.uint8), np.eye(2, 3), 32,
                 {"mouth": np.array([4.0, 20, 20, 28]), "nose": np.array([8.0, 8, 16, 20])}, np.array([2.0, 2, 40, 40]),
-                NAME, 0, track, seconds, {"happiness": seconds / 10, "<i>fear": 1 - seconds / 10}, np.ones((8, 8)),
-                {"mouth": 0.75, "nose": -0.25},
+                NAME, 0, track, seconds, {"happiness": seconds / 10, "<i>fear": 1 - seconds / 10},
+                "happiness" if seconds > 5 else "<i>fear",
             )  # fmt: skip
+            attention = Attention(np.ones((1, 2, 2)), np.ones((1, 2)), np.zeros((1, 0, 0)), np.zeros(1))
             order = [0, 1] if seconds > 5 else [1, 0]
             shares = (np.array([0.75, -0.25]), np.ones((8, 8)))
-            evidence = Evidence(order, {0: shares, 1: shares}, shares, np.eye(2))
+            evidence = Evidence(order, {0: shares, 1: shares}, shares, attention)
             records.append(save_face(folder, len(records), view, evidence, REGIONS))
-    photo = replace(view, name="a.jpg", track=None, seconds=0.0)
+    photo = replace(view, name="a.jpg", track=None, seconds=0.0, smoothed=None)
     records.append(save_face(folder, len(records), photo, evidence, REGIONS))
     people = [person(track, 30 - track) for track in range(10)]
-    means = mean_shares(records, REGIONS)
-    write_page(folder / "index.html", "Title", {"Method": "x"}, records, means, REGIONS, people=people)
+    write_page(folder / "index.html", "Title", {"Method": "x"}, LABELS, records, REGIONS, people=people)
     return folder / "index.html"
 
 
@@ -67,7 +66,7 @@ def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> 
         assert float(line.get_attribute("aria-valuenow") or -1) == seconds
     page.keyboard.press("Home")
     page.keyboard.press("Enter")
-    assert dialog.locator("h3").text_content() == "<i>fear 100%"
+    assert dialog.locator("h2").text_content() == "<i>fear 100%"
     assert dialog.locator(".number").text_content() == "person 1 at 0:00.0"
     playhead = "one => getComputedStyle(one).getPropertyValue('--x')"
     assert dialog.locator(".timeline").evaluate(playhead) == "0"
@@ -75,9 +74,9 @@ def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> 
     for _ in range(5):
         page.keyboard.press("ArrowRight")
     assert dialog.locator(".number").text_content() == "person 1 at 0:10.0"
-    assert dialog.locator("h3").text_content() == "happiness 100%"
+    assert dialog.locator("h2").text_content() == "happiness 100%"
     assert dialog.locator(".timeline").evaluate(playhead) == "1"
-    assert dialog.locator(".shares li").all_text_contents() == ["mouth75%", "nose-25%"]
+    assert dialog.locator(".numbers tbody tr").all_text_contents() == ["mouth75%", "nose-25%"]
     page.keyboard.press("Escape")
     expect(line).to_be_focused()
     assert line.get_attribute("aria-valuetext") == "0:10.0  happiness 100%"  # where the arrows ended
@@ -130,12 +129,27 @@ def test_areas_are_as_high_as_their_shares(browser: tuple[Page, list[str]]) -> N
     for corner in range(58):  # a step has two corners
         assert top(0, "happiness", corner) == pytest.approx(100 - 100 * (corner // 2) / 28, abs=0.06)
         assert top(0, "<i>fear", corner) == pytest.approx(0, abs=0.06)
-    path = areas.nth(1).locator("path", has_text="nose").get_attribute("d") or ""
-    heights = [float(corner.split()[1]) for corner in path[1:-1].split("L")]
-    assert heights == 8 * [0] + 8 * [100]  # 0.75 upwards, 0.25 downwards
-    assert areas.nth(1).locator("line").get_attribute("y1") == "75.0"
+    cells = areas.nth(1).locator("rect[class]")  # two regions at each of four times
+    assert cells.locator("title").all_text_contents() == ["mouth 75%", "nose -25%"] * 4
+    colours = [cell.get_attribute("class") for cell in cells.all()[:2]]
+    assert colours == ["for", "against"]
+    assert [float(cell.get_attribute("fill-opacity") or 0) for cell in cells.all()[:2]] == [1, 0.333]
+    edges = [
+        (float(cell.get_attribute("x") or 0), float(cell.get_attribute("width") or 0)) for cell in cells.all()[::2]
+    ]
+    assert edges == [(0, 125), (125, 250), (375, 375), (750, 250)]
     absent = areas.nth(0).locator("rect")
     assert (absent.get_attribute("x"), absent.get_attribute("width")) == ("400.0", "200")
+
+
+def test_the_gallery_has_the_changes_of_a_clip_and_all_pictures_when_asked(browser: tuple[Page, list[str]]) -> None:
+    page, _ = browser
+    visible = page.locator(".card:visible .where")
+    assert visible.all_text_contents()[:3] == ["person 0 at 0:00.0", "person 0 at 0:10.0", "person 1 at 0:00.0"]
+    assert visible.count() == 2 + 2 + 8
+    page.get_by_label("all pictures of clips").check()
+    assert visible.count() == 16
+    page.get_by_label("all pictures of clips").uncheck()
 
 
 def test_people_are_switched_on_and_off(browser: tuple[Page, list[str]]) -> None:

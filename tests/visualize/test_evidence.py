@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.heads import head_roles, relations
+from fer_vit.explain.heads import attention_views
 from fer_vit.explain.methods import METHODS, explain
 from fer_vit.explain.trace import trace
 from fer_vit.face.image import encode_png, read_image
@@ -26,11 +26,12 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
 ) -> None:
     seen = trace(net, *faces)
     found = list(explain_labels(net, seen, method, labels))
-    flow, eye = relations(seen), torch.eye(4)
+    views, eye = attention_views(seen), torch.eye(4)
     order = net(*faces).argsort(1, descending=True)
     for row in range(2):
         assert found[row].order == order[row].tolist()
-        assert np.allclose(found[row].relations, flow[row], atol=1e-6)
+        for array, tensor in zip(found[row].attention, views, strict=True):
+            assert np.allclose(array, tensor[row], atol=1e-6, equal_nan=True)
         for label, (shares, heat) in found[row].labels.items():
             expected = explain(net, *faces, method, eye[label].expand(2, 4))
             assert np.allclose(shares, expected.shares[row], atol=1e-5)
@@ -56,23 +57,16 @@ def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, t
             path.unlink()
     classified = classify_faces(net, model.crop_spec, [(photos, chunks)], paths)
     found = [(face, None) for photo in classified for face in photo.faces]
-    seen = list(explain_faces(model, found, chunks, "relevance", heads=True))
-    roles = head_roles(trace(net, chunks[0].image, chunks[0].boxes, chunks[0].valid))
-    assert [face.view.name for face in seen] == [str(path) for path in paths]
-    for row, (face, result) in enumerate(zip(seen, results, strict=True)):
-        view = face.view
+    seen = list(explain_faces(model, found, chunks, "relevance"))
+    assert [face.path for face, _, _ in seen] == [str(path) for path in paths]
+    for row, ((face, view, _), result) in enumerate(zip(seen, results, strict=True)):
         assert (view.face, view.box, view.crop_size) == (0, None, 32)
-        assert view.probabilities == pytest.approx(result.probabilities, abs=1e-6)
-        assert view.regions.keys() == view.shares.keys() == result.regions.keys()
+        assert view.probabilities == face.probabilities == pytest.approx(result.probabilities, abs=1e-6)
+        assert view.regions.keys() == result.regions.keys()
         assert all(np.array_equal(box, result.regions[name]) for name, box in view.regions.items())
-        assert np.allclose(
-            [view.shares[name] for name in net.config.regions], face.evidence.labels[face.evidence.order[0]][0]
-        )
         if gone:  # as the model saw it
             assert np.array_equal(view.photo, as_image(chunks[0].image[row]))
             assert np.array_equal(view.to_crop, np.eye(2, 3))
         else:
             assert np.array_equal(view.photo, pixels[row])
             assert np.array_equal(view.to_crop, result.to_crop)
-        assert torch.allclose(face.roles.maps, roles.maps[row].double())
-    assert all(face.roles is None for face in explain_faces(model, found, chunks, "relevance"))

@@ -14,13 +14,15 @@ from fer_vit.visualize.timeline import PICTURES, limit, pictures, watch
 from tests.helpers.videos import write_video
 
 
-def frames(path: str, tracks: Sequence[Sequence[int]], step: float = 0.04) -> Iterator[Photo[FaceResult]]:
+def frames(
+    path: str, tracks: Sequence[Sequence[int]], step: float = 0.04, period: int = 1000
+) -> Iterator[Photo[FaceResult]]:
     """Frames in which these people are; the share of the first expression is the frame's number in thousandths."""
     for number, seen in enumerate(tracks):
-        share = number % 1000 / 1000
+        share = number % period / 1000
         faces = [
             FaceResult("b", 1.0, {"a": 0.0, "b": 1.0}, path, index, None, None, None, Path(path), np.eye(2, 3), 8, {},
-                       {}, 1.0, (), number, number * step, track, {"a": share, "b": 1 - share})
+                       {}, 1.0, (), None, number, number * step, track, {"a": share, "b": 1 - share})
             for index, track in enumerate(seen)
         ]  # fmt: skip
         yield Photo(path, OK if faces else NO_FACE, faces, 0, number, number * step, tuple(seen))
@@ -51,12 +53,19 @@ def test_a_long_curve_has_means_of_equal_spans() -> None:
 
 @pytest.mark.parametrize("count", [1, 50, 119, 240, 5000])
 def test_pictures_are_spread_evenly(count: int) -> None:
-    numbers = [face.frame for face in watch(frames("a.mp4", [[0]] * count))[0]["a.mp4"].pictures()]
+    numbers = [face.frame for face in watch(frames("a.mp4", [[0]] * count, period=400))[0]["a.mp4"].pictures()]
     assert len(numbers) == min(count, PICTURES)
     steps = np.diff(np.array(numbers, float))
     assert len(steps) == 0 or steps.max() <= 3 * max(steps.min(), count / PICTURES / 2)
     assert numbers[0] == 0
     assert count - 1 - numbers[-1] <= max(1, count / PICTURES)
+
+
+def test_every_change_of_the_smoothed_expression_has_a_picture() -> None:
+    numbers = [face.frame for face in watch(frames("a.mp4", [[0]] * 5000))[0]["a.mp4"].pictures()]
+    assert len(numbers) == PICTURES
+    assert numbers == sorted(numbers)
+    assert {number + half for number in range(0, 5000, 1000) for half in (0, 500)} - {0} <= set(numbers)
 
 
 def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None:
