@@ -132,6 +132,7 @@ def test_features_per_expression_are_averaged() -> None:
 
 
 def test_the_device_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load("ferplus-small", "auto").device.type == best_device()
     for cuda, mps, device in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)

@@ -41,7 +41,7 @@ def load(
     Args:
         model: A model that fer-vit ships (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or
             "user/name" on the Hugging Face hub. None: the default one that is shipped.
-        device: Where to compute, for example "cpu" or "cuda:1". None: an NVIDIA or Apple GPU if there is one.
+        device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple GPU if there is one.
         revision: Branch, tag or commit on the hub.
         token: For a private repository on the hub; None uses the one you logged in with.
         prior: See `Recognizer.change_prior`.
@@ -53,7 +53,7 @@ def load(
     recognizer = Recognizer(load_network(model, revision=revision, token=token), str(model or DEFAULT))
     if prior is not None or classes:
         recognizer.change_prior(prior, classes)
-    device = device or best_device()
+    device = best_device() if device in (None, "auto") else device
     try:
         recognizer.to(device)
     except (RuntimeError, AssertionError) as error:
