@@ -8,8 +8,8 @@ lengths as fractions of the image's side, no roll. Side -1 is the person's right
 """
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields
 from functools import partial
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -24,8 +24,7 @@ Point = tuple[float, float]
 Fill = Callable[[Array, ArrayLike], None]
 
 
-@dataclass(frozen=True)
-class Parameters:
+class Parameters(NamedTuple):
     """The movements of an expression: 0 is neutral, 1 or -1 the full movement.
 
     A name begins with the feature that moves; it stays inside the boxes of the regions whose names end with it.
@@ -113,7 +112,7 @@ BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)
 
 def differing_regions(a: str, b: str) -> frozenset[str]:
     """Returns the regions (`face.regions.REGIONS`) in which two expressions of the same person differ."""
-    moved = [field.name for field, x, y in zip(fields(Parameters), _values(a), _values(b), strict=True) if x != y]
+    moved = [name for name, x, y in zip(Parameters._fields, _values(a), _values(b), strict=True) if x != y]
     return frozenset(region for name in moved for region in REGIONS if region.endswith(name.split("_")[0]))
 
 
@@ -158,7 +157,7 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
 def _values(expression: str) -> Array:
     if expression not in TABLE:
         raise FerVitError(f"Expected one of the expressions {', '.join(TABLE)}, but got `{expression}`.")
-    return np.array(astuple(TABLE[expression]))
+    return np.array(TABLE[expression])
 
 
 def _frame(look: Look) -> Array:

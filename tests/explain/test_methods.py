@@ -225,17 +225,6 @@ def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> N
     assert torch.allclose(result.scores[0], expected / expected.abs().sum(), atol=1e-5)
 
 
-def test_coverage_counts_pixels() -> None:
-    layout = TokenLayout(1, (4, 4), 2, 1)
-    boxes = torch.tensor([[[3.0, 5.0, 17.0, 19.0], [-6.0, 20.0, 10.0, 40.0]]])
-    found = membership(layout, 8, boxes, torch.ones(1, 2, dtype=torch.bool))[0, :, layout.patches].view(2, 4, 4)
-    for box, parts in zip(boxes[0].int().tolist(), found, strict=True):
-        picture = np.zeros((32, 32))
-        picture[max(box[1], 0) : box[3], max(box[0], 0) : box[2]] = 1
-        expected = picture.reshape(4, 8, 4, 8).mean((1, 3))
-        assert np.allclose(parts, expected)
-
-
 def test_controls() -> None:
     net = build()
     batch = faces()

@@ -205,16 +205,6 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
     assert max(scales(False)) > 1.1 * min(scales(False))
 
 
-def test_thirty_faces_have_thirty_noses(yunet: Path, astronaut: Image) -> None:
-    head = resized(astronaut[20:200, 140:310], 0.5)
-    photo = np.tile(head, (5, 6, 1))
-    faces = refine_landmarks(photo, FaceDetector(yunet)(photo))
-    noses = np.array([face.landmarks[2] for face in faces])
-    apart = np.linalg.norm(noses[:, None] - noses, axis=-1) + 1e3 * np.eye(len(noses))
-    assert len(faces) == 30
-    assert apart.min() > 75
-
-
 # The model file
 
 

@@ -176,14 +176,7 @@ def test_class_attention_is_what_the_block_computes(kind: type, qk_norm: bool) -
     assert torch.allclose(class_attention(block, x, relation), seen[0].mean(1)[:, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("device", "tokens", "trains_in_bf16", "expected"),
-    [
-        ("cpu", 68, False, False),
-        ("cpu", 229, False, True),
-        ("cpu", 229, True, False),
-        ("cuda", 68, True, True),
-    ],
-)
-def test_the_faster_attention(device: str, tokens: int, trains_in_bf16: bool, expected: bool) -> None:
-    assert fused_is_faster(torch.device(device), tokens, trains_in_bf16) is expected
+def test_the_faster_attention() -> None:
+    cpu, cases = torch.device("cpu"), {(68, False): False, (229, False): True, (229, True): False}
+    assert {case: fused_is_faster(cpu, *case) for case in cases} == cases
+    assert fused_is_faster(torch.device("cuda"), 68, True)

@@ -259,16 +259,6 @@ def test_gradients_of_a_face_are_the_same_alone_and_in_company(tokens: str) -> N
     assert torch.allclose(alone, together, rtol=1e-3, atol=1e-5 * together.abs().max().item())
 
 
-def test_no_mechanism_is_in_the_default_model() -> None:
-    net = build(SMALL)
-    plain = timm.create_model(SMALL.backbone, img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
-    own = {name for name in net.state_dict() if not name.startswith("region_embed.")}
-    assert own == {f"vit.{name}" for name in plain.state_dict()}
-    modules = zip(net.vit.blocks.modules(), plain.blocks.modules(), strict=True)
-    assert all(type(mine) is type(other) for mine, other in modules)
-    assert net.num_kept == (16, 16, 16)
-
-
 def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> None:
     own = timm.create_model("vit_tiny_patch16_224", depth=2)
     torch.save(own.state_dict(), tmp_path / "weights.pth")
