@@ -158,6 +158,12 @@ def test_faces_without_near_duplicates_are_judged_apart(near_duplicate: list[obj
     assert "without near-duplicates" not in evaluate_faces(faces(np.ones(3, bool)))
 
 
+def test_results_have_a_part_for_each_request() -> None:
+    some = faces(np.array([True, False] * 2), who=["a"] * 4, label_votes=["10"] * 4)
+    assert list(evaluate_faces(some, ["who"], other=some.probabilities)) == ["all", "by", "comparison", "by votes"]
+    assert list(evaluate_faces(faces(np.ones(4, bool), labelled=False))) == ["all"]
+
+
 def test_accuracy_by_votes_and_reweighted() -> None:
     rng = np.random.default_rng(0)
     votes = rng.choice([4, 5, 6, 7, 8, 9, 10], 500)
