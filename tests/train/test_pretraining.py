@@ -144,6 +144,7 @@ def test_a_classifier_starts_from_it(
     out = capsys.readouterr().out
     assert f"Started from {pretrained}: 148 of 148 tensors of the encoder; new neutral, happiness, surprise" in out
     net, before = load_network(newest(tmp_path)), load_checkpoint(pretrained)
+    assert load_checkpoint(newest(tmp_path))["starts_from"] is None  # it has learned no labels
     assert net.config.stem == "conv"
     state = net.state_dict()
     taken = {name.removeprefix("net."): value for name, value in before["state_dict"].items() if "net." in name}

@@ -154,9 +154,13 @@ def test_python_starts_from_the_shipped_model() -> None:
     assert torch.equal(task.net.vit.head.weight[0], shipped.vit.head.weight[6])
     assert torch.equal(task.net.vit.patch_embed.early[0][0].weight, shipped.vit.patch_embed.early[0][0].weight)
     assert task.hparams["init"] is None
-    again = FERTask(**task.hparams)
+    again, saved = FERTask(**task.hparams), {"state_dict": task.state_dict()}
     assert again.hparams == task.hparams
     assert again.net.config == task.net.config
+    assert again.starts_from is None
+    task.on_save_checkpoint(saved)
+    again.on_load_checkpoint(saved)
+    assert again.starts_from == task.starts_from == "ferplus-small"
 
 
 @pytest.mark.parametrize("freeze", ["stem", *slow("encoder")])

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
+from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.tokens import drop_regions
@@ -371,6 +372,7 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
 def test_the_default_recipe_is_a_plain_classifier() -> None:
     recipe = {"lr": 1e-3, "weight_decay": 0.05, "layer_decay": 1.0, "warmup": 0.1, "min_lr": 0.01}
     recipe |= dict.fromkeys(("label_smoothing", "logit_adjust", "region_dropout"), 0.0)
+    assert FERTask(labels=["a", "b"]).net.config == RegionViTConfig(regions=DEFAULT_REGIONS)
     assert build().hparams.items() >= {**recipe, "compile": False, "init": None, "freeze": "none"}.items()
 
 
