@@ -109,7 +109,7 @@ class DecoderBlock(nn.Module):
     `causal`: each query sees only itself and earlier ones.
     """
 
-    def __init__(self, dim: int, num_heads: int, causal: bool = False) -> None:
+    def __init__(self, dim: int, num_heads: int, causal: bool) -> None:
         super().__init__()
         self.causal = causal
         self.norm1 = nn.LayerNorm(dim)

@@ -92,7 +92,9 @@ def test_degenerate_landmarks_give_finite_boxes(face: NDArray[np.float64]) -> No
     assert not visible(region_boxes(face * np.nan, NAMES), SIZE).any()
 
 
-@pytest.mark.parametrize(("shift", "box"), [((0, 0), (61, 42, 138, 90)), ((-100, -60), (0, 0, 38, 90))])
+@pytest.mark.parametrize(
+    ("shift", "box"), [((0, 0), (61, 42, 138, 90)), ((-100, -60), (0, 0, 38, 90)), ((-400, -300), (0, 0, 0, 0))]
+)
 def test_a_cover_fills_the_smallest_rectangle_around_regions(
     shift: tuple[int, int], box: tuple[int, ...], rng: np.random.Generator
 ) -> None:
