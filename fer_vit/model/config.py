@@ -108,6 +108,8 @@ class ModelSettings:
         thresholds: Thresholds of prediction sets (see `conformal`). Empty: not calibrated.
         prior: Share of each class among the training faces (C,), all above 0. Empty: unknown.
         adjustment: The logarithm of the prior, times this, is subtracted from the logits (Menon et al. 2021).
+        faithfulness: Gain in pixel insertion over random scores, with its interval if it is known, by explanation
+            method and for "attention" (see docs/explaining.md). Empty: not measured.
     """
 
     labels: list[str]
@@ -117,6 +119,7 @@ class ModelSettings:
     thresholds: Thresholds = field(default_factory=dict)
     prior: tuple[float, ...] = ()
     adjustment: float = 0.0
+    faithfulness: dict[str, list[float]] = field(default_factory=dict)
 
 
 def read_config(values: dict[str, Any], name: object) -> RegionViTConfig:

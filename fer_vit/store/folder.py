@@ -70,6 +70,16 @@ def _is_prior(value: Any, classes: int) -> bool:
     return all(isinstance(number, float) and 1e-9 < number <= 1 for number in value)
 
 
+def _is_faithfulness(value: Any) -> bool:
+    """Returns whether a value is one number, or three, by name."""
+    if not isinstance(value, dict) or not all_are(rows := [*value.values()], list):
+        return False
+    numbers = [number for row in rows for number in row]
+    return {len(row) for row in rows} <= {1, 3} and all(
+        isinstance(number, int | float) and -9 <= number <= 9 for number in numbers
+    )
+
+
 EXTRA_RULES: dict[str, tuple[Callable[[Any, int], bool], str]] = {
     "align": (lambda value, _: value in ("landmarks", "crop"), "landmarks or crop"),
     "template": (lambda value, _: _is_template(value), "five points (x, y)"),
@@ -77,6 +87,7 @@ EXTRA_RULES: dict[str, tuple[Callable[[Any, int], bool], str]] = {
     "thresholds": (_are_thresholds, "numbers from 0 to 1 for 90 and 95 %, one for all faces and one for each label"),
     "prior": (_is_prior, "a share above 0 for each label, or empty"),
     "adjustment": (lambda value, _: isinstance(value, int | float) and 0 <= value <= 1, "from 0 to 1"),
+    "faithfulness": (lambda value, _: _is_faithfulness(value), "one number or three for each method"),
 }
 """Rule for a setting, given the number of labels, and its text for messages."""
 

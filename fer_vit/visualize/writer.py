@@ -39,7 +39,7 @@ METHOD_TEXTS = {
     "ablation": "how far the score falls without a region",
 }
 ATTENTION_TEXT = (
-    "Where the model looks: how much regions take from each other and give to the output, {}. "
+    "Where the model looks: how much regions take from each other and give to the output. "
     "It does not depend on the expression, and a region with much attention need not change the prediction."
 )
 
@@ -136,10 +136,20 @@ def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: 
 
 def meanings(model: Recognizer, method: str) -> dict[str, str]:
     """Returns a sentence on attention and on attribution, and how faithful each was measured to be."""
+    drives = f"What drives the prediction: {METHOD_TEXTS[method]}; orange for it, blue against it."
+    faithfulness = model.net.settings.faithfulness
     return {
-        "attention": ATTENTION_TEXT.format("followed through all blocks or by one head"),
-        "pixels": f"What drives the prediction: {METHOD_TEXTS[method]}; orange for it, blue against it.",
+        "attention": f"{ATTENTION_TEXT} {_measured(faithfulness.get('attention', ()))}",
+        "pixels": f"{drives} {_measured(faithfulness.get(method, ()))}",
     }
+
+
+def _measured(gain: Sequence[float]) -> str:
+    if not gain:
+        return "Its faithfulness was not measured for this model: see fer-vit faithfulness."
+    mean, *interval = gain
+    spread = f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    return f"Measured faithfulness, the gain in pixel insertion over random scores (0 is none): {mean:.2f}{spread}."
 
 
 def _photos(

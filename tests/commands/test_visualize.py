@@ -63,6 +63,7 @@ def test_a_report_of_a_photo(
     assert "<li><bdi>broken.png</bdi>: not an image" in page
     assert str(tmp_path) not in page  # names, not paths
     out = capsys.readouterr().out
+    assert "Its faithfulness was not measured for this model" in page
     assert f"1 face in 2 photos: open {tmp_path / 'r' / 'index.html'}\n" in out
     assert out.startswith("About 1 min and 1 MB with one face in each photo.\n")
 

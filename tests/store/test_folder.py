@@ -257,6 +257,7 @@ def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
         ({"template": [[1, float("nan")]] * 5}, "five points"),
         ({"config": {"regions": ["a.b"], "tokens": "both"}}, "of another version"),
         ({"align": "eyes"}, "align to be landmarks or crop, but got eyes"),
+        ({"faithfulness": {"pixels": ["<b>"]}}, "faithfulness to be one number or three"),
         ({"thresholds": {"90": THRESHOLDS["90"]}}, "thresholds to be numbers from 0 to 1 for 90 and 95 %"),
         ({"thresholds": {**THRESHOLDS, "95": [0.2]}}, "thresholds to be numbers"),  # one for each label
         ({"thresholds": {**THRESHOLDS, "95": [0.2, 0.1, 0.1, float("nan")]}}, "thresholds to be numbers"),
