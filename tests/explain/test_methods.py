@@ -10,7 +10,6 @@ from fer_vit.explain.methods import METHODS, explain, explain_each, relevance_fl
 from fer_vit.explain.pixels import membership, units
 from fer_vit.explain.trace import drops, trace
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.model.tokens import TokenLayout
 from tests.helpers.models import noise_faces, small_model
 
 
@@ -241,13 +240,6 @@ def test_refusals() -> None:
         explain(build(), *faces(), "Relevance")
     with torch.inference_mode(), pytest.raises(FerVitError, match="outside torch"):
         explain(build(), *faces())
-
-
-def test_a_region_smaller_than_a_patch_has_the_patch_around_it() -> None:
-    layout = TokenLayout(1, (2, 2), 0, 1)
-    boxes = torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])
-    found = units(layout, membership(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
-    assert found[0].tolist() == [[False, True, False, False, False], [False] * 5]
 
 
 def test_probabilities_are_calibrated() -> None:

@@ -11,12 +11,16 @@ from fer_vit.explain.pixels import (
     box_sums,
     covered,
     integrated_gradients,
+    membership,
+    region_means,
     region_sums,
     spread,
     token_boxes,
+    units,
 )
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.model.tokens import TokenLayout
 from tests.helpers.models import noise_faces, small_model
 
 BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [-3.5, 18.25, 26.0, 36.0], [0.0, 0.0, 0.0, 0.0]])
@@ -172,3 +176,28 @@ def test_a_blurred_face_keeps_only_its_mean() -> None:
     assert torch.allclose(blur(image).mean((2, 3)), image.mean((2, 3)), atol=0.03)
     assert blur(image).std() < 0.1 * image.std()
     assert torch.allclose(blur(torch.ones(1, 3, 48, 48)), torch.ones(1, 3, 48, 48), atol=1e-6)
+
+
+def test_membership_is_the_covered_fraction_of_patches_and_the_regions_tokens() -> None:
+    layout = TokenLayout(1, (4, 4), 2, 2)
+    boxes = torch.tensor([[[3.0, 5.0, 17.0, 19.0], [-6.0, 20.0, 10.0, 40.0]]])
+    found = membership(layout, 8, boxes, torch.tensor([[True, True]]))
+    for region, box in enumerate(boxes[0].int().tolist()):
+        picture = np.zeros((32, 32))
+        picture[max(box[1], 0) : box[3], max(box[0], 0) : box[2]] = 1
+        parts = picture.reshape(4, 8, 4, 8).mean((1, 3)).ravel()
+        tokens = np.repeat([region == 0, region == 1], 4)
+        assert np.allclose(found[0, region], [0.0, *parts, *tokens])
+    assert (membership(layout, 8, boxes, torch.tensor([[True, False]]))[0, 1] == 0).all()
+    half = units(layout, found)[0, 0, layout.patches].view(4, 4)
+    assert half.nonzero().tolist() == [[1, 0], [1, 1]]
+    values = torch.arange(25.0).expand(1, -1)
+    weights = found / found.sum(-1, keepdim=True)
+    assert torch.allclose(region_means(found, values), (weights * values[:, None]).sum(-1))
+
+
+def test_a_region_smaller_than_a_patch_has_the_patch_around_it() -> None:
+    layout = TokenLayout(1, (2, 2), 0, 1)
+    boxes = torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])
+    found = units(layout, membership(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool)))
+    assert found[0].tolist() == [[False, True, False, False, False], [False] * 5]
