@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -118,6 +119,15 @@ def test_a_wrong_input_is_reported_before_an_existing_output(
     (tmp_path / "empty").mkdir()
     (tmp_path / "faces.csv").touch()
     assert "found none" in fails(capsys, "predict", tmp_path / "empty", "--output", tmp_path / "faces.csv")
+
+
+def test_ctrl_c_is_one_word_and_exit_code_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fer_vit.cli, "run", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(SystemExit) as end:
+        fer_vit.cli.main(["models"])
+    assert (end.value.code, capsys.readouterr().err) == (130, "fer-vit: interrupted\n")
 
 
 def test_debug_shows_the_error_itself() -> None:
