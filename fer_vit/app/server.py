@@ -7,7 +7,6 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
 from threading import Thread
 from typing import Annotated, Any
@@ -25,6 +24,7 @@ try:
     from fastapi import Depends, FastAPI, File, Form, HTTPException, Request, UploadFile
     from fastapi.exceptions import RequestValidationError
     from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+    from starlette.routing import Route
     from starlette.types import ASGIApp
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ModuleNotFoundError as missing:
@@ -84,17 +84,12 @@ def create_app(jobs: Jobs | None = None, live: LivePage | None = None, hosts: Co
         pages["/" if name == "upload" or not jobs else "/live"] = "text/html", f"app/{name}.html"
     for address, (kind, path) in pages.items():
         page = Response((files("fer_vit") / path).read_bytes(), media_type=kind)
-        app.add_route(address, partial(answer, page))
+        app.routes.append(Route(address, page, methods=["GET"]))
     if jobs:
         add_jobs(app, jobs)
     if live:
         add_live(app, live)
     return Guard(app, hosts, jobs.folder if jobs else None)
-
-
-async def answer(page: Response, _: Request) -> Response:
-    """Returns a page that is always the same."""
-    return page
 
 
 async def refuse_values(_: Request, error: RequestValidationError) -> Response:
