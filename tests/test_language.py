@@ -9,13 +9,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = [
     "configs",
-    "tests/predict",
     "tests/helpers",
     *(f"fer_vit/{room}" for room in ("report", "visualize")),
     *(
         f"{side}/{room}"
         for side in ("fer_vit", "tests")
-        for room in ("app", "commands", "data", "evaluate", "explain", "face", "model", "sources", "store", "train")
+        for room in (
+            *("app", "commands", "data", "evaluate", "explain", "face"),
+            *("model", "predict", "sources", "store", "train"),
+        )
     ),
 ]
 """Folders whose Python and YAML files are checked as well: names, docstrings, comments and messages."""

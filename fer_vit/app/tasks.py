@@ -27,7 +27,7 @@ from fer_vit.predict.inputs import MEDIA_SUFFIXES, is_video
 from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import BOX
-from fer_vit.predict.tables import counted, listed, predict_table
+from fer_vit.predict.tables import Outputs, counted, listed, predict_table
 from fer_vit.processes import start_worker
 from fer_vit.report.overlay import Marked, draw_faces
 from fer_vit.visualize.writer import write_report
@@ -80,13 +80,13 @@ def run_task(task: Task) -> Iterator[Event]:
     check_pixels([path for path in paths if path not in clips], clips, options.end)
     model, table = load_cached(task.model), Path("..", task.table)
     if not task.report:
-        predict_table(model, paths, table, options, None)
+        predict_table(model, paths, options, Outputs(table))
         yield {"state": "done"}
         return
     summary, intervals = (Path(f"../{name}.csv") if clips else None for name in ("summary", "intervals"))
     copy, messages = Path("../marked.mp4") if len(clips) == 1 else None, []
     try:
-        predict_table(model, paths, table, options, summary, annotate=copy, intervals=intervals)
+        predict_table(model, paths, options, Outputs(table, summary, intervals, copy))
     except FerVitError:
         if not table.exists():
             raise

@@ -14,7 +14,7 @@ from fer_vit.predict.people import is_textgrid
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.plan import MAX_PART_SIZE
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import predict_folder, predict_table
+from fer_vit.predict.tables import Outputs, predict_folder, predict_table
 from fer_vit.processes import ProcessRank, cores, process_rank
 from fer_vit.report.table import SUFFIXES
 
@@ -90,15 +90,11 @@ def predict(
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
     gpus = torch.cuda.device_count()  # SLURM may show each process only its own
     model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else None, prior=prior, classes=classes)
+    outputs = Outputs(output, summary, intervals, annotate, min_confidence, overwrite, features)
     if in_chunks:
-        found = predict_folder(
-            model, images, output, options, summary, part_size, rank, min_confidence, intervals, overwrite, features
-        )
+        print(predict_folder(model, images, options, outputs, part_size, rank))
     else:
-        found = predict_table(
-            model, images, output, options, summary, min_confidence, annotate, intervals, overwrite, features
-        )
-    print(found)
+        print(predict_table(model, images, options, outputs))
 
 
 def check_outputs(

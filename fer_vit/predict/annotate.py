@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from fractions import Fraction
-from itertools import dropwhile
+from itertools import chain, dropwhile
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -24,9 +24,9 @@ from fer_vit.report.overlay import draw_faces
 CODECS = ("libx264", "libopenh264", "mpeg4")
 """Encoders, the best first. H.264 plays everywhere, but not every FFmpeg contains it."""
 TICK = Fraction(1, 60000)
-"""Unit of time in seconds: the finest for MPEG-4; frame times at the usual rates are multiples of it."""
+"""Unit of time in seconds, the finest of MPEG-4; frame times at the usual rates are multiples."""
 PRIMING = 0.1
-"""Seconds of sound kept before the first frame, because decoders may need them."""
+"""Seconds of sound before the first frame that are kept, because decoders may need them."""
 TAGS = {Colorspace.ITU709: 1, Colorspace.SMPTE170M: 6}
 """The code of each colour space, its primaries and its transfer function (ITU-T H.273)."""
 EXACT = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
@@ -39,46 +39,38 @@ def annotate_video(
     source: Path,
     output: Path,
     options: PhotoOptions,
-    failed: list[FerVitError],
+    errors: list[FerVitError],
     overwrite: bool = True,
 ) -> Iterator[Photo[FaceResult]]:
     """Yields photos unchanged, and writes a copy of the video `source` among them with its faces marked.
 
     Frames keep their times; a video that starts below 0 is shifted to 0. Sound is copied if MP4 can contain it. If the
-    copy fails, the error is added to `failed`, no file is left, and iteration continues.
+    copy fails, the error is added to `errors`, no file is left, and iteration continues.
     """
-    copy = _copy(source, output, options, overwrite)
-
-    def send(photo: Photo[FaceResult] | None) -> None:
-        try:
-            if not failed:
+    with closing(_write_copy(source, output, options, overwrite)) as copy:
+        for photo in chain([None], photos, [None]):  # None starts and ends the copy
+            try:
                 copy.send(photo)
-        except FerVitError as error:
-            failed.append(error)
-        except StopIteration:
-            pass
-
-    with closing(copy):
-        send(None)  # starts it
-        for photo in photos:
-            send(photo)
-            yield photo
-        send(None)  # ends it
+            except FerVitError as error:
+                errors.append(error)
+            except StopIteration:  # the copy has ended
+                pass
+            if photo:
+                yield photo
 
 
-def _copy(
+def _write_copy(
     source: Path, output: Path, options: PhotoOptions, overwrite: bool
 ) -> Generator[None, Photo[FaceResult] | None, None]:
-    """Writes the copy from the photos sent to it; None ends it."""
+    """Writes the copy from the photos that are sent to it."""
     frames = read_frames(source, options.every, options.fps, options.start, options.end)
     reason = "no frames"
-    # The default rounds the time of a late first frame to milliseconds.
-    exact = {"movie_timescale": str(TICK.denominator)}
+    exact = {"movie_timescale": str(TICK.denominator)}  # the default rounds the start to milliseconds
     with (
         _readable_errors(source, output),
         atomic_write(output, overwrite=overwrite) as path,
         open_video(source) as (container, _),
-        _readable_errors(source, output),  # inside: FFmpeg errors of the output, not of the source
+        _readable_errors(source, output),  # again: here FFmpeg's errors are of the output
         av.open(path, "w", format="mp4", options=exact) as file,
     ):
         writer = FrameWriter(file, container)
@@ -124,7 +116,7 @@ class FrameWriter:
         image = np.pad(image, [(0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)], "edge")
         if not self.started:
             self._start(image.shape[1], image.shape[0], seconds)
-        self._copy_sound(2 * seconds - self._seconds)  # until the next frame, at a constant rate
+        self._copy_sound(2 * seconds - self._seconds)  # to the next frame, at a constant rate
         self._seconds, self._ticks = seconds, max(round((seconds + self.shift) / TICK), self._ticks + 1)
         frame = av.VideoFrame.from_ndarray(image, format="rgb24")
         frame = frame.reformat(
@@ -164,9 +156,9 @@ class FrameWriter:
 
     def _sound_packets(self) -> Iterator[Packet]:
         for audio in self._source.streams.audio[:1]:
-            name = audio.codec_context.name if audio.codec_context else "of an unknown codec"
+            name = audio.codec_context.name if audio.codec_context else "an unknown codec"
             if name not in self._file.supported_codecs:
-                self.sound = f"without its sound, {name}, which MP4 cannot hold"
+                self.sound = f"without its sound: MP4 cannot contain {name}"
                 return
             self.sound = "with its sound"
             stream = self._file.add_stream_from_template(audio)

@@ -1,4 +1,4 @@
-"""From videos to face crops: faces are found in frames, followed, and numbered by person."""
+"""Faces in videos: they are found in frames, followed between searches, and numbered by person."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,18 +29,16 @@ class VideoDataset(IterableDataset[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         """Yields the frames of each video in turn."""
+        options = self.options
         for index in self.indices:
+            path = str(self.photos.sources[index])
+            frames = read_frames(Path(path), options.every, options.fps, options.start, options.end)
             try:
-                yield from self._frames(index)
+                yield from track_faces(self.photos, frames, path, index, options.detect_every)
             except ImageError as error:
-                yield Photo(str(self.photos.sources[index]), str(error), [], index), []
+                yield Photo(path, str(error), [], index), []
             except (cv2.error, MemoryError):  # from frames of an odd shape, or huge ones
-                yield Photo(str(self.photos.sources[index]), "the video cannot be processed", [], index), []
-
-    def _frames(self, index: int) -> Iterator[Item]:
-        path, options = Path(str(self.photos.sources[index])), self.options
-        frames = read_frames(path, options.every, options.fps, options.start, options.end)
-        return track_faces(self.photos, frames, str(path), index, options.detect_every)
+                yield Photo(path, "the video cannot be processed", [], index), []
 
 
 FINE = 8
@@ -84,7 +82,7 @@ MAX_GAP = 2.0
 MEMORY = 0.2
 """Seconds over which a track's speed is averaged."""
 MAX_DISTANCE, MAX_SPEED = 0.6, 1.5
-"""Largest distance of landmarks from where they are expected: widths of the face, and further widths per second."""
+"""Largest distance between expected and found landmarks: face widths, and further widths per second."""
 MAX_GROWTH = 1.7
 """Largest ratio of a face's sizes in two successive detections."""
 NEVER = 1e6
@@ -146,12 +144,10 @@ class Tracker:
         """Returns the track of each face in the next frame."""
         from scipy.optimize import linear_sum_assignment  # only here: it takes time to import
 
-        tracks = self._tracks = [
-            track  # the last frame's tracks continue, however long ago it was
-            for track in self._tracks
-            if track.seconds == self._seconds or abs(seconds - track.seconds) <= MAX_GAP
-        ]
-        costs = np.array([[track.cost(face, seconds) for face in faces] for track in tracks])
+        # The last frame's tracks continue, however long ago it was.
+        recent = (t for t in self._tracks if t.seconds == self._seconds or abs(seconds - t.seconds) <= MAX_GAP)
+        tracks = self._tracks = list(recent)
+        costs = np.array([track.cost(face, seconds) for track in tracks for face in faces])
         costs = costs.reshape(len(tracks), len(faces))
         pairs = zip(*linear_sum_assignment(costs), strict=True)
         chosen = {face: tracks[row] for row, face in pairs if costs[row, face] < NEVER}

@@ -1,4 +1,4 @@
-"""The inputs of `predict`: files, folders, patterns and images in memory, photos and videos."""
+"""The inputs of `predict`: files, folders, patterns, and images in memory."""
 
 import glob
 import os
@@ -25,16 +25,9 @@ Source: TypeAlias = Path | Image
 Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
 """A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
 
-VIDEO_SUFFIXES = frozenset((".mp4", ".m4v", ".m3u8", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg")) | {
-    ".ts",
-    ".mts",
-    ".m2ts",
-    ".3gp",
-    ".wmv",
-    ".flv",
-    ".ogv",
-}
-"""Lower-case suffixes of videos; a GIF with more than one frame is a video too."""
+VIDEO_SUFFIXES = frozenset((".mp4", ".m4v", ".m3u8", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg"))
+VIDEO_SUFFIXES |= frozenset((".ts", ".mts", ".m2ts", ".3gp", ".wmv", ".flv", ".ogv"))
+"""Lower-case suffixes of videos."""
 MEDIA_SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
 
@@ -55,7 +48,7 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
 
 
 def is_video(path: object) -> bool:
-    """Returns whether a source is a video, by its suffix; a GIF must have more than one frame."""
+    """Returns whether a source is a video by its suffix, or a GIF of several frames."""
     if not isinstance(path, Path):
         return False
     suffix = path.suffix.lower()

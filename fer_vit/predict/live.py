@@ -1,4 +1,4 @@
-"""Live video from a camera, an address, or a file in real time. Only the newest frame is used; there is no queue."""
+"""Live video from a camera, an address, or a file in real time: only the newest frame is classified."""
 
 import re
 import time
@@ -63,7 +63,7 @@ def recognize_frames(model: Recognizer, frames: Iterable[Frame], name: str) -> I
 
 
 def shown_name(source: str) -> str:
-    """Returns a source's name; addresses without user and query, which may contain passwords."""
+    """Returns a source's name, without user and query of an address, which may contain passwords."""
     if is_camera(source):
         return f"camera {source}"
     return re.sub(r"(?<=//)[^/?#]*@|[?#].*", "", source) if "://" in source else source
@@ -75,8 +75,8 @@ def is_camera(source: str) -> bool:
 
 
 def camera_frames(number: int) -> Iterator[Frame]:
-    """Yields the frames of a local camera by its number in OpenCV. Raises ImageError without one or when it fails."""
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are reported by us
+    """Yields the frames of the camera with a number in OpenCV. Raises ImageError if it is missing or fails."""
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are raised below
     camera, start, count = cv2.VideoCapture(number), time.perf_counter(), 0
     try:
         while (picture := camera.read()[1]) is not None:
@@ -85,37 +85,37 @@ def camera_frames(number: int) -> Iterator[Frame]:
             count += 1
     finally:
         camera.release()
-    raise ImageError("the camera sends no more pictures" if count else "no camera that can be opened")
+    raise ImageError("the camera was disconnected" if count else "no such camera")
 
 
 def newest(frames: Iterator[Frame]) -> Generator[tuple[Frame, float], None, None]:
     """Reads frames in a thread. Yields the newest one with its time of arrival, each at most once."""
     latest: deque[tuple[Frame, float]] = deque(maxlen=1)
     errors: list[Exception] = []
-    arrived, over, enough = Event(), Event(), Event()
+    arrived, ended, stopped = Event(), Event(), Event()
 
     def read() -> None:
         try:
             for frame in frames:
                 latest.append((frame, time.perf_counter()))
                 arrived.set()
-                if enough.is_set():
+                if stopped.is_set():
                     break
         except Exception as error:  # raised below, in the thread of the consumer
             errors.append(error)
-        over.set()
+        ended.set()
         arrived.set()
 
     reader = Thread(target=read, daemon=True)
     reader.start()
     try:
-        while not over.is_set() or latest:
-            arrived.wait(1)  # without a limit, Ctrl-C would not end it on Windows
+        while not ended.is_set() or latest:
+            arrived.wait(1)  # Windows ignores Ctrl-C in a wait without a limit
             arrived.clear()
             if latest:
                 yield latest.popleft()
     finally:
-        enough.set()
+        stopped.set()
         reader.join(1)
     if errors:
         raise errors[0]

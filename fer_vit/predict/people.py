@@ -29,19 +29,21 @@ class Interval(NamedTuple):
 
 @dataclass
 class Run:
-    """An uninterrupted label."""
+    """An uninterrupted label: times in seconds, and the sum of its confidences over its frames."""
 
     label: str
     start: float
     end: float
-    confidences: float = 0.0  # their sum
+    confidences: float = 0.0
     frames: int = 0
 
 
 @dataclass
 class Person:
-    """One track: the time of its last frame in seconds, and its labels."""
+    """One track of a video: the time of its last frame in seconds, and its labels."""
 
+    path: str
+    track: int
     last: float = 0.0
     runs: list[Run] = field(default_factory=list)
 
@@ -52,6 +54,28 @@ class Person:
             self.runs.append(Run(label, seconds, seconds))
         run = self.runs[-1]
         run.end, run.frames, run.confidences = seconds + step, run.frames + 1, run.confidences + confidence
+
+    def intervals(self) -> Iterator[Interval]:
+        """Yields the person's uninterrupted expressions."""
+        for run in self.runs:
+            yield Interval(self.path, self.track, run.start, run.end, run.label, run.confidences / run.frames)
+
+    def row(self, labels: Sequence[str]) -> dict[str, Cell]:
+        """Returns the person's row in the table of people."""
+        times = defaultdict[str, float](float)
+        for run in self.runs:
+            times[run.label] += run.end - run.start
+        longest = max(self.runs, key=lambda run: run.end - run.start)
+        return {
+            "path": self.path,
+            "track": self.track,
+            "first_seen": self.runs[0].start,
+            "last_seen": self.last,
+            "frames": sum(run.frames for run in self.runs),
+            **{f"time_{label}": times[label] / sum(times.values()) for label in labels},
+            "longest_run": longest.label,
+            "longest_run_seconds": longest.end - longest.start,
+        }
 
 
 class People:
@@ -64,7 +88,7 @@ class People:
         self._step = 0.0
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds the rows of a frame. Rows without a time (a photo, the end of a damaged video) end the current video."""
+        """Adds the rows of a frame. Rows without a time, of a photo or an error, end the current video."""
         path, seconds = rows[0]["path"], rows[0].get("seconds")
         if self._frame and self._frame[0]["path"] == path and seconds is not None:
             self._step = max(seconds - self._frame[0]["seconds"], 0.0)
@@ -82,9 +106,8 @@ class People:
         faces = [row for row in self._frame if row.get("face") is not None]
         for row in faces:
             number, seconds, label = row["track"], row["seconds"], row["label_smoothed"]
-            person = self.persons.setdefault((row["path"], number), Person())
-            confidence = row[SMOOTHED + label]
-            person.add(label, confidence, seconds, max(self._step, SHORTEST), number in self._before)
+            person = self.persons.setdefault((row["path"], number), Person(row["path"], number))
+            person.add(label, row[SMOOTHED + label], seconds, max(self._step, SHORTEST), number in self._before)
         self._before = {row["track"] for row in faces}
 
     def write(self, path: Path, labels: list[str], overwrite: bool = True) -> None:
@@ -93,33 +116,12 @@ class People:
         columns: dict[str, type] = {"path": str, "track": int, "first_seen": float, "last_seen": float, "frames": int}
         columns |= {f"time_{label}": float for label in labels} | {"longest_run": str, "longest_run_seconds": float}
         with TableWriter(path, columns, overwrite=overwrite) as table:
-            table.write([_person_row(*name, person, labels) for name, person in self.persons.items()])
+            table.write([person.row(labels) for person in self.persons.values()])
 
     def intervals(self) -> list[Interval]:
         """Returns the intervals, person by person."""
         self.end()
-        return [
-            Interval(path, track, run.start, run.end, run.label, run.confidences / run.frames)
-            for (path, track), person in self.persons.items()
-            for run in person.runs
-        ]
-
-
-def _person_row(path: str, track: int, person: Person, labels: list[str]) -> dict[str, Cell]:
-    times = defaultdict[str, float](float)
-    for run in person.runs:
-        times[run.label] += run.end - run.start
-    longest = max(person.runs, key=lambda run: run.end - run.start)
-    return {
-        "path": path,
-        "track": track,
-        "first_seen": person.runs[0].start,
-        "last_seen": person.last,
-        "frames": sum(run.frames for run in person.runs),
-        **{f"time_{label}": times[label] / sum(times.values()) for label in labels},
-        "longest_run": longest.label,
-        "longest_run_seconds": longest.end - longest.start,
-    }
+        return [interval for person in self.persons.values() for interval in person.intervals()]
 
 
 def is_textgrid(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""From photos to face crops: faces are detected and cropped for a model, in worker processes."""
+"""Photos: their options, their faces as crops for a model, and batches of them from worker processes."""
 
 import math
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ FaceMode = Literal["detect", "crop"]
 OK = "ok"
 NO_FACE = "no face"
 FIRST_FRAME = "animated: only the first frame is read"
-"""The status of an animated PNG, WebP or AVIF with or without a face."""
+"""The status of an animated PNG, WebP or AVIF."""
 HEADER = 2**16
-"""First bytes of a file, which contain whether it is animated."""
+"""Bytes at the start of a file that show whether it is animated."""
 READ = (OK, NO_FACE, FIRST_FRAME)
 """The statuses of readable images."""
 
@@ -51,7 +51,7 @@ class PhotoOptions:
             downloaded. "auto" uses YuNet if its file is present, else "builtin". "landmarks" treats each image as one
             face and finds its landmarks. "none": crops are framed like the model's own.
         batch_size: Photos or frames per batch; the result does not depend on it.
-        workers: Processes that read photos. None: one per core. Videos are read by one.
+        workers: Processes that read photos. None: one per core. One process reads videos.
         every: Use every n-th frame of a video.
         fps: Use at most this many frames per second of a video.
         start: Begin this many seconds after the first frame of a video.
@@ -100,18 +100,18 @@ FaceT = TypeVar("FaceT")
 
 
 class Photo(NamedTuple, Generic[FaceT]):
-    """An image or a frame of a video, and what was found in it.
+    """An image or a frame of a video with its faces.
 
     Attributes:
-        path: The image or video; "image 0" and so on if it was given in memory.
-        status: `OK`, `NO_FACE`, or the reason why it could not be read.
-        faces: Its faces in the image's own pixels; None stands for a crop without landmarks.
-        source: Index of the image or video among those given.
-        frame: The frame's index in its video; None for an image, and for the end of a video that broke.
-        seconds: The frame's time, as its file has it.
-        tracks: The number of the person that each face of a frame belongs to.
-        size: Its width and height.
-        taken_whole: Whether it was taken as the crop of one face, though it is a photo with small or several faces.
+        path: The image or video; "image 0" and so on for images in memory.
+        status: `OK`, `NO_FACE`, or why it cannot be read.
+        faces: The faces in pixels of the image; None stands for a crop without landmarks.
+        source: Index of the image or video among the inputs.
+        frame: Index of the frame in its video; None for an image, and for the end of a damaged video.
+        seconds: The frame's time in its file.
+        tracks: The number of each face's person in a video.
+        size: Width and height.
+        taken_whole: Whether the image was taken as the crop of one face, but shows small or several faces.
     """
 
     path: str
@@ -126,23 +126,23 @@ class Photo(NamedTuple, Generic[FaceT]):
 
     @property
     def reason(self) -> str:
-        """The status without details, for counting photos; it warns of `taken_whole`."""
+        """The status without details, or a warning for `taken_whole`."""
         return "taken as a single face (leave out `--face crop`)" if self.taken_whole else self.status.partition(":")[0]
 
 
 FoundPhoto: TypeAlias = Photo[Face | None]
-"""A photo with detected faces that are not classified yet."""
+"""A photo with detected faces."""
 Item: TypeAlias = tuple[FoundPhoto, list[Sample]]
-"""A photo and its faces as the model's input."""
+"""A photo, and its faces as crops."""
 PhotoBatch: TypeAlias = tuple[list[FoundPhoto], Batch | None]
-"""Some photos, and all their faces in the same order, or None; `row` is a face's index in its photo."""
+"""Photos, and all their faces in the same order; `row` is a face's index in its photo."""
 
 
 @dataclass(eq=False)
 class PhotoDataset(Dataset[Item]):
-    """Images as faces. Unreadable images raise no error: their status has the reason.
+    """Images as faces; the status of an unreadable image is the reason.
 
-    Without a detector, for `face` "crop" only, images are taken to be framed like the model's template.
+    Without a detector, images are crops that are framed like the model's template.
     """
 
     sources: Sequence[Source]
@@ -178,7 +178,7 @@ class PhotoDataset(Dataset[Item]):
         if not isinstance(source, Path):
             return source, 1, [*refine_landmarks(source, self.detector(source))]
         data = read_bytes(source)
-        reduction = reduction_to(data, MAX_SIDE)  # photos of phones have many more pixels than the detector reads
+        reduction = reduction_to(data, MAX_SIDE)  # photos of phones have more pixels than the detector reads
         image = decode_image(data, reduction)
         faces = self.detector(image)
         if reduction > 1 and any(self._needs_more(face) for face in faces):
@@ -207,7 +207,7 @@ def _is_animated(path: Path) -> bool:
 
 
 def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:
-    """Returns batches of photos or frames in order, read by `num_workers` worker processes (0: in this one)."""
+    """Returns batches of photos or frames in order, read by `num_workers` processes (0: this one)."""
     one_thread()
     return DataLoader(
         dataset,  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """The plan of a large prediction: images in chunks, one table per chunk; a video is a chunk.
 
-Processes do not communicate, so none waits for a dead one. Chunks are assigned by rank. Tables appear only when
-they are complete, so the missing tables are the work that is left.
+Processes do not communicate, so none waits for a dead one. Chunks are assigned by rank. Tables appear when they are
+complete, so a missing table is work to do.
 """
 
 import json
@@ -79,7 +79,7 @@ class Plan(Sequence[Path]):
 
     @contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:
-        """Yields the plan's file; turns every error of it into one FerVitError."""
+        """Yields the plan's file; turns its errors into a FerVitError."""
         try:
             with pq.ParquetFile(self.folder / NAME) as file:
                 yield file
@@ -132,7 +132,7 @@ class Plan(Sequence[Path]):
 def open_or_create(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
     """Opens the plan in a folder. If there is none, process 0 writes it and the others wait.
 
-    `images` is read only for a new plan. `settings` are the options that affect the tables, as JSON values.
+    Only a new plan reads `images`. `settings` are the options that affect the tables, as JSON values.
 
     Raises:
         FerVitError: The folder was started with other settings, contains other files, or cannot be written.
@@ -160,15 +160,15 @@ def open_or_create(folder: Path, images: Iterable[Path], part_size: int, setting
 def _wait(path: Path, rank: int) -> None:
     """Waits for the plan as long as the file that process 0 writes grows."""
     print(f"Process {rank} waits for process 0 to list the images in {path}.", flush=True)
-    sign, since = None, time.monotonic()
+    sizes, since = None, time.monotonic()
     while not path.exists():
         with suppress(OSError):  # the folder does not exist yet, or a file is being renamed
-            if (newest := [entry.stat().st_size for entry in path.parent.rglob("*")]) != sign:
-                sign, since = newest, time.monotonic()
+            if (newest := [entry.stat().st_size for entry in path.parent.rglob("*")]) != sizes:
+                sizes, since = newest, time.monotonic()
         if time.monotonic() - since > PATIENCE:
             raise FerVitError(
-                f"Process 0 did not list the images in {path} and shows no sign of life. Start it (RANK=0) with the "
-                "same command, and then this one again."
+                f"Process 0 did not list the images in {path} and writes nothing. Start it (RANK=0) with the same "
+                "command, and then this process again."
             )
         time.sleep(1)
 

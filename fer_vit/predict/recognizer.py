@@ -39,8 +39,8 @@ def load(
     """Loads a trained model.
 
     Args:
-        model: A model that fer-vit ships (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or
-            "user/name" on the Hugging Face hub. None: the default one that is shipped.
+        model: A shipped model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or "user/name"
+            on the Hugging Face hub. None: the default shipped model.
         device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple GPU if there is one.
         revision: Branch, tag or commit on the hub.
         token: For a private repository on the hub; None uses the one you logged in with.
@@ -48,7 +48,7 @@ def load(
         classes: See `Recognizer.change_prior`.
 
     Raises:
-        FerVitError: There is no such model or device, or its files are damaged or not fer-vit's.
+        FerVitError: There is no such model or device, or its files are damaged.
     """
     recognizer = Recognizer(load_network(model, revision=revision, token=token), str(model or DEFAULT))
     if prior is not None or classes:
@@ -95,33 +95,31 @@ class Recognizer(nn.Module):
         return next(self.parameters()).device
 
     def change_prior(self, prior: str | Path | Mapping[str, float] | None, classes: Sequence[str] = ()) -> None:
-        """Changes the class prior and the possible classes of all further probabilities.
-
-        Faces then have no prediction set: calibration does not cover it.
+        """Changes the class prior and the possible classes. Faces then have no prediction set.
 
         Args:
-            prior: "even", the share of each class by name, or a JSON file of these shares. None: as in training.
+            prior: "even", the frequency of each class by name, or a JSON file of them. None: as in training.
             classes: The possible labels; others get a probability of 0. Empty: all.
 
         Raises:
-            FerVitError: A class is not one of the model's, the prior does not fit the classes, or the model does not
-                contain the class shares of its training faces.
+            FerVitError: The model has no such class, the prior does not fit the classes, or the model does not contain
+                the class frequencies of its training faces.
         """
         if unknown := [name for name in classes if name not in self.labels]:
             raise FerVitError(f"Expected classes among {', '.join(self.labels)}, but got {unknown[0]}.")
         possible = [name for name in self.labels if not classes or name in classes]
         self.conditions = {"classes": ", ".join(possible)} if classes else {}
-        shares = None
+        frequencies = None
         if prior is not None:
             if not self.net.settings.prior:
                 raise FerVitError(
-                    "The model does not contain the class shares of its training faces, which `prior` needs. Write it "
-                    "again: `fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST`."
+                    "`prior` needs the class frequencies of the training faces, which the model does not contain. "
+                    "Write it again: `fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST`."
                 )
             by_name = read_prior(prior, possible)
-            self.conditions["prior"] = ", ".join(f"{name} {share:.3g}" for name, share in by_name.items())
-            shares = [by_name.get(name, 0.0) for name in self.labels]
-        self.net.change_prior(shares, [name in possible for name in self.labels])
+            self.conditions["prior"] = ", ".join(f"{name} {value:.3g}" for name, value in by_name.items())
+            frequencies = [by_name.get(name, 0.0) for name in self.labels]
+        self.net.change_prior(frequencies, [name in possible for name in self.labels])
 
     def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Returns probabilities (B, C); arguments as for `RegionViT`."""
@@ -149,12 +147,11 @@ class Recognizer(nn.Module):
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
             detector: "auto", "builtin", "yunet", "landmarks" or "none"; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
-            workers: Processes that read photos. None: one per core. A video has one.
-            video: Options for videos: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`, as for the command.
+            workers: Processes that read photos. None: one per core.
+            video: Options for videos: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
 
         Returns:
-            The faces, photo by photo and frame by frame. A photo without a face gives none; those that cannot be read
-            give a warning.
+            The faces, photo by photo and frame by frame. Photos that cannot be read give a warning.
 
         Raises:
             FerVitError: An image does not exist, the only one cannot be read, or an option has a wrong value.
@@ -177,10 +174,7 @@ class Recognizer(nn.Module):
         return np.array([face.features for face in faces], np.float32).reshape(len(faces), self.net.vit.embed_dim)
 
     def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo[FaceResult]]:
-        """Yields photos and the frames of videos with their `faces`, in order, a few seconds of video at a time.
-
-        Takes the arguments of `predict`.
-        """
+        """Yields photos and frames with their `faces`, one at a time; arguments as for `predict`."""
         return self.recognize(as_sources(images), PhotoOptions(**options))
 
     def recognize(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:

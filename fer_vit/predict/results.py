@@ -4,9 +4,10 @@ import math
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from io import BytesIO
 from itertools import groupby, islice
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,12 +43,12 @@ class FaceResult:
         label: The most probable expression.
         confidence: Its probability.
         probabilities: The probability of every expression by name.
-        path: The photo; "image 0" and so on if it was given in memory.
+        path: The photo or video; "image 0" and so on for images in memory.
         face: Index of the face in its photo.
         box: Box (4,), xyxy in the photo's pixels; None without landmarks.
         landmarks: (x, y) in the photo's pixels by name; None without landmark detection.
-        score: The detector's score in [0, 1]; 0 if it found no face, so that the full image was used and its landmarks
-            may be meaningless; None without a detector.
+        score: The detector's score in [0, 1]; 0: it found no face, so the full image was used and the landmarks may be
+            meaningless; None without a detector.
         source: The photo's path, or the image in memory.
         to_crop: Matrix (2, 3) from photo to crop pixels.
         crop_size: Side of the crop in pixels.
@@ -98,7 +99,7 @@ class FaceResult:
 
         Args:
             coverage: 90 or 95, in percent.
-            by_class: Whether the coverage holds for each expression, with larger sets. They contain no expression
+            by_class: Whether the coverage holds for each expression. The sets are larger, and contain no expression
                 with fewer than 19 calibration faces.
 
         Raises:
@@ -124,7 +125,7 @@ class FaceResult:
 
     @property
     def size(self) -> float:
-        """The side of the crop in pixels of the photo; if it is below `crop_size`, the crop is enlarged."""
+        """The side of the crop in pixels of the photo; below `crop_size` the crop is enlarged."""
         return float(self.crop_size / np.sqrt(np.linalg.det(self.to_crop[:, :2])))
 
     @cached_property
@@ -234,31 +235,22 @@ class Faces(list[FaceResult]):
 
 
 class Column(NamedTuple):
-    """A column of the table of faces.
+    """A column of the table of faces."""
 
-    Attributes:
-        name: Its name; no name begins with `PROBABILITY` or `SMOOTHED`.
-        type: str, int, float or bool.
-        value: Returns a face's cell; None is empty.
-        video: Whether only tables with videos have it.
-    """
-
-    name: str
-    type: type
-    value: Callable[[FaceResult], Cell]
-    video: bool = False
+    name: str  # does not begin with `PROBABILITY` or `SMOOTHED`
+    type: type  # str, int, float or bool
+    value: Callable[[FaceResult], Cell]  # None is an empty cell
+    video: bool = False  # only in tables with videos
 
 
-def _box(index: int) -> Callable[[FaceResult], Cell]:
-    return lambda face: None if face.box is None else float(face.box[index])
+def _entry(attribute: str, *keys: int | str) -> Callable[[FaceResult], Cell]:
+    """Returns the value of a column with one number of a box, of landmarks or of a pose."""
 
+    def read(face: FaceResult) -> Cell:
+        found = getattr(face, attribute)
+        return None if found is None else float(reduce(getitem, keys, found))
 
-def _angle(name: str) -> Callable[[FaceResult], Cell]:
-    return lambda face: None if face.pose is None else float(getattr(face.pose, name))
-
-
-def _point(name: str, axis: int) -> Callable[[FaceResult], Cell]:
-    return lambda face: None if face.landmarks is None else face.landmarks[name][axis]
+    return read
 
 
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
@@ -280,8 +272,8 @@ COLUMNS = (
     Column("seconds", float, lambda face: face.seconds, video=True),
     Column("track", int, lambda face: face.track, video=True),
     Column("face", int, lambda face: face.face),
-    *(Column(name, float, _box(index)) for index, name in enumerate(BOX)),
-    *(Column(f"{name}_{'xy'[axis]}", float, _point(name, axis)) for name in LANDMARKS for axis in (0, 1)),
+    *(Column(name, float, _entry("box", index)) for index, name in enumerate(BOX)),
+    *(Column(f"{name}_{'xy'[axis]}", float, _entry("landmarks", name, axis)) for name in LANDMARKS for axis in (0, 1)),
     Column("score", float, lambda face: face.score),
     Column("label", str, lambda face: face.label),
     Column("confidence", float, lambda face: face.confidence),
@@ -291,7 +283,7 @@ COLUMNS = (
     Column("size", float, lambda face: face.size),
     Column("blur", float, lambda face: face.blur if math.isfinite(face.blur) else None),
     Column("outside", str, lambda face: _join(face.outside)),
-    *(Column(name, float, _angle(name)) for name in Pose._fields),
+    *(Column(name, float, _entry("pose", index)) for index, name in enumerate(Pose._fields)),
     Column("warning", str, lambda face: _join(face.warnings) or None),
     Column("label_smoothed", str, lambda face: face.label_smoothed, video=True),
 )

@@ -1,6 +1,6 @@
 """The stages of prediction: find faces, classify them, smooth their probabilities over time.
 
-Each stage takes and yields photos and frames one after another. Sinks, such as tables, take those of the last stage.
+Each stage takes and yields photos and frames one after another; sinks, such as tables, take the results.
 """
 
 import math
@@ -87,7 +87,7 @@ def classify_faces(
 ) -> Iterator[Photo[FaceResult]]:
     """Classifies the faces that were found in `sources`, which were cropped by `spec`."""
     for photos, chunks in found:
-        rows = ((chunk, row, *found) for chunk in chunks for row, found in enumerate(_classify(net, chunk)))
+        rows = (row for chunk in chunks for row in zip(*_classify(net, chunk), chunk.split(1), strict=True))
         for photo in photos:
             source = sources[photo.source]
             faces = [_result(net, spec, photo, source, index, *next(rows)) for index in range(len(photo.faces))]
@@ -95,11 +95,11 @@ def classify_faces(
 
 
 @torch.inference_mode()
-def _classify(net: RegionViT, batch: Batch) -> list[tuple[list[float], NDArray[np.float32]]]:
-    """Returns the probabilities (C,) and the features (D,) of each face; features per expression are averaged."""
+def _classify(net: RegionViT, batch: Batch) -> tuple[list[list[float]], NDArray[np.float32]]:
+    """Returns the probabilities (B, C) and the features (B, D) of faces; features per expression are averaged."""
     pooled = net.pool_features(batch.image, batch.boxes, batch.valid)
     features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1).cpu().numpy()
-    return list(zip(net.probabilities(net.classify(pooled)).tolist(), features, strict=True))
+    return net.probabilities(net.classify(pooled)).tolist(), features
 
 
 def _result(
@@ -108,15 +108,14 @@ def _result(
     photo: FoundPhoto,
     source: Source,
     index: int,
-    batch: Batch,
-    row: int,
     values: list[float],
     features: NDArray[np.float32],
+    batch: Batch,
 ) -> FaceResult:
-    """Returns face `index` of a photo, which is a row of a batch; `values` are its probabilities."""
+    """Returns face `index` of a photo, from its probabilities and a batch with this face alone."""
     face, probabilities = photo.faces[index], dict(zip(net.settings.labels, values, strict=True))
     label = max(probabilities, key=probabilities.__getitem__)
-    to_crop, regions = batch.to_crop[row].double().numpy(), visible_regions(spec, batch, row)
+    to_crop, regions = batch.to_crop[0].double().numpy(), visible_regions(spec, batch, 0)
     shown = regions_in_photo(regions, to_crop, photo.size)
     return FaceResult(
         label=label,
@@ -132,7 +131,7 @@ def _result(
         crop_size=spec.size,
         regions=regions if net.layout.num_regions else {},
         thresholds=net.settings.thresholds,
-        blur=measure_blur(batch.image[row, None]).item(),
+        blur=measure_blur(batch.image).item(),
         outside=tuple(name for name in spec.regions if name not in shown),
         net=net,
         frame=photo.frame,
@@ -167,7 +166,7 @@ def regions_in_photo(regions: Mapping[str, Array], to_crop: Array, size: tuple[i
 
 
 def average_over_time(probabilities: Array, elapsed: Array, constant: float, causal: bool) -> Array:
-    """Averages the log-probabilities of one person at T times into probabilities (C,) at one time.
+    """Averages log-probabilities at T times into probabilities (C,) at one time.
 
     Args:
         probabilities: Probabilities (T, C) in any order.

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
-from operator import add, attrgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,72 +18,84 @@ from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import FEATURE, SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns
+from fer_vit.predict.results import SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns
 from fer_vit.processes import ProcessRank
-from fer_vit.report.table import TableWriter
+from fer_vit.report.table import Cell, TableWriter
 from fer_vit.version import __version__
 
 NO_LABEL = "without a label"
 
 
-class Counts(NamedTuple):
-    """Numbers of photos and frames by kind and status, and of faces by label and ambiguity."""
+class Outputs(NamedTuple):
+    """What `predict` writes."""
 
-    kinds: Counter[str]
-    status: Counter[str]
-    labels: Counter[str]
-    ambiguous: Counter[bool]
-    warnings: Counter[str]
+    table: Path  # of faces, or a folder of tables
+    people: Path | None = None  # a table of the people in videos
+    intervals: Path | None = None  # a table or TextGrid of their expressions
+    copy: Path | None = None  # a copy of the only video with marked faces
+    min_confidence: float = 0.0  # faces below it have no label and are ambiguous
+    overwrite: bool = True  # existing files
+    features: bool = False  # columns with the network's features
+
+    def check(self, sources: Iterable[Path]) -> None:
+        """Raises FerVitError for outputs that need another number of videos."""
+        if not (wanted := self.intervals or self.people or self.copy):
+            return
+        videos = [source for source in sources if is_video(source)]
+        if self.copy and (len(videos) != 1 or videos[0].resolve() == self.copy.resolve()):
+            raise FerVitError(
+                f"`--annotate` makes a marked copy of one video, but there are {len(videos)}, or it is {self.copy} "
+                "itself. Name one video, and another file for the copy."
+            )
+        if not videos:
+            raise FerVitError(f"{wanted} is a table of the people in videos, but there is no video. Leave it out.")
+        if self.intervals and is_textgrid(self.intervals) and len(videos) > 1:
+            raise FerVitError(f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead.")
+
+    def write_people(self, people: People, labels: list[str]) -> None:
+        """Writes the requested tables of people."""
+        if self.people:
+            people.write(self.people, labels, self.overwrite)
+        if self.intervals:
+            write_intervals(self.intervals, people.intervals(), self.overwrite)
 
 
-def predict_table(
-    model: Recognizer,
-    images: Sequence[Path],
-    output: Path,
-    options: PhotoOptions,
-    people_table: Path | None,
-    min_confidence: float = 0.0,
-    annotate: Path | None = None,
-    intervals: Path | None = None,
-    overwrite: bool = True,
-    features: bool = False,
-) -> str:
+def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs) -> str:
     """Writes a table of the faces in files, folders and patterns; returns a summary.
 
-    Optional: `people_table`, `intervals` of expressions, and with `annotate` a marked copy of the only video. If that
-    copy fails, all tables are written before the error is raised.
+    If the marked copy fails, all tables are written before the error is raised.
     """
     sources = find_images(images, MEDIA_SUFFIXES)
-    check_people((people_table, intervals), sources)
+    outputs.check(sources)
     facts = prediction_facts(model, options)
-    columns = table_columns(model.labels, any(map(is_video, sources)), features * model.net.vit.embed_dim)
+    columns = table_columns(model.labels, any(map(is_video, sources)), outputs.features * model.net.vit.embed_dim)
     photos = model.recognize(sources, options)
-    failed: list[FerVitError] = []
-    if annotate:
-        video = only_video(sources, annotate)
+    errors: list[FerVitError] = []
+    if outputs.copy:
         from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
 
-        photos = annotate_video(photos, video, annotate, options, failed, overwrite)
-    people = People()
-    counts = write_table(output, columns, photos, min_confidence, people, overwrite, facts)
-    write_people(people, people_table, intervals, model.labels, overwrite)
-    if failed:
-        raise FerVitError(f"{failed[0]} The table {output} is complete.")
-    return f"{summary(counts)}\nDetector: {facts['detector']}\nTable: {output}"
+        video = next(filter(is_video, sources))
+        photos = annotate_video(photos, video, outputs.copy, options, errors, outputs.overwrite)
+    counts, people = Counts(), People()
+    with TableWriter(outputs.table, columns, overwrite=outputs.overwrite, facts=facts) as table:
+        for photo in photos:
+            rows = list(photo_rows(photo, outputs.min_confidence, outputs.features))
+            table.write(rows)
+            counts.add(photo, rows)
+            people.add(rows)
+    outputs.write_people(people, model.labels)
+    if errors:
+        raise FerVitError(f"{errors[0]} The table {outputs.table} is complete.")
+    return f"{counts.summarize()}\nDetector: {facts['detector']}\nTable: {outputs.table}"
 
 
 def predict_folder(
     model: Recognizer,
     images: Sequence[Path],
-    output: Path,
     options: PhotoOptions,
-    people_table: Path | None,
+    outputs: Outputs,
     part_size: int,
     rank: ProcessRank,
-    min_confidence: float = 0.0,
-    intervals: Path | None = None,
-    overwrite: bool = True,
-    features: bool = False,
 ) -> str:
     """Writes this process's share of the missing tables of a folder; returns a summary.
 
@@ -93,27 +105,28 @@ def predict_folder(
     facts = prediction_facts(model, options)
     settings: dict[str, object] = {"images": [os.path.abspath(image) for image in images], "model": fingerprint(model)}
     settings |= {"face": options.face, "detector": facts["detector"], "part_size": part_size, **options.video()}
-    settings |= {"min_confidence": min_confidence, "features": features}
+    settings |= {"min_confidence": outputs.min_confidence, "features": outputs.features}
     settings["directory"] = None if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
-    plan = open_or_create(output, iter_images(images, MEDIA_SUFFIXES), part_size, settings, rank.rank)
-    check_people((people_table, intervals), plan)
-    part = Plan(output, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
-    columns = table_columns(model.labels, any(map(is_video, plan)), features * model.net.vit.embed_dim)
+    plan = open_or_create(outputs.table, iter_images(images, MEDIA_SUFFIXES), part_size, settings, rank.rank)
+    outputs.check(plan)
+    part = Plan(outputs.table, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
+    columns = table_columns(model.labels, any(map(is_video, plan)), outputs.features * model.net.vit.embed_dim)
     by_source = (photos for _, photos in groupby(model.recognize(part, options), attrgetter("source")))
-    counts = Counts(*(Counter() for _ in Counts._fields))
+    counts = Counts()
     for chunk in part.chunks:
-        photos = chain.from_iterable(islice(by_source, plan.sizes[chunk]))
-        added = write_table(plan.table(chunk), columns, photos, min_confidence, facts=facts)
-        counts = Counts(*map(add, counts, added))
+        with TableWriter(plan.table(chunk), columns, facts=facts) as table:
+            for photo in chain.from_iterable(islice(by_source, plan.sizes[chunk])):
+                rows = list(photo_rows(photo, outputs.min_confidence, outputs.features))
+                table.write(rows)
+                counts.add(photo, rows)
     report = "Nothing to do: all tables exist. For photos that were added later, use another `--output` folder."
     if part:
-        report = f"{summary(counts)}\nDetector: {facts['detector']}"
-    if (people_table or intervals) and not plan.missing():
+        report = f"{counts.summarize()}\nDetector: {facts['detector']}"
+    if (outputs.people or outputs.intervals) and not plan.missing():
         people = People()
-        for chunk in plan.chunks:
-            for frame in plan.frames(chunk):
-                people.add(frame)
-        write_people(people, people_table, intervals, model.labels, overwrite)
+        for rows in chain.from_iterable(map(plan.frames, plan.chunks)):
+            people.add(rows)
+        outputs.write_people(people, model.labels)
     return f"{report}\n{check_folder(plan)}"
 
 
@@ -122,37 +135,6 @@ def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]
     settings = {name: str(value) for name, value in options.video().items()}
     facts = {"version": __version__, "model": model.name, "face": options.face}
     return {**facts, **model.conditions, "detector": choose_detector(options.detector), **settings}
-
-
-def write_people(
-    people: People, people_table: Path | None, intervals: Path | None, labels: list[str], overwrite: bool
-) -> None:
-    """Writes the requested tables of people."""
-    if people_table:
-        people.write(people_table, labels, overwrite)
-    if intervals:
-        write_intervals(intervals, people.intervals(), overwrite)
-
-
-def check_people(tables: Sequence[Path | None], sources: Iterable[Path]) -> None:
-    """Raises FerVitError for a table of people without videos, or a TextGrid of several."""
-    if wanted := [table for table in tables if table]:
-        videos = sum(map(is_video, sources))
-        if not videos:
-            raise FerVitError(f"{wanted[0]} is a table of the people in videos, but there is no video. Leave it out.")
-        if videos > 1 and is_textgrid(wanted[-1]):
-            raise FerVitError(f"A TextGrid contains one video, but there are {videos}. Write a .csv instead.")
-
-
-def only_video(sources: Iterable[Path], copy: Path) -> Path:
-    """Returns the only video. Raises FerVitError for another number, or if the copy would replace it."""
-    videos = [source for source in sources if is_video(source)]
-    if len(videos) != 1 or videos[0].resolve() == copy.resolve():
-        raise FerVitError(
-            f"`--annotate` makes a marked copy of one video, but there are {len(videos)}, or it is {copy} itself. "
-            "Name one video, and another file for the copy."
-        )
-    return videos[0]
 
 
 def check_folder(plan: Plan) -> str:
@@ -181,29 +163,37 @@ def fingerprint(model: Recognizer) -> str:
     return digest.hexdigest()[:16]
 
 
-def write_table(
-    path: Path,
-    columns: dict[str, type],
-    photos: Iterable[Photo[FaceResult]],
-    min_confidence: float,
-    people: People | None = None,
-    overwrite: bool = True,
-    facts: Mapping[str, str] | None = None,
-) -> Counts:
-    """Writes the rows of photos and counts them."""
-    counts = Counts(*(Counter() for _ in Counts._fields))
-    with TableWriter(path, columns, overwrite=overwrite, facts=facts) as table:
-        for photo in photos:
-            rows = list(photo_rows(photo, min_confidence, f"{FEATURE}0" in columns))
-            table.write(rows)
-            if people:
-                people.add(rows)
-            counts.kinds[photo_kind(photo)] += 1
-            counts.status[photo.reason if photo.taken_whole else photo.status] += 1
-            counts.labels.update(str(row["label"] or NO_LABEL) for row in rows if "label" in row)
-            counts.ambiguous.update(row["ambiguous"] is True for row in rows if row.get("ambiguous") is not None)
-            counts.warnings.update(name for row in rows for name in str(row.get("warning") or "").split(SEPARATOR))
-    return counts
+class Counts:
+    """Numbers of photos and frames by kind and status, and of faces by label, ambiguity and warning."""
+
+    def __init__(self) -> None:
+        self.kinds, self.statuses, self.labels, self.warnings = (Counter[str]() for _ in range(4))
+        self.ambiguous = Counter[bool]()
+
+    def add(self, photo: Photo[FaceResult], rows: Sequence[Mapping[str, Cell]]) -> None:
+        """Adds a photo or frame and its rows in the table."""
+        self.kinds[photo_kind(photo)] += 1
+        self.statuses[photo.reason if photo.taken_whole else photo.status] += 1
+        for row in rows if photo.faces else ():
+            self.labels[str(row["label"] or NO_LABEL)] += 1
+            self.warnings.update(str(row["warning"] or "").split(SEPARATOR))
+            if row["ambiguous"] is not None:
+                self.ambiguous[bool(row["ambiguous"])] += 1
+
+    def summarize(self) -> str:
+        """Returns two lines, and further ones for ambiguous, small and turned faces."""
+        faces, known = self.labels.total(), self.ambiguous.total()
+        kinds = ", ".join(counted(number, kind) for kind, number in self.kinds.items())
+        lines = [
+            f"{kinds}: {listed(merge_details(self.statuses))}",
+            f"{counted(faces, 'face')}: {listed(self.labels)}".removesuffix(": "),
+        ]
+        if known:
+            number = self.ambiguous[True]
+            lines.append(f"{number:,} of {known:,} faces are ambiguous ({number / known:.1%})")
+        found = ((self.warnings[name], text) for name, text in WARNINGS.items())
+        lines += [f"{number:,} of {faces:,} {text}" for number, text in found if number]
+        return "\n".join(lines)
 
 
 def photo_kind(photo: Photo[FaceResult]) -> str:
@@ -213,21 +203,7 @@ def photo_kind(photo: Photo[FaceResult]) -> str:
     return "failed video" if photo.status not in (OK, NO_FACE) and is_video(Path(photo.path)) else "photo"
 
 
-def summary(counts: Counts) -> str:
-    """Summarises the counts in two lines, and further ones for ambiguous and small faces."""
-    kinds, status, labels, ambiguous, warnings = counts
-    read = ", ".join(counted(number, kind) for kind, number in kinds.items())
-    lines = [
-        f"{read}: {listed(by_reason(status))}",
-        f"{counted(labels.total(), 'face')}: {listed(labels)}".removesuffix(": "),
-    ]
-    if known := ambiguous.total():
-        lines.append(f"{ambiguous[True]:,} of {known:,} faces are ambiguous ({ambiguous[True] / known:.1%})")
-    lines += [f"{warnings[name]:,} of {labels.total():,} {text}" for name, text in WARNINGS.items() if warnings[name]]
-    return "\n".join(lines)
-
-
-def by_reason(status: Counter[str]) -> Counter[str]:
+def merge_details(status: Counter[str]) -> Counter[str]:
     """Counts statuses by the text before the colon; details after it are kept if they are always the same."""
     reasons = Counter[str]()
     for text, number in status.items():

@@ -28,7 +28,7 @@ except ModuleNotFoundError as missing:
 FORMATS = "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,h264,hevc"
 """Containers that are read, with any suffix. Others, such as playlists, may name files and addresses to open."""
 LIVE_FORMATS, PROTOCOLS = "rtsp,hls,mpjpeg,mjpeg", "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
-"""Further formats and the protocols for addresses. `file` is excluded: playlists could name files."""
+"""Further formats and the protocols for addresses, without `file`, because playlists could name files."""
 PATIENCE = 8.0
 """Seconds without data after which an address counts as lost."""
 UNREADABLE = "not a video that can be decoded"
@@ -41,7 +41,7 @@ UNTAGGED = 2
 MOST_SWAPPED = 4
 """Frames by which guessed times may be out of order."""
 JOINT = 1.0
-"""Seconds by which times fall where files were joined, in addition to swapped frames."""
+"""Seconds by which times fall back where files were joined, beyond swapped frames."""
 SLACK = 0.5
 """Seconds by which a file may be shorter than its header claims."""
 
@@ -62,9 +62,7 @@ def read_frames(
     end: float = math.inf,
     only: Container[int] | None = None,
 ) -> Iterator[Frame]:
-    """Yields frames of a video in the order in which they are shown.
-
-    All frames up to the last one are decoded, so that an index does not depend on the selection.
+    """Yields frames of a video in display order; their indices do not depend on the selection.
 
     Args:
         path: The video.
@@ -75,7 +73,7 @@ def read_frames(
         only: Yield only frames with these indices.
 
     Raises:
-        ImageError: It cannot be read; or not to its end, raised after the readable frames.
+        ImageError: The video cannot be read; or not to its end, raised after the readable frames.
     """
     slot, first, begin = None, None, None
     damage = Damage()
@@ -92,7 +90,7 @@ def read_frames(
                 slot = due
                 yield Frame(_to_rgb(frame, stream), index, seconds)
     if first is None:
-        raise ImageError("no frame in the time that was chosen")
+        raise ImageError("no frame between start and end")
     damage.check()
 
 
@@ -114,11 +112,10 @@ class Damage:
 def play(source: Path | str) -> Iterator[Frame]:
     """Yields the frames of a file (path) or an address (text) in real time.
 
-    Recordings are played by their times. Live frames come as they arrive, with the seconds since the first, because
-    times in the stream jump or are guesses.
+    Live frames have the seconds since the first one arrived, because times in a stream jump or are guesses.
 
     Raises:
-        ImageError: It cannot be opened or read, or live frames ended.
+        ImageError: The source cannot be read, or live frames ended.
     """
     with open_video(source) as (container, stream):
         recorded = isinstance(source, Path) or container.duration is not None
@@ -133,25 +130,23 @@ def play(source: Path | str) -> Iterator[Frame]:
             yield Frame(_to_rgb(frame, stream), number, seconds if recorded else elapsed)
     damage.check()
     if not recorded:
-        raise ImageError("no more pictures come")
+        raise ImageError("the stream ended")
 
 
 def _sort_times(frames: Iterator[tuple[av.VideoFrame, float]]) -> Iterator[tuple[av.VideoFrame, float]]:
     """Sorts the times of frames: FFmpeg guesses swapped times for B-frames in AVI files, which contain none."""
     waiting: deque[av.VideoFrame] = deque()
     times: list[float] = []
-    error = None
     try:
         for frame, seconds in frames:
             waiting.append(frame)
             heappush(times, seconds)
             if len(waiting) > MOST_SWAPPED:
                 yield waiting.popleft(), heappop(times)
-    except ImageError as end:
-        error = end
+    except ImageError:
+        yield from zip(waiting, sorted(times), strict=True)
+        raise
     yield from zip(waiting, sorted(times), strict=True)
-    if error:
-        raise error
 
 
 def _decode(
@@ -194,18 +189,18 @@ def _decode(
 
 @contextmanager
 def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
-    """Opens a video (path) or an address (text). Raises ImageError if opening, or later reading from it, fails."""
+    """Opens a video (path) or an address (text). Raises ImageError if opening or reading fails."""
     if isinstance(source, Path):
         if source.exists() and not source.is_file():
             raise ImageError("not a regular file")  # reading a pipe could block forever
         if source.exists() and not source.stat().st_size:
             raise ImageError("the file is empty")
         if source.suffix.lower() == ".m3u8":
-            raise ImageError("a playlist, whose parts are not followed: name the video files")
+            raise ImageError("a playlist, which is not read: name the video files")
         url, patience, unreadable = f"file:{os.path.abspath(source)}", None, UNREADABLE
         options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     else:
-        url, patience, unreadable = source, PATIENCE, "no video comes from there"
+        url, patience, unreadable = source, PATIENCE, "no video at this address"
         options = {"format_whitelist": f"{FORMATS},{LIVE_FORMATS}", "protocol_whitelist": PROTOCOLS}
     if url.startswith("rtsp:"):
         options["rtsp_flags"] = "prefer_tcp"  # UDP loses parts of frames
@@ -221,13 +216,13 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
             streams[0].codec_context.options = {"max_pixels": str(MAX_PIXELS)}
             yield container, streams[0]
     except ExitError as error:
-        raise ImageError(f"nothing came for {PATIENCE:g} seconds") from error
+        raise ImageError(f"no data for {PATIENCE:g} seconds") from error
     except FFmpegError as error:
         raise ImageError(unreadable if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
 
 
 def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
-    """Returns a frame as upright RGB with square pixels: DVDs and HDV have others, which distort faces."""
+    """Returns a frame as upright RGB with square pixels; DVDs and HDV have others, which distort faces."""
     width = max(1, round(frame.width * (stream.sample_aspect_ratio or 1)))
     check_size((width, frame.height), MAX_PIXELS)  # a few bytes can claim pixels of any width
     if frame.colorspace == UNTAGGED and frame.height >= HD:

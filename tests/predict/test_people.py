@@ -1,3 +1,5 @@
+"""Tables of people and intervals, from rows of frames."""
+
 from pathlib import Path
 
 import pandas

@@ -1,5 +1,8 @@
+"""Photos as faces, the files that are read, and the options for them."""
+
 import os
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,19 +17,70 @@ from fer_vit.face.detect import Face, FaceDetector
 from fer_vit.face.image import encode_png, read_image, reduction_to
 from fer_vit.geometry import TEMPLATE, Image, apply
 from fer_vit.predict.inputs import find_images
-from fer_vit.predict.photos import FIRST_FRAME, NO_FACE, OK, PhotoDataset, photo_loader
+from fer_vit.predict.photos import FIRST_FRAME, NO_FACE, OK, PhotoDataset, PhotoOptions, photo_loader
+from tests.helpers.hostile import bomb, write_hostile
+from tests.helpers.marks import slow
 from tests.helpers.videos import write_numbered
 
 SPEC = CropSpec(size=48)
 squares = pytest.mark.usefixtures("usual_landmarks")
 
 
-class Bright:
-    """A detector that takes every bright square of 32 pixels for a face."""
+def detect_squares(image: Image) -> list[Face]:
+    """Detects every bright square of 32 pixels."""
+    corners = np.argwhere(image[::32, ::32, 0] > 200)[:, ::-1] * 32.0
+    return [Face(np.hstack([c, c + 32]), c + np.array(TEMPLATE) * 32, 0.9) for c in corners]
 
-    def __call__(self, image: Image) -> list[Face]:
-        corners = np.argwhere(image[::32, ::32, 0] > 200)[:, ::-1] * 32.0
-        return [Face(np.hstack([c, c + 32]), c + np.array(TEMPLATE) * 32, 0.9) for c in corners]
+
+def detect_crowd(image: Image) -> list[Face]:
+    """Detects thirty faces everywhere: cut by the border, outside, upside down, tiny, all in one point."""
+    height, width = image.shape[:2]
+    faces = []
+    for number in range(30):
+        side = max(height, width) * (number + 1) / 10
+        turned = -1 if number % 3 == 0 else 1
+        corner = np.array([width, height]) * (number / 10 - 1)
+        points = corner + (0 if number % 7 == 0 else turned) * np.array(TEMPLATE) * side
+        faces.append(Face(np.hstack([corner, corner + side]), points, 0.9))
+    return faces
+
+
+@pytest.mark.parametrize("count", [60, *slow(1000)])
+def test_every_file_of_a_scraped_folder_has_a_status(count: int, tmp_path: Path) -> None:
+    write_hostile(tmp_path, count)
+    (tmp_path / "large.jpg").write_bytes(bomb("jpeg"))
+    files = find_images([tmp_path])
+    assert len(files) == count + 1
+    dataset = PhotoDataset(files, CropSpec(48), "detect", detect_crowd)
+    read = 0
+    for place in range(len(files)):
+        photo, samples = dataset[place]
+        read += photo.status == OK
+        assert photo.status not in ("", NO_FACE)
+        assert len(samples) == len(photo.faces) == (30 if photo.status in (OK, FIRST_FRAME) else 0)
+        assert all(sample.image.shape == (48, 48, 3) for sample in samples)
+        assert all(np.isfinite(sample.boxes[sample.valid]).all() for sample in samples)
+    assert count / 2 < read < len(files)  # some are broken, and some of these can be read
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"face": "crops"}, "Expected face detect or crop"),
+        ({"detector": "nothing"}, "and detector auto or builtin or yunet or landmarks or none"),
+        ({"detector": "landmarks"}, "finds no faces in photos"),
+        ({"batch_size": 0}, "batch_size to be 1 or more"),
+        ({"every": 0}, "every to be 1 or more"),
+        ({"fps": 5.0, "every": 2}, "either `fps`"),
+        ({"fps": float("inf")}, "above 0"),
+        ({"start": 5.0, "end": 4.0}, "end to be 5 or more"),
+        ({"smooth": -1.0}, "smooth"),
+        ({"detect_every": 0}, "detect_every"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(FerVitError, match=message):
+        PhotoOptions(**options)
 
 
 @pytest.fixture
@@ -45,7 +99,7 @@ def photos(tmp_path: Path) -> Path:
 @squares
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 0), (5, 2)])
 def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
-    loader = photo_loader(PhotoDataset(find_images([photos]), SPEC, "detect", Bright()), batch_size, workers)
+    loader = photo_loader(PhotoDataset(find_images([photos]), SPEC, "detect", detect_squares), batch_size, workers)
     batches = list(loader)
     seen = [(Path(p.path).name, p.status, len(p.faces)) for photos, _ in batches for p in photos]
     assert seen == [
@@ -72,8 +126,9 @@ def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
 
 
 @squares
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("shape", [(1983, 2643), (1984, 2640)], ids=["odd", "even"])
+@pytest.mark.parametrize(
+    ("shape", "orientation"), [*(((1983, 2643), number) for number in range(1, 9)), ((1984, 2640), 6)]
+)
 def test_reduced_decoding_keeps_rotated_photos_in_place(
     shape: tuple[int, int], orientation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,13 +190,11 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
     assert (difference == 0).all() == whole
 
 
-class Corner:
-    """A detector that sees a small face in the lower right corner of a bright image."""
-
-    def __call__(self, image: Image) -> list[Face]:
-        corner, side = np.array(image.shape[1::-1]) * 0.55, image.shape[0] * 0.45
-        face = Face(np.hstack([corner, corner + side]), corner + np.array(TEMPLATE) * side, 0.9)
-        return [face] if image.max() > 0 else []
+def detect_corner(image: Image) -> list[Face]:
+    """Detects a small face in the lower right corner of a bright image."""
+    corner, side = np.array(image.shape[1::-1]) * 0.55, image.shape[0] * 0.45
+    face = Face(np.hstack([corner, corner + side]), corner + np.array(TEMPLATE) * side, 0.9)
+    return [face] if image.max() > 0 else []
 
 
 @squares
@@ -150,7 +203,7 @@ def test_crops(photos: Path) -> None:
     image[48:, 48:] = 255
     (photos / "one.png").write_bytes(encode_png(image))
     paths = [photos / "one.png", photos / "none.png"]
-    found = PhotoDataset(paths, SPEC, "crop", Corner())
+    found = PhotoDataset(paths, SPEC, "crop", detect_corner)
     (photo, (sample,)), (empty, (whole,)) = found[0], found[1]
     assert photo.status == empty.status == OK
     assert sample.image.mean() > 240
@@ -164,7 +217,7 @@ def test_crops(photos: Path) -> None:
     assert (whole.boxes == framed.boxes).all()
     assert framed.image.mean() < 100
     # With align="crop" the full image is used with the regions of the detected face.
-    kept = PhotoDataset(paths, CropSpec(48, align="crop"), "crop", Corner())[0][1][0]
+    kept = PhotoDataset(paths, CropSpec(48, align="crop"), "crop", detect_corner)[0][1][0]
     assert (kept.image == framed.image).all()
     assert not np.allclose(kept.boxes, framed.boxes)
 

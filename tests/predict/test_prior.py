@@ -66,7 +66,7 @@ def test_invalid_priors(model: str) -> None:
             load(model, **options)
     recognizer = load(model)
     recognizer.net.settings.prior = ()
-    with pytest.raises(FerVitError, match="class shares of its training faces"):
+    with pytest.raises(FerVitError, match="class frequencies of the training faces"):
         recognizer.change_prior("even")
 
 
