@@ -23,7 +23,7 @@ from fer_vit.evaluate.groups import accuracy_by_votes
 from fer_vit.evaluate.robustness import measure_robustness, summarize_robustness
 from fer_vit.evaluate.scores import confusion_matrix, score_faces
 from fer_vit.evaluate.writer import class_table, score_table
-from fer_vit.predict.graphs import example
+from fer_vit.predict.graphs import example_inputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown
 from fer_vit.store.hub import CARD_FILE, find_folder
@@ -53,7 +53,7 @@ def seconds_per_face(model: Recognizer, rounds: int = 300) -> list[float]:
     """Returns the seconds for one face on one core by round."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    inputs, seconds = example(model, 1), []
+    inputs, seconds = example_inputs(model, 1), []
     with torch.inference_mode():
         for _ in range(rounds + 20):
             start = time.perf_counter()

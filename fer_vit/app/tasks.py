@@ -27,7 +27,7 @@ from fer_vit.predict.inputs import MEDIA_SUFFIXES, is_video
 from fer_vit.predict.photos import NO_FACE, OK, PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import BOX
-from fer_vit.predict.tables import Outputs, counted, listed, predict_table
+from fer_vit.predict.tables import Outputs, format_count, format_counts, predict_table
 from fer_vit.processes import start_worker
 from fer_vit.report.overlay import Marked, draw_faces
 from fer_vit.visualize.writer import write_report
@@ -153,7 +153,7 @@ def describe(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
         more = f", and {len(mostly) - 8} more" if len(mostly) > 8 else ""
         yield f"{name}: {', '.join(mostly[:8])}{more}."
     elif faces:
-        yield f"{name}: {counted(len(faces), 'face')} ({listed(Counter(row['label'] for row in faces))})."
+        yield f"{name}: {format_count(len(faces), 'face')} ({format_counts(Counter(row['label'] for row in faces))})."
     statuses = {row["status"] for row in rows}
     if not faces and NO_FACE in statuses:
         yield f"No face found in {name}."

@@ -13,7 +13,7 @@ from fer_vit.files import check_output
 from fer_vit.predict.live import Seen, is_camera, shown_name, watch
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import photo_rows, table_columns
-from fer_vit.predict.tables import listed
+from fer_vit.predict.tables import format_counts
 from fer_vit.report.draw import percent
 from fer_vit.report.table import TableWriter
 
@@ -95,5 +95,5 @@ def list_people(seen: Seen) -> str:
 def print_summary(page: LivePage, output: Path | None) -> None:
     """Prints counts of all frames, and the table's path."""
     if page.frames:
-        print(f"{page.frames:,} frames\n{page.labels.total():,} faces: {listed(page.labels)}")
+        print(f"{page.frames:,} frames\n{page.labels.total():,} faces: {format_counts(page.labels)}")
         print(f"At the end {page.speed}" + (f"\nTable: {output}" if output else ""))

@@ -12,7 +12,7 @@ from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.inputs import MEDIA_SUFFIXES, find_images, is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import counted
+from fer_vit.predict.tables import format_count
 from fer_vit.report.html import is_report
 from fer_vit.store.hub import DEFAULT
 from fer_vit.visualize.evidence import LabelChoice
@@ -70,8 +70,8 @@ def visualize(
     with atomic_write(output) as folder:
         faces = write_report(folder, model, sources, options, method, checkpoint or DEFAULT, labels)
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
-    shown = " and ".join(counted(number, kind) for kind, number in kinds.items())
-    print(f"{counted(faces, 'face')} in {shown}: open {output / 'index.html'}")
+    shown = " and ".join(format_count(number, kind) for kind, number in kinds.items())
+    print(f"{format_count(faces, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"
 
 

@@ -61,7 +61,7 @@ def track_faces(
         if photos.face == "crop" or photos.detector is None:
             faces, tracks = photos.read(image)[2], [0]  # all crops of a video show one person
         else:
-            expected = tracker.expected(frame.seconds)
+            expected = tracker.expect_faces(frame.seconds)
             found = follow_faces(photos.detector, image, expected) if frame.number < due else []
             if frame.number >= due or len(found) < len(expected):
                 large = all(max(f.box[2:] - f.box[:2]) > LARGE * max(image.shape) for f in expected)
@@ -71,10 +71,10 @@ def track_faces(
                     found = search_frame(photos.detector, image, coarse=False)
                     fine = frame.number + FINE * detect_every
                 due = frame.number + detect_every
-            faces, tracks = [*found], tracker.number(found, frame.seconds)
+            faces, tracks = [*found], tracker.number_faces(found, frame.seconds)
         status = OK if faces else NO_FACE
         photo = Photo(path, status, faces, index, frame.number, frame.seconds, tuple(tracks), size)
-        yield photo, photos.samples(image, 1, faces, path)
+        yield photo, photos.crop_faces(image, 1, faces, path)
 
 
 MAX_GAP = 2.0
@@ -98,13 +98,13 @@ class Track:
     seconds: float
     speed: Array = field(default_factory=lambda: np.zeros(2))  # pixels a second (x, y)
 
-    def expected(self, seconds: float) -> Face:
+    def expect_face(self, seconds: float) -> Face:
         """Returns the face moved at its speed."""
         return self.face.moved(1.0, self.speed * min(abs(seconds - self.seconds), 1.0))
 
     def cost(self, face: Face, seconds: float) -> float:
         """Returns 1 - IoU, plus the landmarks' distance in widths, plus the gap in seconds."""
-        expected, gap = self.expected(seconds), abs(seconds - self.seconds)
+        expected, gap = self.expect_face(seconds), abs(seconds - self.seconds)
         width, other = np.sqrt([np.prod(f.box[2:] - f.box[:2]) for f in (expected, face)])
         distance = float(np.linalg.norm(face.landmarks - expected.landmarks, axis=1).mean() / max(width, other))
         if distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP) or not 1 / MAX_GROWTH < other / width < MAX_GROWTH:
@@ -132,15 +132,15 @@ class Tracker:
         self._numbers = count()
         self._seconds = 0.0
 
-    def expected(self, seconds: float) -> list[Face]:
+    def expect_faces(self, seconds: float) -> list[Face]:
         """Returns the last frame's faces, moved at their speeds."""
-        return [track.expected(seconds) for track in self._tracks if track.seconds == self._seconds]
+        return [track.expect_face(seconds) for track in self._tracks if track.seconds == self._seconds]
 
     def misses_faces(self, seconds: float) -> bool:
         """Returns whether a face that was not in the last frame may come back to its track."""
         return any(track.seconds != self._seconds and abs(seconds - track.seconds) <= MAX_GAP for track in self._tracks)
 
-    def number(self, faces: list[Face], seconds: float) -> list[int]:
+    def number_faces(self, faces: list[Face], seconds: float) -> list[int]:
         """Returns the track of each face in the next frame."""
         from scipy.optimize import linear_sum_assignment  # only here: it takes time to import
 

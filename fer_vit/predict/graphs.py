@@ -19,23 +19,23 @@ from fer_vit.predict.recognizer import Recognizer
 
 def write_program(model: Recognizer, path: Path) -> None:
     """Writes a model as a torch.export program."""
-    inputs = example(model)
+    inputs = example_inputs(model)
     program = torch.export.export(model, inputs, dynamic_shapes=dynamic_batch(inputs))
     data = io.BytesIO()  # torch's file writer aborts the process when the disk is full
-    torch.export.save(program, data, extra_files={"fer_vit.json": description(model)})
+    torch.export.save(program, data, extra_files={"fer_vit.json": describe_model(model)})
     path.write_bytes(data.getbuffer())
 
 
 def write_onnx(model: Recognizer, path: Path) -> None:
     """Writes a model as ONNX."""
-    inputs, names = example(model), ["probabilities"]
+    inputs, names = example_inputs(model), ["probabilities"]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "# The axis name: faces")  # the inputs share it
         program = torch.onnx.export(
             model, inputs, dynamo=True, dynamic_shapes=dynamic_batch(inputs), output_names=names, verbose=False
         )
     assert program is not None
-    program.model.metadata_props["fer_vit"] = description(model)
+    program.model.metadata_props["fer_vit"] = describe_model(model)
     program.save(path)
 
 
@@ -74,7 +74,7 @@ def dynamic_batch(inputs: tuple[Tensor, ...]) -> tuple[dict[int, torch.export.Di
     return ({0: torch.export.Dim("faces")},) * len(inputs)
 
 
-def example(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
+def example_inputs(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
     """Returns random inputs of the shapes that a model takes."""
     config, regions = model.net.config, model.net.layout.num_regions
     image = torch.rand(faces, 3, config.img_size, config.img_size)
@@ -85,7 +85,7 @@ def example(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
     return image, boxes, torch.rand(faces, regions) > 0.2
 
 
-def description(model: Recognizer) -> str:
+def describe_model(model: Recognizer) -> str:
     """Returns as JSON what users of a graph need: the labels, and how a face and its regions are cropped."""
     names = model.crop_spec.regions if model.net.layout.num_regions else ()
     regions = {name: REGIONS[name]._asdict() for name in names}

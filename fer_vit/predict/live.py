@@ -45,7 +45,7 @@ def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
     """
     address, name = source if "://" in source else Path(source), shown_name(source)
     try:
-        with closing(newest(camera_frames(int(source)) if is_camera(source) else play(address))) as frames:
+        with closing(read_newest(camera_frames(int(source)) if is_camera(source) else play(address))) as frames:
             shown, read = tee(frames)
             for (frame, arrived), photo in zip(shown, recognize_frames(model, (f for f, _ in read), name), strict=True):
                 yield Seen(frame.image, arrived, photo)
@@ -88,7 +88,7 @@ def camera_frames(number: int) -> Iterator[Frame]:
     raise ImageError("the camera was disconnected" if count else "no such camera")
 
 
-def newest(frames: Iterator[Frame]) -> Generator[tuple[Frame, float], None, None]:
+def read_newest(frames: Iterator[Frame]) -> Generator[tuple[Frame, float], None, None]:
     """Reads frames in a thread. Yields the newest one with its time of arrival, each at most once."""
     latest: deque[tuple[Frame, float]] = deque(maxlen=1)
     errors: list[Exception] = []

@@ -159,7 +159,7 @@ class PhotoDataset(Dataset[Item]):
         path = str(source) if isinstance(source, Path) else f"image {index}"
         try:
             image, reduction, faces = self.read(source)
-            samples = self.samples(image, reduction, faces, path)
+            samples = self.crop_faces(image, reduction, faces, path)
             animated = isinstance(source, Path) and _is_animated(source)
             taken_whole = self.face == "crop" and is_photo(image)
         except ImageError as error:
@@ -190,7 +190,7 @@ class PhotoDataset(Dataset[Item]):
         to_crop = crop_matrix(face.landmarks, self.spec.size, self.spec.template, self.spec.align)
         return float(np.linalg.det(to_crop[:, :2])) > 1
 
-    def samples(self, image: Image, reduction: int, faces: Sequence[Face | None], path: str) -> list[Sample]:
+    def crop_faces(self, image: Image, reduction: int, faces: Sequence[Face | None], path: str) -> list[Sample]:
         """Returns the crops of an image's faces, which are in pixels of the image at full size."""
         samples = []
         for number, face in enumerate(faces):

@@ -149,8 +149,8 @@ def check_folder(plan: Plan) -> str:
         statuses, number = plan.check(chunk)
         status, faces = status + statuses, faces + number
     return (
-        f"{plan.folder}: all {counted(len(plan.chunks), 'table')}, all {counted(len(plan), 'file')} of the plan "
-        f"exactly once ({listed(status, 5)}), {counted(faces, 'face')}"
+        f"{plan.folder}: all {format_count(len(plan.chunks), 'table')}, all {format_count(len(plan), 'file')} of the "
+        f"plan exactly once ({format_counts(status, 5)}), {format_count(faces, 'face')}"
     )
 
 
@@ -183,10 +183,10 @@ class Counts:
     def summarize(self) -> str:
         """Returns two lines, and further ones for ambiguous, small and turned faces."""
         faces, known = self.labels.total(), self.ambiguous.total()
-        kinds = ", ".join(counted(number, kind) for kind, number in self.kinds.items())
+        kinds = ", ".join(format_count(number, kind) for kind, number in self.kinds.items())
         lines = [
-            f"{kinds}: {listed(merge_details(self.statuses))}",
-            f"{counted(faces, 'face')}: {listed(self.labels)}".removesuffix(": "),
+            f"{kinds}: {format_counts(merge_details(self.statuses))}",
+            f"{format_count(faces, 'face')}: {format_counts(self.labels)}".removesuffix(": "),
         ]
         if known:
             number = self.ambiguous[True]
@@ -212,11 +212,11 @@ def merge_details(status: Counter[str]) -> Counter[str]:
     return Counter({whole.get(reason, reason): number for reason, number in reasons.items()})
 
 
-def counted(number: int, name: str) -> str:
+def format_count(number: int, name: str) -> str:
     """Formats a number with its noun: "1 face", "1,200 faces"."""
     return f"{number:,} {name}{'s' * (number != 1)}"
 
 
-def listed(counts: Counter[str], limit: int | None = None) -> str:
+def format_counts(counts: Counter[str], limit: int | None = None) -> str:
     """Formats counts on one line, the largest first."""
     return ", ".join(f"{number:,} {name}" for name, number in counts.most_common(limit))

@@ -152,7 +152,7 @@ def pictures(
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
             while some := list(islice(frames, FRAMES)):
                 found = [(face, frame.image) for frame in some for face in wanted[frame.number]]
-                crops = (photos.samples(image, 1, [_face(face)], path)[0] for face, image in found)
+                crops = (photos.crop_faces(image, 1, [_face(face)], path)[0] for face, image in found)
                 yield found, [chunk.ready(model.device) for chunk in collate([*crops]).split(CHUNK)]
                 bar.update(len(some))
 

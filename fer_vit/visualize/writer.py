@@ -18,7 +18,7 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SMALL, FaceResult
 from fer_vit.predict.stages import classify_faces
-from fer_vit.predict.tables import counted, listed
+from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView, printable
 from fer_vit.report.html import Evidence, FaceRecord, average_data, save_face, write_page
 from fer_vit.report.table import Cell, TableWriter
@@ -93,13 +93,13 @@ def write_report(
         views += [f"block {b}, head {h}: {distance[view]:.0f} px" for view, b, h in head_views(distance, blocks)]
         views += [f"query of {label}" for label in model.labels[: len(distance) - len(views)]]
     counts = {"Photos": status, "Frames": frames}
-    warning = f"{small:,} of {counted(len(records), 'face')} below {SMALL} pixels: labels of small faces flicker"
+    warning = f"{small:,} of {format_count(len(records), 'face')} below {SMALL} pixels: labels of small faces flicker"
     limited = {"Explained": f"at most {most:,} faces of photos, and of videos"} if fewer or len(records) >= most else {}
     write_page(
         folder / "index.html",
         "Why each prediction?",
         {"Method": method, "Model": name}
-        | {kind: listed(count) for kind, count in counts.items() if count}
+        | {kind: format_counts(count) for kind, count in counts.items() if count}
         | limited
         | ({"Warning": warning} if small else {}),
         model.labels,
@@ -130,7 +130,7 @@ def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: 
         seconds = time.perf_counter() - start + OTHER
     faces = photos + frames
     minutes, size = (max(1, round(number)) for number in (seconds * faces / 60, BYTES * faces / 1e6))
-    assumed = "with one face in each photo" if photos else f"for {counted(frames, 'picture')} of people"
+    assumed = "with one face in each photo" if photos else f"for {format_count(frames, 'picture')} of people"
     print(f"About {minutes:,} min and {size:,} MB {assumed}.")
 
 

@@ -20,7 +20,7 @@ from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.predict.graphs import example, write_onnx
+from fer_vit.predict.graphs import example_inputs, write_onnx
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import DEFAULT, shipped_models
@@ -51,10 +51,10 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(change: dict[str, object], t
     model = Recognizer(net)
     write_onnx(model, tmp_path / "model.onnx")
     for faces in (1, 2, 9):
-        inputs = example(model, faces)
+        inputs = example_inputs(model, faces)
         assert torch.allclose(run_onnx(tmp_path / "model.onnx", inputs), model(*inputs), atol=1e-4)
     if change != {"tokens": "patch"}:
-        image, boxes, valid = example(model, 2)
+        image, boxes, valid = example_inputs(model, 2)
         boxes[0], valid[0] = float("nan"), False  # as missing as can be
         assert torch.allclose(
             run_onnx(tmp_path / "model.onnx", (image, boxes, valid)), model(image, boxes, valid), atol=1e-4
@@ -70,7 +70,7 @@ def test_every_form_by_the_command_line(
     main(command)
     assert str(output) in capsys.readouterr().out
     model = load(checkpoint, "cpu")
-    inputs = example(model, 4)
+    inputs = example_inputs(model, 4)
     if name == "v1.2":
         assert {file.name for file in output.iterdir()} == {"model.safetensors", "config.json", "README.md"}
         found = load(output, "cpu")(*inputs)

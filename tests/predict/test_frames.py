@@ -191,7 +191,7 @@ def track_actors(actors: list[Actor], times: np.ndarray, noise: float = 0.02, lo
             if one.visible and rng.random() >= lost
         ]
         rng.shuffle(faces)
-        numbers = tracker.number(faces, seconds)
+        numbers = tracker.number_faces(faces, seconds)
         truth.append(seen)
         found.append([(number, face.landmarks) for number, face in zip(numbers, faces, strict=True)])
     return track_scores(truth, found)
@@ -235,13 +235,13 @@ def face_at(x: float, width: float = 90.0) -> Face:
 
 def test_new_tracks() -> None:
     tracker = Tracker()
-    assert tracker.number([face_at(100), face_at(400)], 0.0) == [0, 1]
-    assert tracker.number([], 0.1) == []
-    assert tracker.number([face_at(400), face_at(100)], 0.2) == [1, 0]  # the detector's order means nothing
-    assert tracker.number([face_at(100), face_at(700)], 0.3) == [0, 2]  # nobody is so fast
-    assert tracker.number([face_at(100, 250.0)], 0.4) == [3]  # and nobody grows so fast
-    assert tracker.number([face_at(400)], 0.2 + MAX_GAP) == [1]
-    assert tracker.number([face_at(700)], 0.31 + MAX_GAP) == [4]
+    assert tracker.number_faces([face_at(100), face_at(400)], 0.0) == [0, 1]
+    assert tracker.number_faces([], 0.1) == []
+    assert tracker.number_faces([face_at(400), face_at(100)], 0.2) == [1, 0]  # the detector's order means nothing
+    assert tracker.number_faces([face_at(100), face_at(700)], 0.3) == [0, 2]  # nobody is so fast
+    assert tracker.number_faces([face_at(100, 250.0)], 0.4) == [3]  # and nobody grows so fast
+    assert tracker.number_faces([face_at(400)], 0.2 + MAX_GAP) == [1]
+    assert tracker.number_faces([face_at(700)], 0.31 + MAX_GAP) == [4]
 
 
 @pytest.mark.parametrize("step", [2.5, 60.0])
@@ -250,5 +250,5 @@ def test_frames_far_apart_keep_tracks(step: float) -> None:
     assert scores.switches == 0
     assert scores.idf1 == 1
     tracker = Tracker()
-    numbers = [tracker.number(faces, n * step) for n, faces in enumerate([[face_at(100)], [], [face_at(100)]])]
+    numbers = [tracker.number_faces(faces, n * step) for n, faces in enumerate([[face_at(100)], [], [face_at(100)]])]
     assert numbers == [[0], [], [1]]  # who was away for longer than MAX_GAP is another

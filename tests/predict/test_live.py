@@ -19,7 +19,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Image
 from fer_vit.predict import live, video
-from fer_vit.predict.live import camera_frames, newest, shown_name, watch
+from fer_vit.predict.live import camera_frames, read_newest, shown_name, watch
 from fer_vit.predict.photos import NO_FACE, Photo
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
@@ -83,7 +83,7 @@ def test_frames_are_dropped_while_one_is_processed() -> None:
             if number in (198, 298):
                 done.set()  # 199 and 299 may come or not before they are looked for
 
-    frames = newest(source())
+    frames = read_newest(source())
     assert next(frames)[0].number == 0
     for seen in ((198, 199), (298, 299)):
         proceed.set()
@@ -108,11 +108,11 @@ def test_the_reader_ends_with_its_viewer_and_its_errors_are_raised() -> None:
         finally:
             closed.set()
 
-    frames = newest(source(10**9))
+    frames = read_newest(source(10**9))
     next(frames)
     frames.close()
     assert closed.wait(10)
-    frames = newest(source(1))
+    frames = read_newest(source(1))
     assert next(frames)[0].number == 0
     with pytest.raises(ImageError, match="gone"):
         next(frames)

@@ -12,7 +12,7 @@ from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.predict.graphs import example
+from fer_vit.predict.graphs import example_inputs
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import fails, main
 
@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> str:
 
 
 def test_probabilities_are_divided_by_the_old_prior_and_multiplied_by_the_new(model: str, tmp_path: Path) -> None:
-    (image,) = example(load(model, "cpu"), 3)
+    (image,) = example_inputs(load(model, "cpu"), 3)
     net = load(model, "cpu").net
     net.offset = None
     plain = torch.softmax(net(image).double() / 1.5, 1).detach().numpy()
