@@ -2,6 +2,7 @@
 const {labels, colours, regions, grid, meaning, people, averages, faces} = JSON.parse(document.getElementById('data').textContent);
 const form = document.querySelector('.filter'), gallery = document.querySelector('.gallery');
 const dialog = document.querySelector('dialog'), controls = dialog.querySelector('.controls');
+const file = name => name.split('/').pop();
 const percent = share => `${Math.round(100 * share) + 0}%`;
 const SVG = ['svg', 'g', 'rect', 'line', 'path', 'image', 'circle', 'text', 'title'];
 
@@ -191,8 +192,8 @@ const cards = faces.map((face, number) => {
   const card = element('button', {type: 'button', class: 'card', title: face.name},
     element('img', {src: face.image, alt: '', width: face.size[0], height: face.size[1], loading: 'lazy', decoding: 'async'}),
     element('span', {class: 'label'}, element('b', {}, labels[label]), ` ${percent(face.probabilities[label])}`),
-    element('bdi', {class: 'name'}, face.name.split('/').pop()));
-  if (face.track !== null) card.append(element('span', {class: 'where'}, face.where));
+    element('bdi', {class: 'name'}, file(face.name)));
+  if (face.track !== null) card.append(element('span', {class: 'where'}, face.where), element('span', {class: 'top'}, `smoothed: ${labels[face.smoothed]}`));
   if (shares[top] > 0) card.append(element('span', {class: 'top'}, `${regions[top]} ${percent(shares[top])}`));
   card.addEventListener('click', () => { line = () => shown; back = () => cards[current].card; open(number); });
   gallery.append(card);
@@ -222,7 +223,7 @@ form.addEventListener('submit', event => event.preventDefault());
 faces.forEach((second, number) => {
   if (second.index !== 1 || !second.box) return;
   const picture = faces[number - 1].image.replace('.jpg', '-whole.jpg'), place = element('figure', {},
-    element('img', {src: picture, alt: '', loading: 'lazy'}), element('figcaption', {}, element('bdi', {}, second.name)));
+    element('img', {src: picture, alt: '', loading: 'lazy'}), element('figcaption', {}, element('bdi', {title: second.name}, file(second.name))));
   const boxes = element('div', {class: 'whole'}, place.firstChild);
   for (let n = number - 1, i = 0; faces[n]?.index === i && faces[n].name === second.name; n++, i++) {
     const [left, top, right, bottom] = faces[n].box, label = faces[n].order[0], own = n;
@@ -238,7 +239,7 @@ faces.forEach((second, number) => {
 /* One face, large. */
 let current = 0, line, back;  // what the arrows walk along, and where the focus goes in the end
 const choice = controls.querySelector('[name=label]'), large = dialog.querySelector('.face');
-large.querySelector('.side').append(tools(large, () => `${faces[current].name.split('/').pop()}-${faces[current].where}`.replaceAll(' ', '-'), location.protocol !== 'file:'));
+large.querySelector('.side').append(tools(large, () => `${file(faces[current].name)}-${faces[current].where}`.replaceAll(' ', '-'), location.protocol !== 'file:'));
 
 function open(number) {
   const face = faces[current = number], [top, next] = face.order;
@@ -366,9 +367,9 @@ function show(person) {
     event.preventDefault();
   });
   const key = element('p', {class: 'key', 'aria-hidden': 'true'}, ...labels.map((label, n) => element('span', {}, element('i', {'--c': colours[n]}), label)));
-  const seen = `${person.name}, ${clock(person.times[0])} to ${clock(person.times.at(-1))}, ${person.frames} frames`;
+  const seen = `${file(person.name)}, ${clock(person.times[0])} to ${clock(person.times.at(-1))}, ${person.frames} frames`;
   return element('section', {class: 'person', 'aria-label': name},
-    element('header', {}, element('h3', {}, name), element('bdi', {}, seen), now), key, block);
+    element('header', {}, element('h3', {}, name), element('bdi', {title: person.name}, seen), now), key, block);
 }
 
 const most = [...people].sort((a, b) => b.frames - a.frames).slice(0, 8);  // at first, of a crowd
