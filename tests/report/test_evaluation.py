@@ -86,3 +86,11 @@ def test_without_labels_there_are_only_tables(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text("utf-8")
     assert "<script" not in page
     assert "Confusion" not in page
+
+
+def test_without_a_mistake_there_is_no_empty_gallery(tmp_path: Path) -> None:
+    write_evaluation(tmp_path / "index.html", {}, SECTIONS, ("a", "b"), [[3, 0], [0, 2]])
+    page = (tmp_path / "index.html").read_text("utf-8")
+    assert '<table class="confusion">' in page
+    assert "Faces to look at" not in page
+    assert "<script>" not in page
