@@ -79,7 +79,7 @@ def test_a_lost_face_is_searched_for_at_once_and_a_new_one_in_time() -> None:
 
 
 @squares
-def test_a_small_face_is_found_by_a_search_at_full_size() -> None:
+def test_a_search_at_full_size_finds_a_small_face() -> None:
     large = stage((50, 100), (400, 200))
     more = large.copy()
     more[20:32, 20:32] = 255
@@ -89,7 +89,7 @@ def test_a_small_face_is_found_by_a_search_at_full_size() -> None:
 
 
 @squares
-def test_two_faces_that_meet_do_not_become_one_twice() -> None:
+def test_two_faces_that_meet_keep_two_tracks() -> None:
     paths = [[(200 + 10 * n, 100), (420 - 10 * n, 130)] for n in range(22)]
     found, _ = find([stage(*places) for places in paths], 5)
     assert len(found[-1]) == 2
@@ -237,9 +237,9 @@ def test_new_tracks() -> None:
     tracker = Tracker()
     assert tracker.number_faces([face_at(100), face_at(400)], 0.0) == [0, 1]
     assert tracker.number_faces([], 0.1) == []
-    assert tracker.number_faces([face_at(400), face_at(100)], 0.2) == [1, 0]  # the detector's order means nothing
-    assert tracker.number_faces([face_at(100), face_at(700)], 0.3) == [0, 2]  # nobody is so fast
-    assert tracker.number_faces([face_at(100, 250.0)], 0.4) == [3]  # and nobody grows so fast
+    assert tracker.number_faces([face_at(400), face_at(100)], 0.2) == [1, 0]  # the order of detections does not matter
+    assert tracker.number_faces([face_at(100), face_at(700)], 0.3) == [0, 2]  # too fast for the same person
+    assert tracker.number_faces([face_at(100, 250.0)], 0.4) == [3]  # too large for the same person
     assert tracker.number_faces([face_at(400)], 0.2 + MAX_GAP) == [1]
     assert tracker.number_faces([face_at(700)], 0.31 + MAX_GAP) == [4]
 
@@ -251,4 +251,4 @@ def test_frames_far_apart_keep_tracks(step: float) -> None:
     assert scores.idf1 == 1
     tracker = Tracker()
     numbers = [tracker.number_faces(faces, n * step) for n, faces in enumerate([[face_at(100)], [], [face_at(100)]])]
-    assert numbers == [[0], [], [1]]  # who was away for longer than MAX_GAP is another
+    assert numbers == [[0], [], [1]]  # away for longer than MAX_GAP

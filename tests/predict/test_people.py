@@ -60,10 +60,7 @@ def test_videos_photos_and_ends(tmp_path: Path) -> None:
     rows = table(
         [frames("a.mp4", [0.0, 0.5], {0: "hh"}), [broken, photo], frames("b.mp4", [0.0], {0: "n"}), [photo]], tmp_path
     )
-    assert [(row["path"], row["frames"], row["time_happiness"]) for row in rows] == [
-        ("a.mp4", 2, 1.0),
-        ("b.mp4", 1, 0.0),
-    ]
+    assert [(row["path"], row["frames"], row["time_happiness"]) for row in rows] == [("a.mp4", 2, 1), ("b.mp4", 1, 0)]
     assert rows[0]["longest_run_seconds"] == 1.0
     assert table([[photo], frames("c.mp4", [0.0], {})], tmp_path) == []
 
@@ -73,17 +70,17 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
     for rows in frames("a.mp4", [0.0, 0.1, 0.2, 1.2, 1.3, 1.4], {0: "nnhnhh", 3: ".hh.hh"}):
         people.add(rows)
     found = people.intervals()
-    assert [(i.track, i.start, round(i.end, 6), i.label) for i in found] == [
+    expected = [
         (0, 0.0, 0.2, "neutral"), (0, 0.2, 1.2, "happiness"), (0, 1.2, 1.3, "neutral"), (0, 1.3, 1.5, "happiness"),
         (3, 0.1, 1.2, "happiness"), (3, 1.3, 1.5, "happiness"),
     ]  # fmt: skip
+    assert [(i.track, i.start, round(i.end, 6), i.label) for i in found] == expected
     assert [i.confidence for i in found] == pytest.approx([0.7, 0.62, 0.7, 0.645, 0.615, 0.645])
     for name in ("i.csv", "i.TextGrid"):
         write_intervals(tmp_path / name, found)
     table = pandas.read_csv(tmp_path / "i.csv")
     assert list(table.columns) == list(Interval._fields)
     assert table["confidence"].tolist() == pytest.approx([i.confidence for i in found])
-    expected = [(i.track, i.start, round(i.end, 6), i.label) for i in found]
     assert [*table[["track", "start", "end", "label"]].itertuples(index=False, name=None)] == expected
     grid = textgrid.openTextgrid(str(tmp_path / "i.TextGrid"), includeEmptyIntervals=False)
     assert grid.tierNames == ("track 0", "track 3")
