@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-all docs dist shipped-model help
 help:
-	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (a few minutes on two cores)"
+	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (three minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (two to three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (six minutes in all)"
 	@echo "make docs   build the documentation as a site in build/site"
@@ -46,10 +46,9 @@ demo: .venv/installed
 	@rm -rf demo && mkdir -p demo/photo
 	@$(BIN)/python -c 'from skimage import data, io; io.imsave("demo/photo/astronaut.png", data.astronaut())'
 	@$(BIN)/fer-vit predict demo/photo --output demo/photo.csv \
-		&& $(BIN)/fer-vit visualize demo/photo --output demo/photo_report \
-		|| echo "Going on without the photo: faces that are drawn need no detector"
-	@echo "[2/6] Drawing 2,000 faces of eight expressions into demo/faces, and their manifest"
-	@$(BIN)/fer-vit prepare drawn demo/faces demo/faces.parquet --count 2000
+		&& $(BIN)/fer-vit visualize demo/photo --output demo/photo_report
+	@echo "[2/6] Drawing 1,200 faces of eight expressions into demo/faces, and their manifest"
+	@$(BIN)/fer-vit prepare drawn demo/faces demo/faces.parquet --count 1200
 	@echo "[3/6] Training a small RegionViT on them (configs/drawn.yaml)"
 	@$(BIN)/fer-vit fit --config drawn --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo
 	@echo "[4/6] Testing the best checkpoint on faces it has not seen"
@@ -63,7 +62,7 @@ demo: .venv/installed
 		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
 	@echo
 	@echo "Open these:"
-	@test ! -d demo/photo_report || echo "  demo/photo_report/index.html             the photo and the explanation of its expression"
+	@echo "  demo/photo_report/index.html             the photo and the explanation of its expression"
 	@echo "  demo/report/index.html                   every test face and the explanation of its expression"
 	@echo "  demo/predictions.csv                     one row per face"
 	@echo "  demo/evaluation/index.html               the test results"
