@@ -152,11 +152,11 @@ def test_photos_and_other_videos_stay_apart() -> None:
     photo = Photo("a.jpg", OK, [face(sad, None, None)], 1)
     broken: Photo[FaceResult] = Photo("a.mp4", "damaged: 3", [], 0)
     first = clip([0.0, 0.1], np.array([happy, happy]), [0, 0])
-    last = clip([0.2, 0.3], np.array([sad, sad]), [0, 0], source=2)
+    last = clip([0.2], np.array([sad]), [0], source=2) + clip([0.2], np.array([happy]), [0], source=3)
     found = list(smooth_faces([*first, broken, photo, *last], 1.0))
-    assert [(p.source, p.frame) for p in found] == [(0, 0), (0, 1), (0, None), (1, None), (2, 0), (2, 1)]
+    assert [(p.source, p.frame) for p in found] == [(0, 0), (0, 1), (0, None), (1, None), (2, 0), (3, 0)]
     assert found[2:4] == [broken, photo]
-    assert [p.faces[0].label_smoothed for p in found if p.faces] == ["happiness"] * 2 + [None] + ["sadness"] * 2
+    assert [p.faces[0].label_smoothed for p in found if p.faces] == ["happiness"] * 2 + [None, "sadness", "happiness"]
 
 
 def test_a_noisy_model_has_fewer_changes_at_the_right_times() -> None:
