@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.store.hub import DEFAULT
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
+from tests.helpers.servers import obey
 from tests.helpers.videos import write_video
 
 
@@ -103,18 +102,6 @@ def test_the_sentences_about_a_crowd_and_a_broken_clip() -> None:
     end = {"path": "a", "status": "ends early", "face": ""}
     people = ", ".join(f"person {n} mostly fear" for n in range(8))
     assert [*describe("a", [*rows, end])] == [f"a: {people}, and 2 more.", "a cannot be read to its end: ends early."]
-
-
-def obey(pipe: Connection, models: Sequence[str]) -> None:
-    """A worker process; the name of the model is its order."""
-    pipe.send({"state": "ready"} if models[0] != "missing" else {"state": "failed", "message": "No model."})
-    while True:
-        order = pipe.recv().model
-        if order == "die":
-            raise SystemExit
-        if order == "hang":
-            time.sleep(600)
-        pipe.send({"state": "done"})
 
 
 def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Event]:

@@ -169,7 +169,7 @@ def test_randomising_leaves_the_model_and_changes_what_depends_on_it() -> None:
     names, agreement = zip(*randomised(net, *faces(), "relevance"), strict=True)
     assert names == ("classifier", "pooling", "block 1", "block 0", "embeddings")
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
-    assert max(value.mean() for value in agreement) < 0.95
+    assert max(value.mean() for value in agreement) < 0.9
     assert agreement[-1].mean() < 0.5
     for _, same in randomised(net, *faces(), "centre"):
         assert torch.allclose(same, torch.ones(3, dtype=same.dtype))

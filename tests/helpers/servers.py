@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,3 +55,15 @@ def running(temporary: Path, *words: str) -> Iterator[Server]:
     assert status == 128 + signal.SIGTERM
     assert not [*temporary.glob(".fer-vit-app.*")], "uploads are left behind"
     assert "Traceback" not in server.log.read_text()
+
+
+def obey(pipe: Connection, models: Sequence[str]) -> None:
+    """A worker process; the name of the model is its order. It stands here because this module imports no PyTorch."""
+    pipe.send({"state": "ready"} if models[0] != "missing" else {"state": "failed", "message": "No model."})
+    while True:
+        order = pipe.recv().model
+        if order == "die":
+            raise SystemExit
+        if order == "hang":
+            time.sleep(600)
+        pipe.send({"state": "done"})
