@@ -16,7 +16,7 @@ try:
     from starlette.responses import JSONResponse
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ModuleNotFoundError as missing:
-    raise FerVitError('The page needs more packages: pip install "fer-vit[app]".') from missing
+    raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".') from missing
 
 HERE = ("localhost", "127.0.0.1", "[::1]")
 """Names that only programs on this machine can use to reach it."""

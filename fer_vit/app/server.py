@@ -28,7 +28,7 @@ try:
     from starlette.types import ASGIApp
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ModuleNotFoundError as missing:
-    raise FerVitError('The page needs more packages: pip install "fer-vit[app]".') from missing
+    raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".') from missing
 
 MAX_FILES = 20
 """Photos and clips in one request."""

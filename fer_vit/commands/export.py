@@ -41,7 +41,8 @@ def export(
     """Writes a trained model for other programs; OUTPUT's name decides the format.
 
     A folder: model.safetensors, config.json and a model card to fill in; fer-vit and the Hugging Face hub read it.
-    NAME.onnx: for ONNX Runtime and others (needs `pip install "fer-vit[onnx]"`). NAME.pt2: for `torch.export.load`.
+    NAME.onnx: for ONNX Runtime and others (needs `pip install -c constraints.txt ".[onnx]"`). NAME.pt2: for
+    `torch.export.load`.
 
     Both files take any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the model has regions, boxes
     (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is there. They give probabilities (B, C). Labels
@@ -157,7 +158,7 @@ def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str
     if quantize and kind != ".onnx":
         raise FerVitError("`--quantize` is for ONNX: name a file that ends in .onnx, or leave it out.")
     if kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        raise FerVitError('Writing ONNX needs more packages: pip install "fer-vit[onnx]".')
+        raise FerVitError('Writing ONNX needs more packages: pip install -c constraints.txt ".[onnx]".')
     check_output(output, overwrite, (CARD_FILE, WEIGHTS, CONFIG) if kind == "folder" else ())
     return kind
 

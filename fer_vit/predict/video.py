@@ -23,7 +23,7 @@ try:
     from av.stream import Disposition
     from av.video.reformatter import Colorspace
 except ModuleNotFoundError as missing:
-    raise FerVitError('Videos need one more package: pip install "fer-vit[video]".') from missing
+    raise FerVitError('Videos need one more package: pip install -c constraints.txt ".[video]".') from missing
 
 FORMATS = "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,h264,hevc"
 """Containers that are read, with any suffix. Others, such as playlists, may name files and addresses to open."""

@@ -27,7 +27,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastapi", None)
     monkeypatch.delitem(sys.modules, "fer_vit.app.server", raising=False)
-    assert 'pip install "fer-vit[app]"' in fails(capsys, "app")
+    assert 'pip install -c constraints.txt ".[app]"' in fails(capsys, "app")
 
 
 def test_wrong_addresses(capsys: pytest.CaptureFixture[str]) -> None:
