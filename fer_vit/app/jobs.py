@@ -40,17 +40,13 @@ class Task(NamedTuple):
     reading: dict[str, Any]  # options of `PhotoOptions`
 
 
-def work(pipe: Connection, models: Sequence[str]) -> None:
-    """Runs the worker process. Only this process imports PyTorch."""
-    from fer_vit.app import tasks
-
-    tasks.work(pipe, models)
-
-
 class Worker:
-    """A process that does one task at a time. To cancel a task, the process is killed and another one started."""
+    """A process that runs `target` and does one task at a time.
 
-    def __init__(self, models: Sequence[str], target: Callable[[Connection, Sequence[str]], None] = work) -> None:
+    To cancel a task, the process is killed and another one is started.
+    """
+
+    def __init__(self, models: Sequence[str], target: Callable[[Connection, Sequence[str]], None]) -> None:
         self._call = (target, models)
         self._start()
 

@@ -4,6 +4,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fer_vit.errors import check_number
@@ -43,7 +44,7 @@ def app(*, checkpoint: str | None = None, host: Sequence[str] = (), port: int = 
     with scratch_folder(private) as folder:
         folder.chmod(0o700)
         server, address = listen(host[0] if host else HERE[0], port)
-        with server, closing(Worker(models)) as worker:
+        with server, closing(Worker(models, work)) as worker:
             worker.wait()
             if host and host[0] not in HERE:
                 print(f"fer-vit: warning: anyone who reaches {address} can use this page, unencrypted", file=sys.stderr)
@@ -52,3 +53,10 @@ def app(*, checkpoint: str | None = None, host: Sequence[str] = (), port: int = 
             sys.addaudithook(refuse_network)
             with suppress(KeyboardInterrupt):
                 make_server(create_app(Jobs(folder, models, worker), hosts=[*HERE, *host])).run([server])
+
+
+def work(pipe: Connection, models: Sequence[str]) -> None:
+    """Runs the worker process of the server. Only this process imports PyTorch."""
+    from fer_vit.app import tasks
+
+    tasks.work(pipe, models)
