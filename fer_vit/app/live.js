@@ -2,22 +2,21 @@
 const [image, aside, recording, line, stop] = document.querySelectorAll('img, aside, .recording, p, .stop');
 let stopped = false;
 
-function bar(name, probability) {
-  const item = document.createElement('li'), [label, track, value] = ['span', 'i', 'b'].map(part => document.createElement(part));
-  label.textContent = name;
-  track.style.setProperty('--w', probability);
-  track.style.setProperty('--c', 'var(--accent)');
-  value.textContent = `${Math.round(100 * probability)}%`;
-  item.append(label, track, value);
-  return item;
-}
-
 function person({track, probabilities}) {
-  const heading = document.createElement('h3'), list = document.createElement('ul');
-  heading.textContent = `Person ${track}`;
-  list.className = 'probabilities';
-  list.append(...Object.entries(probabilities).map(([name, probability]) => bar(name, probability)));
-  return [heading, list];
+  const table = document.createElement('table');
+  table.className = 'bars';
+  table.createCaption().textContent = `Person ${track}`;
+  for (const [name, probability] of Object.entries(probabilities)) {
+    const row = table.insertRow(), label = document.createElement('th'), bar = document.createElement('i');
+    label.scope = 'row';
+    label.textContent = name;
+    bar.className = 'plain';
+    bar.style.setProperty('--w', probability);
+    row.append(label);
+    row.insertCell().append(bar);
+    row.insertCell().textContent = `${Math.round(100 * probability)}%`;
+  }
+  return table;
 }
 
 async function next(known) {
@@ -29,7 +28,7 @@ async function next(known) {
   image.src = `data:image/jpeg;base64,${state.picture}`;
   await image.decode();
   line.textContent = image.alt = state.status;
-  aside.replaceChildren(...state.faces.flatMap(person));
+  aside.replaceChildren(...state.faces.map(person));
   document.body.classList.remove('over');
   return state.number;
 }

@@ -90,7 +90,7 @@ def test_in_a_browser() -> None:
             page.show(seen(50, FACE))
             viewer.get_by_text("0.0 frames/s").wait_for()
             viewer.get_by_text("Recording to live.csv").wait_for()
-            assert viewer.locator("li").all_inner_texts() == ["<b>happiness</b>\n90%", "neutral\n10%"]
+            assert viewer.locator("tr").all_inner_texts() == ["<b>happiness</b>\t\n\t90%", "neutral\t\n\t10%"]
             assert wrong == []
             viewer.get_by_role("button", name="Stop").click()
             viewer.get_by_text("Stopped.").wait_for()
