@@ -98,6 +98,10 @@ def test_commands_of_the_documentation_run(
         if words[:2] == ("evaluate", "faces.csv"):
             main(["predict", "photos", "--overwrite"])
         main([*words, "--overwrite", *(["--max_faces", "2"] if words[0] == "faithfulness" else [])])
+    (block,) = re.findall(r"^```python\n(.*?)^```", (DOCS / "explaining.md").read_text(), re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert len(names["found"].shares) == 1
 
 
 @pytest.mark.slow
