@@ -10,15 +10,17 @@ from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.faces import predict_manifest
+from fer_vit.evaluate.faces import Merged, predict_manifest
 from fer_vit.evaluate.groups import evaluate_faces
+from fer_vit.evaluate.tables import align_probabilities
 from fer_vit.evaluate.writer import write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.evaluation import FILES
+from fer_vit.report.table import interval_text
 from fer_vit.sources.common import is_zip
-from fer_vit.store.folder import read_model
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.folder import TO_FILL, read_model
+from fer_vit.store.hub import CARD_FILE, DEFAULT
 from fer_vit.train.cli import fit
 from fer_vit.train.run import newest_checkpoint
 
@@ -34,8 +36,9 @@ def finetune(
 
     Each class has a folder of at least ten photos that is named after it (photos/calm/*.jpg, photos/bored/*.jpg); in
     it, each person may have a folder. Photos of some persons, else some photos, are held out to choose the best epoch
-    and to test the model. OUTPUT/model is the model, OUTPUT/evaluation/index.html shows how good it is. The same
-    command resumes an interrupted run. `fer-vit fit --config finetune` has every option.
+    and to test the model. OUTPUT/model is the model; its card has the results. OUTPUT/evaluation/index.html shows how
+    good it is, beside the included model if that has all classes. The same command resumes an interrupted run.
+    `fer-vit fit --config finetune` has every option.
 
     Examples:
         fer-vit finetune photos
@@ -133,7 +136,21 @@ def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path 
 
 
 def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> None:
-    """Evaluates a model on a split of a manifest."""
-    faces = predict_manifest(load(model), Manifest.read(manifest, [split]).split(split), split)
+    """Evaluates a model on a split, beside the included model where it has all classes; completes the model card."""
+    rows = Manifest.read(manifest, [split]).split(split)
+    faces, included, other = predict_manifest(load(model), rows, split), load(), None
     facts = {"data": str(manifest), "model": str(model), "split": split}
-    print(write_results(page, facts, evaluate_faces(faces), faces))
+    if set(faces.labels) <= set(included.labels):
+        kept = Merged(included, {name: name if name in faces.labels else None for name in included.labels})
+        other = align_probabilities(faces, predict_manifest(kept, rows, split), DEFAULT)
+        facts["against"] = f"{DEFAULT} with these classes"
+    results = evaluate_faces(faces, other=other)
+    print(write_results(page, facts, results, faces, other))
+    scores = {"This model": results["all"]} | ({DEFAULT: results["comparison"]["other"]} if other is not None else {})
+    lines = [f"Trained by `fer-vit finetune` on {', '.join(faces.labels)}. Results on {len(rows)} held-out photos:", ""]
+    for name, found in scores.items():
+        measured = ", ".join(f"{score} {interval_text(found[score], '.1%')}" for score in ("accuracy", "UAR"))
+        lines.append(f"- {name}: {measured}")
+    lines += ["", "To be filled in: who is in the photos, who labelled them, prohibited uses."]
+    card = model / CARD_FILE
+    card.write_text(card.read_text("utf-8").replace(TO_FILL, "\n".join(lines)), "utf-8")

@@ -28,7 +28,8 @@ MAX_CONFIG = 1_000_000
 """Largest config.json in bytes; the included ones have 2 kB."""
 EXTRA_KEYS = tuple(field.name for field in fields(ModelSettings))
 """What prediction needs besides the network."""
-CARD = """---
+TO_FILL = "To be filled in: training data, results, prohibited uses."
+CARD = f"""---
 library_name: fer-vit
 pipeline_tag: image-classification
 tags: [facial-expression-recognition]
@@ -40,7 +41,7 @@ tags: [facial-expression-recognition]
 
     faces = load("path/to/this/folder").predict("photo.jpg")
 
-To be filled in: training data, results, prohibited uses.
+{TO_FILL}
 """
 """The card of a folder without one."""
 

@@ -21,6 +21,7 @@ from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
+from fer_vit.predict.recognizer import load
 from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS
@@ -78,6 +79,9 @@ def test_photos_become_a_model_that_predicts(
     assert {path.name for path in (mine / "model").iterdir()} == {CARD_FILE, CONFIG, WEIGHTS}
     found = json.loads((mine / "evaluation" / "results.json").read_text())
     assert (found["split"], found["faces"], found["model"]) == ("test", 2, str(mine / "model"))
+    assert "comparison" not in found  # the included model has no class `stirred`
+    card = (mine / "model" / CARD_FILE).read_text()
+    assert "Results on 2 held-out photos:\n\n- This model: accuracy " in card
 
     before = {path: path.stat().st_mtime_ns for path in mine.rglob("*")}
     assert "evaluation exists already" in fails(capsys, "finetune", photos, "--output", mine)
@@ -122,15 +126,25 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> None:
+    names = ("happiness", "anger")
     rows = [
-        Row(cv2.imencode(".png", draw_face(drawn, seed, 48)[0])[1].tobytes(), f"{name}-{seed}", split, name)
-        for name, drawn in CLASSES.items()
+        Row(cv2.imencode(".png", draw_face(name, seed, 48)[0])[1].tobytes(), f"{name}-{seed}", split, name)
+        for name in names
         for seed in range(10)
         for split in ("val" if seed < 2 else "train",)
     ]
-    write_manifest(tmp_path / "m.parquet", Reading(tuple(CLASSES), rows), "drawn")
+    write_manifest(tmp_path / "m.parquet", Reading(names, rows), "drawn")
     main(["finetune", str(tmp_path / "m.parquet"), "--output", str(tmp_path / "mine")])
-    assert json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())["split"] == "val"
+    found = json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())
+    assert (found["split"], found["comparison"]["faces"]) == ("val", 4)
+    held_out = [row for row in rows if row.split == "val"]
+    guesses = load(device="cpu").predict([decode_image(row.image) for row in held_out], face="crop", detector="none")
+    right = [
+        max(names, key=guess.probabilities.__getitem__) == row.label
+        for guess, row in zip(guesses, held_out, strict=True)
+    ]
+    assert found["comparison"]["other"]["accuracy"]["mean"] == np.mean(right)
+    assert "- ferplus-fairface-small: accuracy " in (tmp_path / "mine" / "model" / CARD_FILE).read_text()
     assert not (tmp_path / "mine" / "faces.parquet").exists()
 
 
