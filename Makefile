@@ -6,7 +6,7 @@ BIN := .venv/bin
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (three minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (two to three minutes on two cores)"
-	@echo "make test-all  these and the tests marked slow (six minutes in all)"
+	@echo "make test-all  these and the tests marked slow (about fourteen minutes in all)"
 	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make dist   build and check the source archive and the wheel in dist"
 	@echo "make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip  train the shipped model (hours on two cores; resumes)"

@@ -1,5 +1,6 @@
 """The verb `export`: a trained model for other programs."""
 
+import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,8 @@ CALIBRATION = 512
 """Faces that calibrate the 8-bit scales."""
 CALIBRATES = 100
 """Faces that temperature and thresholds need; a handful gives extreme values."""
+GAIN = "pixel insertion, blurred"
+"""The measure of `fer-vit faithfulness` that a model's settings keep."""
 
 
 @accept_text
@@ -36,6 +39,7 @@ def export(
     logit_adjust: float = 0.0,
     half: bool = False,
     quantize: Path | None = None,
+    faithfulness: Path | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Writes a trained model for other programs; OUTPUT's name decides the format.
@@ -71,6 +75,8 @@ def export(
         half: Whether a folder's weights are stored in 16 bits, half the size; they are loaded into 32.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a quarter of the
             size, and faster on CPUs (see docs/benchmarks.md).
+        faithfulness: The faithfulness.json that `fer-vit faithfulness` wrote for this model. A folder stores its gains
+            in pixel insertion, which the page of `visualize` quotes.
         overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's model card is kept.
 
     Returns:
@@ -79,11 +85,13 @@ def export(
     check_number("logit_adjust", logit_adjust, 0, 1)
     if logit_adjust and calibrate is None:
         raise FerVitError("`--logit_adjust` needs `--calibrate`: a manifest with the frequency of each expression.")
-    kind = check_kind(output, half, quantize is not None, overwrite)
+    kind = check_kind(output, half, quantize is not None, faithfulness is not None, overwrite)
     names = checkpoint or [DEFAULT]
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
         print(calibrate_model(model, calibrate, logit_adjust))
+    if faithfulness is not None:
+        model.net.settings.faithfulness = read_faithfulness(faithfulness)
     with atomic_write(output) as new:
         write(model, new, kind, half, quantize)
         for card in cards(output, names) if kind == "folder" else []:
@@ -128,6 +136,21 @@ def training_prior(manifest: Path, strength: float) -> list[float]:
     return log_prior(torch.from_numpy(counts)).exp().tolist() if counts.any() else []
 
 
+def read_faithfulness(path: Path) -> dict[str, list[float]]:
+    """Returns mean, low and high (the mean alone without an interval) of the gain in pixel insertion by method.
+
+    Raises:
+        FerVitError: The file is not a faithfulness.json.
+    """
+    try:
+        rows = json.loads(path.read_text())["differences"]
+        gains = {method: [row[GAIN][end] for end in ("mean", "low", "high")] for method, row in rows.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise FerVitError(f"Expected a faithfulness.json of `fer-vit faithfulness`, but got {path}.") from error
+    known = {method: [round(end, 3) for end in gain if end is not None] for method, gain in gains.items()}
+    return {method: gain for method, gain in known.items() if gain}
+
+
 def summary(model: Recognizer, logits: Tensor, target: Tensor) -> str:
     """Returns accuracy and UAR of logits (N, C) for target shares (N, C) as text."""
     found = scores(face_sums(logits.softmax(-1).double().numpy(), target.numpy()).sum(0), model.labels)
@@ -147,14 +170,14 @@ def write(model: Recognizer, new: Path, kind: str, half: bool, quantize: Path | 
             quantize_onnx(new, faces)
 
 
-def check_kind(output: Path, half: bool, quantize: bool, overwrite: bool) -> str:
+def check_kind(output: Path, half: bool, quantize: bool, faithfulness: bool, overwrite: bool) -> str:
     """Returns what to write: ".onnx", ".pt2" or "folder". Raises FerVitError, before any work, if it cannot be."""
     suffix = "" if output.is_dir() else output.suffix.lower()
     kind = suffix if suffix in (".onnx", ".pt2") else "folder"
     if suffix[1:2].isalpha() and kind == "folder":  # "v1.2" is a folder
         raise FerVitError(f"Expected a folder or a name that ends in .onnx or .pt2, but got {output}.")
-    if half and kind != "folder":
-        raise FerVitError("`--half` is for folders: name one, or leave it out.")
+    if (half or faithfulness) and kind != "folder":
+        raise FerVitError("`--half` and `--faithfulness` are for folders: name one, or leave them out.")
     if quantize and kind != ".onnx":
         raise FerVitError("`--quantize` is for ONNX: name a file that ends in .onnx, or leave it out.")
     if kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):

@@ -13,7 +13,7 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.faces import labelled_batches
 from fer_vit.evaluate.intervals import mean_intervals
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
-from fer_vit.explain.methods import CONTROLS, METHODS
+from fer_vit.explain.methods import CONTROLS, MEASURED, METHODS
 from fer_vit.face.detect import DetectorName
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.inputs import find_images
@@ -42,7 +42,7 @@ def faithfulness(
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Scores every method of `visualize`, and two controls that do not use the model.
+    """Scores every method of `visualize`, attention, and two controls that do not use the model.
 
     Writes OUTPUT/faithfulness.md, .json and .png. Does the probability fall when the tokens or pixels that a method
     ranks first are removed, and rise when they are added? Do the attributions of regions agree with the effect of
@@ -111,7 +111,7 @@ def score_methods(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, T
     faces = 0
     for batch in batches:
         inputs = (model.net, batch.image, batch.boxes, batch.valid)
-        measured.append(measure(*inputs, [*METHODS, *CONTROLS]))
+        measured.append(measure(*inputs, [*MEASURED]))
         if faces < SHUFFLED:
             shuffled.append({method: dict(randomised(*inputs, method)) for method in METHODS})
         faces += len(batch.path)

@@ -36,6 +36,16 @@ def _rollout(seen: Trace) -> Tensor:
 
 
 @torch.no_grad()
+def attention_to_output(seen: Trace) -> Tensor:
+    """How much the output takes from each token by attention rollout, heads averaged: (B, T); 0 for prefix tokens."""
+    flow = _rollout(seen)
+    with no_autocast(flow):
+        output = (seen.pooled.weights.float().mean((1, 2))[:, None] @ flow)[:, 0]
+    output[:, : seen.layout.num_prefix] = 0.0
+    return output
+
+
+@torch.no_grad()
 def head_relations(seen: Trace) -> Tensor:
     """The same for every head, without earlier blocks or residual paths: (B, L, H, R, R).
 
@@ -111,12 +121,9 @@ class Views(NamedTuple):
 @torch.no_grad()
 def attention_views(seen: Trace) -> Views:
     """Returns attention through the whole encoder, by every head, and by the query of every expression."""
-    roles, flow = head_roles(seen), _rollout(seen)
-    with no_autocast(flow):
-        output = (seen.pooled.weights.float().mean((1, 2))[:, None] @ flow)[:, 0]
-    output[:, : seen.layout.num_prefix] = 0.0
-    maps = torch.cat([normalize(output, p=1, dim=-1)[:, None], roles.maps.flatten(1, 2), roles.expressions], 1)
-    between = torch.cat([_between(seen.membership, flow)[:, None], roles.relations.flatten(1, 2)], 1)
+    roles, output = head_roles(seen), normalize(attention_to_output(seen), p=1, dim=-1)
+    maps = torch.cat([output[:, None], roles.maps.flatten(1, 2), roles.expressions], 1)
+    between = torch.cat([relations(seen)[:, None], roles.relations.flatten(1, 2)], 1)
     queries = roles.expressions.shape[1]
     regions = region_means(seen.membership, maps.mT).mT
     distance = pad(roles.distance.flatten(1), (1, queries), value=torch.nan)

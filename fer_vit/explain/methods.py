@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from fer_vit.errors import FerVitError, suggest
+from fer_vit.explain.heads import attention_to_output
 from fer_vit.explain.pixels import (
     box_sums,
     integrated_gradients,
@@ -68,7 +69,7 @@ def explain(
         image: Face crops (B, 3, S, S), RGB in [0, 1].
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
         valid: Which regions are present (B, R).
-        method: One of `METHODS` or `CONTROLS`.
+        method: One of `MEASURED`.
         direction: Weights (B, C) of the logits in the score that is explained: one-hot for a class, 1 and -1 for one
             class rather than another. None: the predicted class.
     """
@@ -79,7 +80,7 @@ def explain(
 @torch.no_grad()
 def explain_each(net: RegionViT, seen: Trace, method: str, directions: Tensor | None = None) -> list[Explanation]:
     """Explains several scores (E, B, C) of traced faces; other arguments and errors as for `explain`."""
-    attribute = find_method(method, METHODS | CONTROLS)
+    attribute = find_method(method, MEASURED)
     if directions is None:
         directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
     probabilities = net.probabilities(seen.logits)
@@ -141,10 +142,17 @@ def centre(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     return from_tokens(net, seen, (-2 * distances.square()).exp().expand(len(directions), -1, -1))
 
 
+def attention(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
+    """What reaches the output by attention rollout: where the model looks, the same for every direction."""
+    return from_tokens(net, seen, attention_to_output(seen).expand(len(directions), -1, -1))
+
+
 METHODS: dict[str, Method] = {"pixels": pixels, "relevance": relevance, "ablation": ablation}
 """By the name that the command line takes. A new method is a function and a line here."""
 CONTROLS: dict[str, Method] = {"random": random_scores, "centre": centre}
 """Baselines for the methods: their scores do not depend on what the model learned."""
+MEASURED: dict[str, Method] = METHODS | {"attention": attention} | CONTROLS
+"""What `fer-vit faithfulness` measures; attention alone is a picture of its own, not a method."""
 
 
 def from_tokens(net: RegionViT, seen: Trace, scores: Tensor) -> Attribution:

@@ -185,7 +185,9 @@ def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
     [
         (["model.zip"], "ends in .onnx or .pt2"),
         (["model.tflite"], "ends in .onnx or .pt2"),
-        (["model.onnx", "--half"], "`--half` is for folders"),
+        (["model.onnx", "--half"], "`--half` and `--faithfulness` are for folders"),
+        (["model.pt2", "--faithfulness", "faithfulness.json"], "`--half` and `--faithfulness` are for folders"),
+        (["model", "--faithfulness", "gone.json"], "Expected a faithfulness.json of `fer-vit faithfulness`, but got"),
         (["model", "--quantize", "faces.parquet"], "`--quantize` is for ONNX"),
         (["model.pt2", "--quantize", "faces.parquet"], "`--quantize` is for ONNX"),
         (["model", "--logit_adjust", "0.2"], "`--logit_adjust` needs `--calibrate`"),

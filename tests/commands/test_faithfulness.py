@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fer_vit import load
 from tests.helpers.commands import fails, main
 
-ROWS = ["pixels", "relevance", "ablation", "random", "centre"]
+ROWS = ["pixels", "relevance", "ablation", "attention", "random", "centre"]
 
 
 def test_a_manifest_and_photos_are_scored(
@@ -29,6 +30,12 @@ def test_a_manifest_and_photos_are_scored(
     assert "| `random` itself |" in capsys.readouterr().out
     with Image.open(tmp_path / "a" / "faithfulness.png") as picture:
         assert picture.width > 1000
+    measured = tmp_path / "a" / "faithfulness.json"
+    main(["export", str(tmp_path / "model"), "--checkpoint", str(checkpoint), "--faithfulness", str(measured)])
+    gains = load(tmp_path / "model").net.settings.faithfulness
+    for method, row in found["differences"].items():
+        kept = [one for one in list(row["pixel insertion, blurred"].values())[:3] if one is not None]
+        assert gains.get(method, []) == pytest.approx(kept, abs=6e-4)
     crops = [str(drawn / "faces" / "test"), "--face", "crop", "--detector", "none"]
     main(["faithfulness", *crops, *words, "--batch-size", "2", "--workers", "0", "--output", str(tmp_path / "b")])
     assert json.loads((tmp_path / "b" / "faithfulness.json").read_text())["methods"]["relevance"]["saco"]["faces"] == 3
