@@ -152,7 +152,7 @@ METHODS: dict[str, Method] = {"pixels": pixels, "relevance": relevance, "ablatio
 CONTROLS: dict[str, Method] = {"random": random_scores, "centre": centre}
 """Baselines for the methods: their scores do not depend on what the model learned."""
 MEASURED: dict[str, Method] = METHODS | {"attention": attention} | CONTROLS
-"""What `fer-vit faithfulness` measures; attention alone is a picture of its own, not a method."""
+"""What `fer-vit faithfulness` measures; attention is drawn separately and is not a method."""
 
 
 def from_tokens(net: RegionViT, seen: Trace, scores: Tensor) -> Attribution:
