@@ -1,51 +1,72 @@
 """Trains variants of one small model on the same data and compares them in OUTPUT/table.md.
 
 python -m benchmarks.ablation data/ferplus.parquet runs/ablation
+python -m benchmarks.ablation data/ferplus.parquet runs/regions --regions
 
-Finished rows are not trained again; interrupted rows resume from their last epoch. Training steps are timed afterwards
-in several rounds without data loading: run nothing else meanwhile.
+With `--regions`, the variants are patches, facial regions and both at equal cost, three seeds each; they are also
+scored with eyes or mouth covered, and on the most turned heads. Finished rows are not trained again; interrupted rows
+resume from their last epoch. Training steps are timed without data loading: run nothing else meanwhile.
 """
 
 import json
 import os
 import subprocess
 import sys
-from argparse import ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import mean, stdev
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks import machine
+from fer_vit.data.manifest import Manifest
+from fer_vit.evaluate.robustness import MOST_TURNED, UNALTERED, measure_robustness
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import load_network
 from fer_vit.train.cost import has_bf16, multiply_adds
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "ablation.yaml"
 FER_VIT = [sys.executable, str(ROOT / "cli.py")]
-ROWS = {
+MECHANISMS = {
     "base, seed 0": [],
-    "base, seed 1": ["--seed_everything=1"],
-    "base, seed 2": ["--seed_everything=2"],
-    "tokens: patch": ["--model.network.tokens=patch"],
-    "tokens: region": ["--model.network.tokens=region"],
-    "attention: additive": ["--model.network.attention=additive"],
-    "attention: gaussian": ["--model.network.attention=gaussian"],
-    "pool: avg": ["--model.network.pool=avg"],
-    "pool: additive": ["--model.network.pool=additive"],
-    "pool: query": ["--model.network.pool=query"],
-    "keep rate: 0.7": ["--model.network.keep_rate=[1,0.7,0.7,0.7]"],
-    "keep rate: 0.5": ["--model.network.keep_rate=[1,0.5,0.5,0.5]"],
-    "position: none": ["--model.network.pos_embed=none"],
-    "position: learned": ["--model.network.pos_embed=learn"],
-    "position: sinusoidal 1-D": ["--model.network.pos_embed=sincos_1d"],
+    "base, seed 1": ["seed_everything=1"],
+    "base, seed 2": ["seed_everything=2"],
+    "tokens: patch": ["model.network.tokens=patch"],
+    "tokens: region": ["model.network.tokens=region"],
+    "attention: additive": ["model.network.attention=additive"],
+    "attention: gaussian": ["model.network.attention=gaussian"],
+    "pool: avg": ["model.network.pool=avg"],
+    "pool: additive": ["model.network.pool=additive"],
+    "pool: query": ["model.network.pool=query"],
+    "keep rate: 0.7": ["model.network.keep_rate=[1,0.7,0.7,0.7]"],
+    "keep rate: 0.5": ["model.network.keep_rate=[1,0.5,0.5,0.5]"],
+    "position: none": ["model.network.pos_embed=none"],
+    "position: learned": ["model.network.pos_embed=learn"],
+    "position: sinusoidal 1-D": ["model.network.pos_embed=sincos_1d"],
 }
 """What each row changes. The base: both kinds of tokens, dot-product attention, class token, 2-D positions."""
+STEM = ["model.network.region_source=stem"]
+TOKENS = {
+    "patches": ["model.network.tokens=patch"],
+    "patches and regions of the stem": [*STEM, "model.network.embed_dim=92"],
+    "regions of the stem": [*STEM, "model.network.tokens=region", "model.network.embed_dim=140"],
+    "few patches": ["model.network.tokens=patch", "model.network.patch_size=16", "model.network.embed_dim=176"],
+    "patches, one block": ["model.network.tokens=patch", "model.network.depth=1", "model.network.embed_dim=120"],
+    "regions of the image, 16 px": ["model.network.tokens=region", "model.network.region_grid=2"],
+}
+BUDGET = ["trainer.max_epochs=6", "data.batch_size=64", "model.lr=6e-4", "model.network.pool=avg"]
+REGIONS = {
+    f"{name}, seed {seed}": [*BUDGET, *words, f"seed_everything={seed}"]
+    for name, words in TOKENS.items()
+    for seed in range(3)
+}
+HARD = ("eyes covered", "mouth covered", MOST_TURNED)
 
 
 def train(name: str, words: list[str], manifest: Path, output: Path, jobs: int) -> bool:
@@ -56,7 +77,7 @@ def train(name: str, words: list[str], manifest: Path, output: Path, jobs: int) 
     env = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
     common = [f"--data.manifest={manifest}", "--data.num_workers=0", "--trainer.enable_progress_bar=false"]
     common += [f"--trainer.logger.init_args.save_dir={output}", f"--trainer.logger.init_args.name={slug(name)}"]
-    row = [f"--config={CONFIG}", *common, *words]
+    row = [f"--config={CONFIG}", *common, *(f"--{word}" for word in words)]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("a") as log:
         run = partial(subprocess.run, env=env, stdout=log, stderr=subprocess.STDOUT, check=True)
@@ -70,13 +91,6 @@ def train(name: str, words: list[str], manifest: Path, output: Path, jobs: int) 
             return False
     print(f"{name}: {figures(folder)['accuracy']:.1%}", flush=True)
     return True
-
-
-def train_all(rows: dict[str, list[str]], manifest: Path, output: Path, jobs: int) -> bool:
-    """Trains rows, `jobs` at a time. Returns False if one failed."""
-    with ThreadPoolExecutor(jobs) as pool:
-        done = pool.map(partial(train, manifest=manifest, output=output, jobs=jobs), rows, rows.values())
-        return all(list(done))
 
 
 def newest(folder: Path) -> Path | None:
@@ -106,21 +120,41 @@ def slug(name: str) -> str:
     return name.replace(": ", "-").replace(", ", "-").replace(" ", "_")
 
 
-def table(output: Path, rounds: int) -> str:
-    """Returns the finished rows as Markdown."""
-    rows = [name for name in ROWS if results_file(output / slug(name)).exists()]
-    nets = {name: load_network(newest(output / slug(name))) for name in rows}
-    seconds = step_seconds(nets, rounds)
-    lines = ["| row | parameters | multiply-adds | step | accuracy | UAR |", "| --- | --- | --- | --- | --- | --- |"]
+def score_hard(folder: Path, manifest: Path) -> dict[str, float]:
+    """Returns the accuracy of a run on altered images; caches it in the folder of the run."""
+    kept = folder / "hard.json"
+    if not kept.is_file():
+        rows, model = Manifest.read(manifest, ["val"]).split("val"), load(newest(folder))
+        hits = measure_robustness(model, rows, rows.model_targets(model.labels).argmax(1), only=(UNALTERED, *HARD))
+        kept.write_text(json.dumps({name: float(np.nanmean(each)) for name, each in hits.items()}))
+    return json.loads(kept.read_text())
+
+
+def table(rows: dict[str, list[str]], manifest: Path, output: Path, rounds: int) -> str:
+    """Returns the finished rows as Markdown; seeds of a row are averaged."""
+    seeds: dict[str, list[Path]] = {}
+    for name in rows:
+        if results_file(folder := output / slug(name)).exists():
+            seeds.setdefault(name.partition(", seed")[0], []).append(folder)
+    nets = {name: load_network(newest(folders[0])) for name, folders in seeds.items()}
+    times = step_seconds(nets, rounds)
+    hard = HARD if rows is REGIONS else ()
+    lines = [f"| row | parameters | multiply-adds | step | {' | '.join(('accuracy', 'UAR', *hard))} |"]
+    lines.append("| --- |" + " ---: |" * (5 + len(hard)))
     for name, net in nets.items():
-        found = figures(output / slug(name))
+        scores = [figures(folder) | (score_hard(folder, manifest) if hard else {}) for folder in seeds[name]]
+        cells = [[100 * one[what] for one in scores] for what in ("accuracy", "UAR", *hard)]
         parameters = sum(parameter.numel() for parameter in net.parameters())
-        low, middle, high = min(seconds[name]), median(seconds[name]), max(seconds[name])
         lines.append(
             f"| {name} | {parameters / 1e6:.2f} M | {sum(multiply_adds(net).values()) / 1e6:.1f} M "
-            f"| {middle:.3f} s ({low:.3f}-{high:.3f}) | {100 * found['accuracy']:.1f} % | {100 * found['UAR']:.1f} % |"
+            f"| {machine.spread(times[name], 3)} s | {' | '.join(map(mean_and_deviation, cells))} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def mean_and_deviation(values: list[float]) -> str:
+    """Formats a mean, and the standard deviation of several values."""
+    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def step_seconds(nets: dict[str, RegionViT], rounds: int) -> dict[str, list[float]]:
@@ -149,23 +183,22 @@ def _step(net: RegionViT, optimiser: torch.optim.Optimizer, image: Tensor, boxes
     optimiser.step()
 
 
-def arguments(description: str) -> ArgumentParser:
-    """Returns the options that benchmarks/ablation.py and regions.py share."""
-    parser = machine.arguments(description)
-    parser.add_argument("manifest", type=Path, help="FERPlus with soft labels, as `fer-vit prepare` wrote it")
-    parser.add_argument("output", type=Path, help="folder of the runs")
-    parser.add_argument("--jobs", type=int, default=1, help="rows trained at a time; they share the cores")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds per row")
-    return parser
-
-
 def main() -> None:
     """Trains the missing rows and prints the table; exits with 1 if a row failed."""
-    args = arguments(__doc__).parse_args()
-    done = train_all(ROWS, args.manifest, args.output, args.jobs)
-    (args.output / "table.md").write_text(table(args.output, args.rounds))
+    parser = machine.arguments(__doc__)
+    parser.add_argument("manifest", type=Path, help="FERPlus with soft labels, as `fer-vit prepare` wrote it")
+    parser.add_argument("output", type=Path, help="folder of the runs")
+    parser.add_argument("--regions", action="store_true", help="compare patches and regions at equal cost")
+    parser.add_argument("--jobs", type=int, default=1, help="rows trained at a time; they share the cores")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds per row")
+    args = parser.parse_args()
+    rows = REGIONS if args.regions else MECHANISMS
+    with ThreadPoolExecutor(args.jobs) as pool:
+        work = partial(train, manifest=args.manifest, output=args.output, jobs=args.jobs)
+        done = list(pool.map(work, rows, rows.values()))
+    (args.output / "table.md").write_text(table(rows, args.manifest, args.output, args.rounds))
     print((args.output / "table.md").read_text())
-    sys.exit(not done)
+    sys.exit(not all(done))
 
 
 if __name__ == "__main__":

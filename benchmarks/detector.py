@@ -1,29 +1,29 @@
-"""Trains the face detector that comes with fer-vit, and writes it as ONNX for `cv2.FaceDetectorYN`.
+"""Trains the built-in face detector, writes it as ONNX for `cv2.FaceDetectorYN`, and compares it with YuNet.
 
 python -m benchmarks.detector detector.onnx --faces fairface --backgrounds backgrounds --cache runs/detector
 
 `--faces` is a folder of square face crops (FairFace), `--backgrounds` a folder of pictures without faces. YuNet finds
-the boxes and landmarks of the crops once. Then faces of 10 to 300 pixels are pasted into the backgrounds while the
-network trains; what it takes for faces in the backgrounds is shown more often. Interrupted training goes on where
-`--cache` holds a checkpoint. `--start` continues from the weights of an earlier file, with a lower rate.
+the boxes and landmarks of the crops once. Faces of 10 to 300 pixels are then pasted into backgrounds; false detections
+in the backgrounds are shown more often. Interrupted training resumes from the checkpoint in `--cache`. If the ONNX file
+exists, it is only scored: on composed photos of held-out faces, held-out backgrounds and the clips of `--clips`.
 """
 
 import math
-import time
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import cv2
 import numpy as np
-import onnx
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.detector_canvases import CANVAS, Data, Spot, compose, read_data
-from benchmarks.machine import arguments
+from benchmarks.detector_data import CANVAS, Data, Spot, compose, group_photo, read_data
+from benchmarks.machine import arguments, in_turns, machine, write_onnx
+from fer_vit.face.detect import PHOTO_SCORE, Detector, Face, FaceDetector, box_iou, resized, yunet_path
 from fer_vit.geometry import Array, Image
 
 STRIDES = (8, 16, 32)
@@ -32,10 +32,7 @@ RANGES = ((0, 52), (32, 128), (80, 10_000))
 RAW = 0.673
 """The network's score that the file reports as 0.6, the minimum score in photos."""
 SHIFT = math.log(0.6 / 0.4) - math.log(RAW / (1 - RAW))
-"""What the file adds to the logits."""
-
-
-# Network
+"""Added to the logits of the file."""
 
 
 def conv(chans: int, out: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -46,7 +43,7 @@ def conv(chans: int, out: int, kernel: int = 3, stride: int = 1, groups: int = 1
 
 
 class Separable(nn.Module):
-    """A depthwise and a pointwise convolution, whose result is added to the input."""
+    """A depthwise and a pointwise convolution with a residual connection."""
 
     def __init__(self, chans: int) -> None:
         super().__init__()
@@ -97,20 +94,10 @@ class Network(nn.Module):
         return results
 
 
-# Training
-
-
-def cells() -> tuple[Array, Array]:
-    """Returns the upper left corners (C, 2) in pixels and strides (C,) of all cells of a canvas."""
-    corners = [
-        np.stack(np.meshgrid(*[np.arange(0, CANVAS, stride)] * 2), -1).reshape(-1, 2).astype(float)
-        for stride in STRIDES
-    ]
-    return np.concatenate(corners), np.repeat(STRIDES, [len(corner) for corner in corners]).astype(float)
-
-
-CORNERS, STRIDE = cells()
-LOW, HIGH = (np.repeat([r[i] for r in RANGES], [(CANVAS // s) ** 2 for s in STRIDES]) for i in (0, 1))
+CORNERS = np.concatenate([np.stack(np.meshgrid(*[np.arange(0, CANVAS, s)] * 2), -1).reshape(-1, 2) for s in STRIDES])
+"""Upper left corners (C, 2) in pixels of all cells of a canvas."""
+CELLS = [(CANVAS // s) ** 2 for s in STRIDES]
+STRIDE, LOW, HIGH = (np.repeat(values, CELLS).astype(float) for values in (STRIDES, *zip(*RANGES, strict=True)))
 
 
 def assign(faces: Array) -> tuple[Array, Array]:
@@ -141,14 +128,11 @@ def loss_of(results: list[Tensor], labels: Tensor, points: Tensor) -> Tensor:
     """
     flat = torch.cat([result.permute(0, 2, 3, 1).flatten(1, 2) for result in results], 1).float()
     logit, true = flat[..., 0], labels.clamp(min=0)
-    score = logit.sigmoid()
-    each = F.binary_cross_entropy_with_logits(logit, true, reduction="none") * (score - true).abs() ** 2
+    each = F.binary_cross_entropy_with_logits(logit, true, reduction="none") * (logit.sigmoid() - true).abs() ** 2
     positive = labels == 1
     count = positive.sum().clamp(min=1)
-    loss = (each * (labels >= 0)).sum() / count
-    corner, stride = torch.from_numpy(CORNERS).float(), torch.from_numpy(STRIDE).float()
     found, target = flat[positive], points[positive]  # (P, 15), (P, 7, 2)
-    corner, stride = (part.expand(len(labels), *part.shape)[positive] for part in (corner, stride))
+    corner, stride = (torch.from_numpy(part).float()[positive.nonzero()[:, 1]] for part in (CORNERS, STRIDE))
     places = found[:, [1, 2, *range(5, 15)]].view(-1, 6, 2) * stride[:, None, None] + corner[:, None]
     half = found[:, 3:5].clamp(-3, 4).exp() * stride[:, None] / 2
     low, high = places[:, 0] - half, places[:, 0] + half
@@ -158,54 +142,7 @@ def loss_of(results: list[Tensor], labels: Tensor, points: Tensor) -> Tensor:
     union = (high - low).prod(1) + sides.prod(1) - common
     giou = common / union - (hull - union) / hull
     distance = (places[:, 1:] - target[:, 2:]).abs().mean((1, 2)) / sides.prod(1).sqrt()
-    return loss + (2 * (1 - giou).sum() + 2 * distance.sum()) / count
-
-
-def rate(step: int, steps: int) -> float:
-    """The learning rate as a part of the highest: a warm-up, a plateau, and a linear descent from 45 % on."""
-    return min((step + 1) / 300, 1.0, max((steps - step) / (0.55 * steps), 0.004))
-
-
-@torch.no_grad()
-def read_weights(net: Network, path: Path, image: Tensor) -> None:
-    """Sets the weights to a written file's, whose batch norms are folded into its convolutions.
-
-    Each filter gets the norm of a new one, and each batch norm the statistics of an image (B, 3, H, W), so that the
-    results stay the same. Blocks that the file lacks return their input.
-    """
-    stored = {
-        part.name.removeprefix("net."): torch.from_numpy(onnx.numpy_helper.to_array(part).copy())
-        for part in onnx.load(path).graph.initializer
-    }
-    for head in range(len(net.heads)):
-        stored[f"heads.{head}.2.bias"][0] -= SHIFT
-    stored["stem.0.0.0.weight"] *= 255
-
-    def use_statistics(norm: nn.BatchNorm2d, inputs: tuple[Tensor], _: Tensor, convolution: nn.Conv2d) -> None:
-        scale = 3**-0.5 / convolution.weight.flatten(1).norm(dim=1).clamp(min=1e-3)
-        mean, variance = inputs[0].mean((0, 2, 3)), inputs[0].var((0, 2, 3))
-        convolution.weight *= scale[:, None, None, None]
-        norm.running_mean, norm.running_var = scale * mean, scale**2 * variance
-        norm.weight *= (norm.running_var + norm.eps).sqrt() / scale
-        norm.bias += mean if norm.weight.any() else 0
-
-    hooks = []
-    for name, module in net.eval().named_modules():
-        if isinstance(module, nn.Sequential) and isinstance(module[-1], nn.BatchNorm2d):
-            convolution, norm = module
-            norm.running_var.fill_(1 - norm.eps)
-            if f"{name}.0.weight" in stored:
-                convolution.weight.copy_(stored[f"{name}.0.weight"])
-                norm.bias.copy_(stored[f"{name}.0.weight_bias"])
-            elif name.endswith("body.2"):
-                norm.weight.zero_()
-            hooks.append(norm.register_forward_hook(partial(use_statistics, convolution=convolution)))
-    for name, parameter in net.heads.named_parameters():
-        if ".2." in name and "body" not in name:
-            parameter.copy_(stored[f"heads.{name}"])
-    net(image)
-    for hook in hooks:
-        hook.remove()
+    return ((each * (labels >= 0)).sum() + 2 * (1 - giou).sum() + 2 * distance.sum()) / count
 
 
 @torch.no_grad()
@@ -215,9 +152,9 @@ def find_spots(net: Network, data: Data, rng: np.random.Generator) -> list[Spot]
     for number, background in enumerate(data.backgrounds):
         scale = float(np.exp(rng.uniform(np.log(0.5), np.log(2))))
         height, width = (max(1, round(scale * length / 32)) * 32 for length in background.shape[:2])
-        image = torch.from_numpy(cv2.resize(background, (width, height))).permute(2, 0, 1)[None].float() / 255
         zoom = np.array(background.shape[1::-1]) / (width, height)
-        for result, stride in zip(net(image), STRIDES, strict=True):
+        results = net(to_tensor([cv2.resize(background, (width, height))]))
+        for result, stride in zip(results, STRIDES, strict=True):
             peak = (result[:, :1] == F.max_pool2d(result[:, :1], 5, 1, 2)) & (result[:, :1] > math.log(0.2 / 0.8))
             for row, column in peak[0, 0].nonzero().tolist():
                 logit, x, y, *sides = result[0, :5, row, column].tolist()
@@ -226,33 +163,27 @@ def find_spots(net: Network, data: Data, rng: np.random.Generator) -> list[Spot]
     return [spot for _, spot in sorted(found, key=lambda pair: -pair[0])[:1000]]
 
 
-def train(data: Data, cache: Path, steps: int, batch: int, start: Path | None) -> Network:
+def train(data: Data, cache: Path, steps: int, batch: int) -> Network:
     """Trains, with a checkpoint every 100 steps; returns the average of the network's weights over the last steps."""
     torch.manual_seed(0)
-    net, first, highest = Network(), 0, 4e-3 if start is None else 2e-3
-    spots: list[Spot] = []
-    if start is not None:
-        canvases = [compose(data, np.random.default_rng([0, row]), spots)[0] for row in range(128)]
-        read_weights(net, start, to_tensor(canvases))
-    net = net.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net, first = Network().to(memory_format=torch.channels_last), 0
     average = deepcopy(net).eval()
-    optimiser = torch.optim.AdamW(net.parameters(), highest, weight_decay=0.02)
+    optimiser = torch.optim.AdamW(net.parameters(), 4e-3, weight_decay=0.02)
+    parts = {"net": net, "average": average, "optimiser": optimiser}
     if (checkpoint := cache / "checkpoint.pt").exists():
         state = torch.load(checkpoint, weights_only=True)
-        net.load_state_dict(state["net"])
-        average.load_state_dict(state["average"])
-        optimiser.load_state_dict(state["optimiser"])
         first = state["step"]
-    began = time.monotonic()
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+    spots: list[Spot] = []
     for step in range(first, steps):
-        if step % 400 == 0 or step == first:
-            spots = find_spots(average, data, np.random.default_rng([2, step])) if start or step >= 800 else []
-            print(f"step {step}: {len(spots)} spots look like faces", flush=True)
+        if step >= 800 and (step % 400 == 0 or step == first):
+            spots = find_spots(average, data, np.random.default_rng([2, step]))
         rng = np.random.default_rng([1, step])
         canvases, faces = zip(*[compose(data, rng, spots) for _ in range(batch)], strict=True)
         targets = [torch.from_numpy(np.stack(part)) for part in zip(*map(assign, faces), strict=True)]
-        for group in optimiser.param_groups:
-            group["lr"] = highest * rate(step, steps)
+        for group in optimiser.param_groups:  # a warm-up, a plateau, and a linear descent over the last 55 %
+            group["lr"] = 4e-3 * min((step + 1) / 300, 1.0, max((steps - step) / (0.55 * steps), 0.004))
         loss = loss_of(net(to_tensor(canvases)), *targets)
         optimiser.zero_grad()
         loss.backward()
@@ -262,12 +193,9 @@ def train(data: Data, cache: Path, steps: int, batch: int, start: Path | None) -
         for mean, now in zip(average.state_dict().values(), net.state_dict().values(), strict=True):
             mean.copy_(mean * decay + now * (1 - decay) if mean.is_floating_point() else now)
         if step % 20 == 0:
-            print(
-                f"step {step}: loss {loss.item():.3f}, {(time.monotonic() - began) / (step - first + 1):.2f} s",
-                flush=True,
-            )
+            print(f"step {step}: loss {loss.item():.3f}, {len(spots)} false detections", flush=True)
         if (step + 1) % 100 == 0 or step + 1 == steps:
-            state = {"net": net.state_dict(), "average": average.state_dict(), "optimiser": optimiser.state_dict()}
+            state = {name: part.state_dict() for name, part in parts.items()}
             torch.save(state | {"step": step + 1}, cache / "new.pt")
             (cache / "new.pt").replace(checkpoint)
     return average
@@ -276,28 +204,6 @@ def train(data: Data, cache: Path, steps: int, batch: int, start: Path | None) -
 def to_tensor(canvases: Sequence[Image]) -> Tensor:
     """Returns images (B, 3, H, W) in [0, 1] with the channels last in memory."""
     return torch.from_numpy(np.stack(canvases)).permute(0, 3, 1, 2).float() / 255
-
-
-def write(net: Network, path: Path) -> None:
-    """Writes the network as ONNX with YuNet's results, without the exporter's notes, which name this machine's files.
-
-    `cv2.FaceDetectorYN` scores a face by the root of the product of `cls` and `obj`, which here are the same.
-    """
-    net = deepcopy(net).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    net.stem[0][0][0].weight.data /= 255  # OpenCV's pixels
-    for head in net.heads:
-        head[2].bias.data[0] += SHIFT
-    height, width = (torch.export.Dim(name, min=2, max=64) * 32 for name in ("h", "w"))
-    names = [f"{kind}_{stride}" for kind in ("cls", "obj", "bbox", "kps") for stride in STRIDES]
-    program = torch.onnx.export(
-        Exported(net).eval(), (torch.zeros(1, 3, 640, 480),), dynamo=True, verbose=False, input_names=["input"],
-        output_names=names, dynamic_shapes={"image": {2: height, 3: width}},
-    )  # fmt: skip
-    assert program is not None
-    model = program.model_proto
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
-        part.ClearField("metadata_props")
-    onnx.save(model, path)
 
 
 class Exported(nn.Module):
@@ -315,23 +221,80 @@ class Exported(nn.Module):
         return (*scores, *[torch.clone(score) for score in scores], *boxes, *points)
 
 
+def write(net: Network, path: Path) -> None:
+    """Writes the network as ONNX with YuNet's results.
+
+    `cv2.FaceDetectorYN` scores a face by the root of the product of `cls` and `obj`, which here are the same.
+    """
+    net = deepcopy(net).to(memory_format=torch.contiguous_format)
+    net.stem[0][0][0].weight.data /= 255  # OpenCV's pixels
+    for head in net.heads:
+        head[2].bias.data[0] += SHIFT
+    height, width = (torch.export.Dim(name, min=2, max=64) * 32 for name in ("h", "w"))
+    names = [f"{kind}_{stride}" for kind in ("cls", "obj", "bbox", "kps") for stride in STRIDES]
+    write_onnx(
+        Exported(net).eval(), torch.zeros(1, 3, 640, 480), path, input_names=["input"], output_names=names,
+        dynamic_shapes={"image": {2: height, 3: width}},
+    )  # fmt: skip
+
+
+def score(path: Path, data: Data, clips: Path | None, count: int) -> None:
+    """Prints the recall of faces, the false faces and the time of a detector and YuNet. In clips, YuNet is right."""
+    cv2.setNumThreads(1)
+    yunet = FaceDetector(yunet_path(), 0.7)
+    detectors = {"YuNet": yunet, "built-in": FaceDetector(path)}
+    photos = {"composed": [group_photo(data, np.random.default_rng([0, row])) for row in range(count)]}
+    videos = sorted(clips.glob("*.mp4")) if clips else []
+    photos["clips"] = [(image, yunet(image)) for video in videos for image in read_frames(video)]
+    for name, some in photos.items():
+        for least in (14, 24):
+            print(f"{name}, faces >= {least} px:", *(recall(who, one, some, least) for who, one in detectors.items()))
+    plain = [resized(np.ascontiguousarray(image[..., ::-1]), 640) for image in data.backgrounds]
+    for who, detector in detectors.items():
+        false = sum(len(detector(image)) for image in plain)
+        net = cv2.FaceDetectorYN.create(str(detector.path), "", (640, 480), PHOTO_SCORE)
+        (times,) = in_turns({who: partial(net.detect, cv2.resize(plain[0], (640, 480)))}).values()
+        print(f"{who}: {false} false faces in {len(plain)} backgrounds, {1000 * median(times):.1f} ms at 640 x 480")
+
+
+def read_frames(video: Path, step: int = 8) -> list[Image]:
+    """Returns every `step`th frame of a clip, 640 pixels on the longer side."""
+    capture, frames = cv2.VideoCapture(str(video)), []
+    while (read := capture.read())[0]:
+        frames.append(read[1])
+    return [resized(np.ascontiguousarray(frame[..., ::-1]), 640) for frame in frames[::step]]
+
+
+def recall(who: str, detector: Detector, photos: list[tuple[Image, list[Face]]], least: float) -> str:
+    """Returns as text how many faces of at least `least` pixels are found, and the median IoU of their boxes."""
+    overlaps = []
+    for image, true in photos:
+        found = detector(image)
+        large = [face for face in true if np.prod(face.box[2:] - face.box[:2]) >= least**2]
+        overlaps += [max((box_iou(face, other) for other in found), default=0.0) for face in large]
+    hits = [value for value in overlaps if value >= 0.5]
+    return f"{who} {len(hits)} of {len(overlaps)}, median IoU {median(hits or [0]):.2f};"
+
+
 def main() -> None:
-    """The command line."""
+    """Trains unless the ONNX file exists, then scores it."""
     parser = arguments(__doc__)
     parser.add_argument("output", type=Path, help="the ONNX file")
     parser.add_argument("--faces", type=Path, required=True, help="folder of square face crops")
     parser.add_argument("--backgrounds", type=Path, required=True, help="folder of pictures without faces")
     parser.add_argument("--cache", type=Path, required=True, help="folder for crops, boxes and the checkpoint")
-    parser.add_argument("--start", type=Path, help="an earlier ONNX file whose weights training starts from")
+    parser.add_argument("--clips", type=Path, help="folder of MP4 files to score the detector on")
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--photos", type=int, default=40, help="composed photos to score the detector on")
     args = parser.parse_args()
     args.cache.mkdir(parents=True, exist_ok=True)
-    data = read_data(args.faces, args.backgrounds, args.cache, "train")
-    print(f"{len(data.crops)} faces, {len(data.backgrounds)} backgrounds", flush=True)
-    write(train(data, args.cache, args.steps, args.batch, args.start), args.output)
+    print(machine())
+    learned, held_out = (read_data(args.faces, args.backgrounds, args.cache, part) for part in ("train", "held out"))
+    if not args.output.exists():
+        write(train(learned, args.cache, args.steps, args.batch), args.output)
+    score(args.output, held_out, args.clips, args.photos)
 
 
 if __name__ == "__main__":
-    cv2.setNumThreads(1)
     main()

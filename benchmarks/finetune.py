@@ -1,12 +1,11 @@
 """Learning curves: fine-tuning a trained model on a few photos per class, against the same network from scratch.
 
-python -m benchmarks.finetune runs/finetune/drawn
-python -m benchmarks.finetune runs/finetune/ferplus --ferplus data/ferplus.parquet --start fold0.ckpt --fold 0/3
+python -m benchmarks.finetune runs/finetune --ferplus data/ferplus.parquet --start fold0.ckpt --fold 0/3
 
-The photos are drawn faces in five new classes, or FERPlus faces of the fold that the start was not trained on. Classes
-get new names, so that no row of the head is kept. A tenth of the photos chooses the epoch. Test faces are 500 other
-drawn faces, or the FERPlus validation split without near-duplicates. Finished runs are not repeated. OUTPUT/table.md
-has mean and range over runs with different photos and seeds. Seed 0 is not used: the start was trained with it.
+The photos are FERPlus faces of the fold that the start was not trained on. Classes get new names, so that no row of the
+head is kept. A tenth of the photos chooses the epoch. Test faces are the validation split without near-duplicates.
+Finished runs are not repeated. OUTPUT/table.md has mean and range over runs with different photos and seeds. Seed 0 is
+not used: the start was trained with it.
 """
 
 import json
@@ -16,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from statistics import mean
 
@@ -28,49 +28,15 @@ from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.data.writing import write_manifest
 from fer_vit.evaluate.faces import evaluate_logits
-from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write
 from fer_vit.predict.recognizer import load
-from fer_vit.sources.drawing import draw_face
 from fer_vit.store.folder import read_model
 from fer_vit.store.hub import DEFAULT
 
-DRAWN = {
-    "still": ("neutral",),
-    "up": ("happiness", "contempt"),
-    "down": ("sadness", "disgust"),
-    "wide": ("surprise", "fear"),
-    "tight": ("anger",),
-}
-"""New classes of drawn faces, and the expressions in each."""
-HELD_OUT = 100
-"""Drawn test faces of each class."""
-SCRATCH = ["freeze=none", "lr=6e-4", "layer_decay=1"]
-ROWS = {
-    "start": [],
-    "scratch": [f"--model.{word}" for word in SCRATCH],
-    "start, lr 6e-4": ["--model.lr=6e-4"],
-    "start, no layer decay": ["--model.layer_decay=1"],
-    "start, nothing frozen": ["--model.freeze=none"],
-    "start, encoder frozen": ["--model.freeze=encoder", "--model.lr=2e-3"],
-}
-"""Options of each row over configs/finetune.yaml; `scratch` also has a config for the network."""
+SCRATCH = ["--model.freeze=none", "--model.lr=6e-4", "--model.layer_decay=1"]
 
 
-def drawn(count: int, seed: int) -> Reading:
-    """Draws `count` training faces of each class, and test faces that are the same for every seed."""
-    rows = []
-    for label, expressions in DRAWN.items():
-        for number in range(count + HELD_OUT):
-            is_test = number >= count
-            face = 10_000_000 + number - count if is_test else 10_000 * seed + number
-            image, landmarks = draw_face(expressions[number % len(expressions)], face)
-            split: Split = "test" if is_test else kept_back(number)
-            rows.append(Row(encode_png(image[..., 0]), f"{label}-{face}", split, label, landmarks=landmarks))
-    return Reading(tuple(DRAWN), rows)
-
-
-def ferplus(faces: Manifest, tests: Manifest, count: int, seed: int) -> Reading:
+def draw_photos(faces: Manifest, tests: Manifest, count: int, seed: int) -> Reading:
     """Draws at most `count` training faces of each class from a fold; all `tests` are test faces."""
     labels = np.array(faces.column("label"))
     rows = list(as_rows(tests, range(len(tests)), ["test"] * len(tests)))
@@ -117,7 +83,7 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
 def table(output: Path, photos: list[int], runs: int) -> str:
     """Returns the finished rows as Markdown."""
     lines = ["| row | photos a class | accuracy, % | UAR, % | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
-    for name in ROWS:
+    for name in ("start", "scratch"):
         for count in photos:
             files = [output / f"{slug(name)}-{count}-{seed}" / "result.json" for seed in range(1, runs + 1)]
             if found := [json.loads(file.read_text()) for file in files if file.is_file()]:
@@ -136,37 +102,30 @@ def main() -> None:
     """Trains the missing runs and prints the table."""
     parser = arguments(__doc__)
     parser.add_argument("output", type=Path, help="folder of the runs")
-    parser.add_argument("--ferplus", type=Path, help="a manifest of FERPlus (default: drawn faces)")
+    parser.add_argument("--ferplus", type=Path, required=True, help="a manifest of FERPlus")
     parser.add_argument("--start", default=DEFAULT, help="the model to start from")
     parser.add_argument("--fold", default="0/3", help="the held-out fold of the start")
     parser.add_argument("--photos", type=int, nargs="+", default=[20, 100, 500], help="photos a class")
-    parser.add_argument("--rows", nargs="+", default=list(ROWS)[:2], choices=list(ROWS))
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     print(machine(), flush=True)
-    network = asdict(read_model(args.start)[0]["config"])
     scratch = args.output / "scratch.yaml"
-    model = {"init": None, "network": json.loads(json.dumps(network))}
+    model = {"init": None, "network": json.loads(json.dumps(asdict(read_model(args.start)[0]["config"])))}
     average = [{"class_path": "fer_vit.train.ema.EMA", "init_args": {"decay": 0.99}}]
     scratch.write_text(yaml.safe_dump({"model": model, "trainer": {"callbacks": average}}))  # stops at the end only
-    if args.ferplus:
-        rows = Manifest.read(args.ferplus, ["train", "val"])
-        fold, tests = rows.select(in_fold(rows, args.fold)), rows.split("val").select(~rows.near_duplicates("val"))
-    config = f"--config={ROOT / 'configs' / 'finetune.yaml'}"
-    for count in args.photos:
-        for seed in range(1, args.runs + 1):
-            reading = ferplus(fold, tests, count, seed) if args.ferplus else drawn(count, seed)
-            for name in args.rows:
-                folder = args.output / f"{slug(name)}-{count}-{seed}"
-                if (folder / "result.json").is_file():
-                    continue
-                first = [f"--model.init={args.start}"]
-                if name == "scratch":  # needs more steps, with as many validations
-                    epochs = max(40, 6000 // count)
-                    words = (f"max_epochs={epochs}", f"check_val_every_n_epoch={epochs // 40}")
-                    first = [f"--config={scratch}", *(f"--trainer.{word}" for word in words)]
-                found = run(folder, reading, [config, *first, *ROWS[name], f"--seed_everything={seed}"])
+    rows = Manifest.read(args.ferplus, ["train", "val"])
+    fold, tests = rows.select(in_fold(rows, args.fold)), rows.split("val").select(~rows.near_duplicates("val"))
+    for count, seed in product(args.photos, range(1, args.runs + 1)):
+        reading = draw_photos(fold, tests, count, seed)
+        epochs = max(40, 6000 // count)  # from scratch, more steps with as many validations
+        steps = [f"--trainer.max_epochs={epochs}", f"--trainer.check_val_every_n_epoch={epochs // 40}"]
+        options = {"start": [f"--model.init={args.start}"], "scratch": [f"--config={scratch}", *SCRATCH, *steps]}
+        for name, words in options.items():
+            folder = args.output / f"{slug(name)}-{count}-{seed}"
+            if not (folder / "result.json").is_file():
+                first = f"--config={ROOT / 'configs' / 'finetune.yaml'}"
+                found = run(folder, reading, [first, *words, f"--seed_everything={seed}"])
                 with atomic_write(folder / "result.json") as file:
                     file.write_text(json.dumps(found))
                 print(f"{name}, {count} photos, run {seed}: {found}", flush=True)

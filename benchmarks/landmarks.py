@@ -11,13 +11,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import onnx
 import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from tqdm import tqdm
 
-from benchmarks.machine import arguments
+from benchmarks.machine import arguments, write_onnx
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.data.transforms import Augment, AugmentConfig
@@ -147,17 +146,7 @@ def main() -> None:
             schedule.step()
         net.eval()
         print(f"epoch {epoch}: mean distance on validation {error(net, held_out):.2%} of the side", flush=True)
-    write(net, args.output)
-
-
-def write(net: Landmarks, path: Path) -> None:
-    """Writes the network as ONNX without the exporter's notes, which contain file paths of this machine."""
-    program = torch.onnx.export(net, (torch.zeros(1, 1, SIDE, SIDE),), dynamo=True, verbose=False)
-    assert program is not None
-    model = program.model_proto
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
-        part.ClearField("metadata_props")
-    onnx.save(model, path)
+    write_onnx(net, torch.zeros(1, 1, SIDE, SIDE), args.output)
 
 
 @torch.inference_mode()

@@ -1,16 +1,16 @@
-"""Shared by the benchmarks: command line, description of the machine, timing."""
+"""Shared by the benchmarks: command line, description of the machine, timing, ONNX."""
 
 import datetime
 import platform
-import resource
 import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import onnx
 import torch
 
 Name = TypeVar("Name")
@@ -32,26 +32,15 @@ def machine() -> str:
     return f"{date}, {len(names)} x {processor}{gpu}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
-def peak(who: int = resource.RUSAGE_SELF) -> float:
-    """Returns the peak memory of this process, or of the largest finished child process, in MiB."""
-    return resource.getrusage(who).ru_maxrss / 1024
-
-
 def spread(values: list[float], digits: int = 2) -> str:
     """Formats median, minimum and maximum."""
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def in_turns(works: dict[Name, Callable[[], object]], rounds: int = 7, least: float = 0.3) -> dict[Name, list[float]]:
-    """Times pieces of work in turns, so that a slower machine affects all of them.
+    """Times functions in turns of at least `least` seconds, so that a slower machine affects all of them.
 
-    Args:
-        works: Functions by name.
-        rounds: Turns of each function.
-        least: Minimum seconds per turn.
-
-    Returns:
-        Mean seconds of each function by round.
+    Returns the mean seconds of each function by round.
     """
     found: dict[Name, list[float]] = {name: [] for name in works}
     for work in works.values():
@@ -74,3 +63,11 @@ def ratios(times: dict[Name, list[float]], reference: Name) -> dict[Name, list[f
         name: [mine / other for mine, other in zip(values, times[reference], strict=True)]
         for name, values in times.items()
     }
+
+
+def write_onnx(net: torch.nn.Module, example: torch.Tensor, path: Path, **options: Any) -> None:
+    """Writes a network as ONNX without the exporter's notes, which contain file paths of this machine."""
+    model = torch.onnx.export(net, (example,), dynamo=True, verbose=False, **options).model_proto
+    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
+        part.ClearField("metadata_props")
+    onnx.save(model, path)

@@ -6,17 +6,15 @@ Prints the results. `--write` also puts them into the card, README.md in the mod
 measured, too: run nothing else meanwhile.
 """
 
-import time
+from functools import partial
 from pathlib import Path
-from statistics import median
 
-import numpy as np
 import torch
 from huggingface_hub import EvalResult, ModelCard
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from benchmarks.machine import arguments
+from benchmarks.machine import arguments, in_turns, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, predict_manifest
 from fer_vit.evaluate.groups import accuracy_by_votes
@@ -33,34 +31,12 @@ TEST_MIX = {10: 0.256, 6: 0.26}
 MEASURED = "FERPlus validation"
 
 
-def calibration(logits: Tensor, target: Tensor, temperature: float) -> tuple[float, float, float]:
-    """Returns the expected calibration error (15 bins): unscaled, with the given temperature, and cross-fitted.
-
-    Cross-fitted means that each half of the images uses the temperature of the other half.
-    """
-
-    def error(scaled: Tensor) -> float:
-        return float(multiclass_calibration_error(scaled.softmax(-1), target, logits.shape[1], n_bins=15))
-
-    half = torch.arange(len(target)) % 2 == 0
-    crossed = torch.empty_like(logits)
+def crossed_probabilities(logits: Tensor, target: Tensor) -> Tensor:
+    """Returns probabilities of each half of the images with a temperature that was fitted on the other half."""
+    half, crossed = torch.arange(len(target)) % 2 == 0, torch.empty_like(logits)
     for part in (half, ~half):
         crossed[part] = logits[part] / fit_temperature(logits[~part], target[~part])
-    return error(logits), error(logits / temperature), error(crossed)
-
-
-def seconds_per_face(model: Recognizer, rounds: int = 300) -> list[float]:
-    """Returns the seconds for one face on one core by round."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    inputs, seconds = example_inputs(model, 1), []
-    with torch.inference_mode():
-        for _ in range(rounds + 20):
-            start = time.perf_counter()
-            model(*inputs)
-            seconds.append(time.perf_counter() - start)
-    torch.set_num_threads(threads)
-    return seconds[20:]
+    return crossed.softmax(-1)
 
 
 def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
@@ -77,18 +53,21 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
         name = f"the model, without {marks.sum():,} images with a near-duplicate in the training split"
         subsets[name] = score_faces(faces.probabilities[~marks], faces.targets[~marks], model.labels)
     table = score_table("", {name: {score: one[score] for score in SCORES} for name, one in subsets.items()})
-    raw, fitted, crossed = calibration(logits, shares.argmax(-1), model.net.settings.temperature)
+    temperature, target = model.net.settings.temperature, shares.argmax(-1)
+    scaled = (logits.softmax(-1), (logits / temperature).softmax(-1), crossed_probabilities(logits, target))
+    raw, fitted, crossed = (multiclass_calibration_error(one, target, logits.shape[1], n_bins=15) for one in scaled)
     confusion = confusion_matrix(faces.probabilities, faces.targets)
     hard = summarize_robustness(measure_robustness(model, rows, faces.targets.argmax(1)))
-    times = [1000 * value for value in seconds_per_face(model)]
-    low, high = np.quantile(times, (0.05, 0.95))
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        (times,) = in_turns({"face": partial(model, *example_inputs(model, 1))}, 30).values()
     votes = score_table("votes for the label", accuracy_by_votes(faces, TEST_MIX))
     altered = {name: {"accuracy": one["accuracy"]} for name, one in hard.items()}
     text = f"""{len(faces.paths):,} images; 95 % bootstrap intervals over images in brackets.
 
 {markdown(table)}
 Expected calibration error {raw:.3f} without temperature, {fitted:.3f} with the stored temperature of \
-{model.net.settings.temperature:.3f}, {crossed:.3f} with temperatures fitted on the other half of the images. \
+{temperature:.3f}, {crossed:.3f} with temperatures fitted on the other half of the images. \
 Cross-entropy {found["cross-entropy"]["mean"]:.3f}.
 
 {markdown(class_table(found, confusion, model.labels))}
@@ -99,7 +78,7 @@ six or fewer:
 Altered images, with faces and landmarks detected again (`fer-vit evaluate --robustness`):
 
 {markdown(score_table("images", altered))}
-One face on one CPU core: {median(times):.1f} ms ({low:.1f} to {high:.1f}), network only, float32.
+One face on one CPU core: {spread([1000 * value for value in times], 1)} ms, network only, float32.
 """
     return text, {score: float(found[score]["mean"] or 0) for score in SCORES}
 

@@ -1,31 +1,60 @@
-"""Compares `predict` with a simple loop; measures start-up, memory and a plan for very many images.
+"""Compares `predict` with a simple loop.
 
 python -m benchmarks.predicting data/ferplus.parquet photos --count 500
 
-Makes the mixed photos of benchmarks/photos.py in the folder unless they are there. The loop reads a photo, finds its
-faces with OpenCV's YuNet at the photo's own size, aligns each of them and calls the model with it. It runs a second
-time with fer-vit's detector in it, which looks at most at 1,280 pixels and a second time at 224.
+Writes mixed photos to the folder unless they are there. The loop reads a photo, finds its faces with YuNet at full
+size, aligns each face and calls the model. It runs a second time with fer-vit's detector.
 """
 
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from resource import RUSAGE_CHILDREN
 from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
 import torch
+from skimage import data
 from tqdm import tqdm
 
-from benchmarks.machine import PROGRAM, arguments, machine, peak, spread
-from benchmarks.photos import face_images, mixed_photos
+from benchmarks.machine import PROGRAM, arguments, machine, spread
+from fer_vit.data.manifest import Manifest
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detect import FaceDetector, refine_landmarks, yunet_path
+from fer_vit.face.image import decode_image
 from fer_vit.geometry import Array, Image
-from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer, load
+
+SIZES = {(640, 480): 4, (1024, 768): 3, (1920, 1080): 2, (4032, 3024): 1}
+"""Width and height of photos, and how many of ten photos have them."""
+MOST_FACES = 5
+
+
+def mixed_photos(manifest: Path, folder: Path, count: int) -> None:
+    """Writes JPEGs: textures of scikit-image with zero to five faces. Existing files stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    faces = Manifest.read(manifest).split("train")
+    scenes = [data.coffee(), data.chelsea(), data.rocket(), data.hubble_deep_field()]
+    sizes = [size for size, number in SIZES.items() for _ in range(number)]
+    for place in tqdm(range(count), desc="photos", unit=" photos", disable=None):
+        path = folder / f"{place:05d}.jpg"
+        if path.exists():
+            continue
+        rng = np.random.default_rng(place)
+        width, height = sizes[place % len(sizes)]
+        photo = cv2.resize(scenes[rng.integers(len(scenes))], (width, height), interpolation=cv2.INTER_CUBIC)
+        photo = np.clip(photo + rng.integers(-8, 8, photo.shape, dtype=np.int16), 0, 255).astype(np.uint8)  # grain
+        for _ in range(rng.integers(MOST_FACES + 1)):
+            paste(photo, decode_image(faces.image_bytes(int(rng.integers(len(faces))))), rng)
+        cv2.imwrite(str(path), photo[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, 90))
+
+
+def paste(photo: Image, face: Image, rng: np.random.Generator) -> None:
+    """Pastes a face at a random place, with a tenth to a third of the photo's height."""
+    side = int(photo.shape[0] * rng.uniform(0.1, 0.33))
+    left, top = (int(rng.integers(length - side)) for length in (photo.shape[1], photo.shape[0]))
+    photo[top : top + side, left : left + side] = cv2.resize(face, (side, side), interpolation=cv2.INTER_CUBIC)
 
 
 class PlainYuNet:
@@ -86,56 +115,6 @@ def against_the_loop(photos: Path, rounds: int) -> None:
         print(f"| {name} | {spread(rates, 1)} | {spread(ratios)} |", flush=True)
 
 
-def start_up(photos: Path, rounds: int) -> None:
-    """Prints the seconds until the table of one photo exists and until the process ends."""
-    one = sorted(photos.glob("*.jpg"))[0]
-    there, ended = [], []
-    with TemporaryDirectory() as folder:
-        for number in range(rounds + 1):
-            table = Path(folder, f"{number}.csv")
-            start = time.perf_counter()
-            words = [PROGRAM, "predict", one, "--output", table]
-            with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-                while not table.exists() and process.poll() is None:  # it appears when it is whole
-                    time.sleep(0.005)
-                there.append(time.perf_counter() - start)
-            if process.returncode:
-                raise SystemExit(f"predict failed with status {process.returncode}")
-            ended.append(time.perf_counter() - start)
-    print(f"\none photo, from the command to its table: {spread(there[1:])} s, to the end: {spread(ended[1:])} s")
-
-
-def memory(manifest: Path, counts: tuple[int, ...]) -> None:
-    """Prints the peak memory of one process for growing numbers of face images."""
-    with TemporaryDirectory() as folder:
-        for count in counts:
-            images = face_images(manifest, Path(folder, str(count)), count)
-            took = predict(images, Path(folder, f"{count}.csv"), "--face", "crop", "--detector", "none")
-            most = peak(RUSAGE_CHILDREN)
-            print(f"{count:,} images of faces: at most {most:,.0f} MB, {count / took:,.0f} images/s", flush=True)
-
-
-def simulation(images: int, part_size: int) -> None:
-    """Prints time, size and memory of a plan for very many images, and the time to read a chunk."""
-    with TemporaryDirectory() as folder:
-        names = (Path(f"/data/photos/{number // 10_000:06d}/{number:010d}.jpg") for number in range(images))
-        start = time.perf_counter()
-        plan = open_or_create(Path(folder), names, part_size, {}, 0)
-        made = time.perf_counter() - start
-        size = sum(path.stat().st_size for path in Path(folder).iterdir())
-        start = time.perf_counter()
-        plan = Plan(Path(folder))
-        opened = time.perf_counter() - start
-        start = time.perf_counter()
-        plan.images(len(plan.chunks) // 2)
-        looked = time.perf_counter() - start
-    print(
-        f"| {images:,} | {part_size:,} | {len(plan.chunks):,} | {made:.1f} s | {size / 1e6:,.0f} MB | {opened:.3f} s "
-        f"| {looked:.3f} s | {peak():,.0f} MB |",
-        flush=True,
-    )
-
-
 def main() -> None:
     """Runs the measurements."""
     parser = arguments(__doc__)
@@ -143,17 +122,9 @@ def main() -> None:
     parser.add_argument("photos", type=Path)
     parser.add_argument("--count", type=int, default=500, help="mixed photos")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--most", type=int, default=50_000, help="images of the memory figure")
-    parser.add_argument("--simulate", type=int, default=0, help="only the plan of so many images")
     args = parser.parse_args()
     print(machine())
-    if args.simulate:
-        print("\n| images | a part | parts | made in | size | opened in | a part in | memory |\n" + "| ---: " * 8 + "|")
-        simulation(args.simulate, max(1000, args.simulate // 10_000))
-        return
     mixed_photos(args.manifest, args.photos, args.count)
-    memory(args.manifest, (500, args.most))
-    start_up(args.photos, args.rounds)
     against_the_loop(args.photos, args.rounds)
 
 

@@ -7,23 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ablation, regions, shipped_model
+from benchmarks import ablation, shipped_model
 from fer_vit import cli
 from tests.helpers.commands import parse_fit
 
 ARGUMENTS = {
-    "ablation": "faces.parquet runs --jobs 2 --rounds 1",
-    "detector": "detector.onnx --faces faces --backgrounds backgrounds --cache runs --steps 2 --start old.onnx",
-    "detector_scores": "--faces faces --backgrounds backgrounds --cache runs --clips clips --scores 0.5 0.6",
+    "ablation": "faces.parquet runs --regions --jobs 2 --rounds 1",
+    "detector": "detector.onnx --faces faces --backgrounds backgrounds --cache runs --clips clips --steps 2",
     "exporting": "faces.parquet --rounds 1",
-    "finetune": "runs --ferplus faces.parquet --start fold0.ckpt --fold 0/3 --photos 20 --rows start --runs 1",
+    "finetune": "runs --ferplus faces.parquet --start fold0.ckpt --fold 0/3 --photos 20 --runs 1",
     "landmarks": "landmarks.onnx faces.parquet more.parquet --epochs 1",
     "model_card": "faces.parquet model --write",
     "predicting": "faces.parquet photos --count 9 --rounds 1",
-    "regions": "faces.parquet runs",
-    "report_animation": "docs/report.webp",
     "shipped_model": "ferplus.zip fairface.zip runs --seeds 2",
-    "training": "--rounds 1 --compile",
 }
 
 
@@ -46,12 +42,14 @@ def test_a_script_parses_its_arguments(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_every_script_is_tested() -> None:
     folder = Path(ablation.__file__).parent
-    assert {path.stem for path in folder.glob("*.py")} - {"machine", "photos", "detector_canvases"} == set(ARGUMENTS)
+    assert {path.stem for path in folder.glob("*.py")} - {"machine", "detector_data"} == set(ARGUMENTS)
 
 
-@pytest.mark.parametrize("rows", [ablation.ROWS, regions.rows(regions.TOKENS)], ids=["ablation", "regions"])
+@pytest.mark.parametrize("rows", [ablation.MECHANISMS, ablation.REGIONS], ids=["mechanisms", "regions"])
 def test_every_row_is_a_configuration_of_its_own(rows: dict[str, list[str]]) -> None:
-    settings = {str(parse_fit(f"--config={ablation.CONFIG}", *words)) for words in rows.values()}
+    settings = {
+        str(parse_fit(f"--config={ablation.CONFIG}", *(f"--{word}" for word in words))) for words in rows.values()
+    }
     assert len(settings) == len({ablation.slug(name) for name in rows}) == len(rows)
 
 
