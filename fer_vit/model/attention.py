@@ -1,4 +1,4 @@
-"""Attention by dot product, additive scores or a Gaussian kernel; each is an `attn_layer` of timm's blocks.
+"""Attention by dot product, additive scores or a Gaussian kernel, and a block with post-norm, for timm's encoder.
 
 B images, H heads, T tokens, D width, d = D / H the width of a head.
 """
@@ -7,6 +7,7 @@ import math
 
 import torch
 from timm.layers import Attention
+from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -114,7 +115,7 @@ class GaussianAttention(DotAttention):
         return squared[:, None]
 
     def weights(self, x: Tensor, relation: Tensor | None, queries: slice = ALL) -> Tensor:
-        """Attention of some tokens to all (B, H, Q, T), rows summing to 1, without `attn_drop`."""
+        """As for `DotAttention`."""
         assert relation is not None
         squared = relation[:, :, queries]
         present = squared.isfinite()
@@ -122,10 +123,35 @@ class GaussianAttention(DotAttention):
         return masked_softmax(squared.masked_fill(~present, 0.0) / (-2 * width.square()), present)
 
     def values(self, x: Tensor) -> Tensor:
-        """Returns the averaged vectors: (B, T, D) -> (B, H, T, d)."""
+        """(B, T, D) -> (B, H, T, d)."""
         return split_heads(self.value(x), self.num_heads)
 
     forward = DotAttention.attend
+
+
+ATTENTION: dict[str, type[DotAttention]] = {
+    "dot": DotAttention,
+    "additive": AdditiveAttention,
+    "gaussian": GaussianAttention,
+}
+
+
+class PostNormBlock(Block):
+    """The block of "Attention Is All You Need": normalisation after each residual sum, ReLU in the feed-forward."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **{**options, "act_layer": nn.ReLU})
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = self.norm1(x + self.drop_path1(self.ls1(self.attn(x, attn_mask=attn_mask, is_causal=is_causal))))
+        return self.norm2(x + self.drop_path2(self.ls2(self.mlp(x))))  # type: ignore[no-any-return]
+
+
+def class_attention(block: Block, x: Tensor, relation: Tensor | None) -> Tensor:
+    """Attention of the class token to each token (B, T), averaged over heads, for a block's input x (B, T, D)."""
+    x = x if isinstance(block, PostNormBlock) else block.norm1(x)
+    return block.attn.weights(x, relation, slice(0, 1)).mean(1)[:, 0]  # type: ignore[no-any-return]
 
 
 def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
@@ -136,13 +162,9 @@ def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
     return before
 
 
-LONG = 200
-"""Number of tokens from which fused attention is faster on CPUs."""
-
-
 def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = False) -> bool:
     """Whether torch's fused attention is faster than explicit products, as docs/benchmarks.md measures it.
 
-    Its backward pass in bfloat16 is slow on CPUs.
+    On CPUs it is faster from about 200 tokens on, except for its backward pass in bfloat16.
     """
-    return device.type != "cpu" or (tokens >= LONG and not trains_in_bf16)
+    return device.type != "cpu" or (tokens >= 200 and not trains_in_bf16)

@@ -5,7 +5,6 @@ B images, S crop size, P patch size, N patches, R regions of k x k tokens, D wid
 
 import copy
 import math
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,10 +15,7 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.tokens import Cover, Position, sincos_2d, sincos_reading
-
-FLAT = 0.01
-"""Added to a crop's deviation, so that the noise of an almost even crop is not blown up; grey levels lie in [0, 1]."""
+from fer_vit.model.tokens import sincos_2d, sincos_reading
 
 
 class Normalize(nn.Module):
@@ -39,9 +35,8 @@ class Normalize(nn.Module):
         self.in_chans = in_chans
         self.standardize = standardize
         for name, values in (("mean", mean), ("std", std)):
-            channels = torch.tensor(values).view(-1, 1, 1)
-            channels = channels.mean(0) if in_chans == 1 else channels
-            self.register_buffer(name, channels, persistent=False)
+            channels = torch.tensor(values).view(-1, 1, 1)  # (3, 1, 1)
+            self.register_buffer(name, channels.mean(0) if in_chans == 1 else channels, persistent=False)
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, 3, S, S) in [0, 1] -> (B, in_chans, S, S)."""
@@ -49,7 +44,7 @@ class Normalize(nn.Module):
             image = to_grey(image)
         if self.standardize:
             deviation, mean = torch.std_mean(image, (1, 2, 3), keepdim=True)
-            return (image - mean) / (deviation + FLAT)
+            return (image - mean) / (deviation + 0.01)  # the noise of an almost even crop stays small
         return (image - self.mean) / self.std
 
 
@@ -99,18 +94,6 @@ class Rows(nn.Module):
         return x.flatten(2).transpose(1, 2)
 
 
-class NoPatches(nn.Module):
-    """Replaces the patch embedding in a model without patch tokens."""
-
-    def __init__(self, embed_dim: int, patch_size: tuple[int, int]) -> None:
-        super().__init__()
-        self.embed_dim, self.patch_size = embed_dim, patch_size
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, ...) -> (B, 0, D)."""
-        return x.new_zeros(x.shape[0], 0, self.embed_dim)
-
-
 def downsample(before: int, after: int, convs: int) -> nn.Sequential:
     """Creates 3x3 convolutions, each with batch norm and GELU: (B, before, H, W) -> (B, after, H/2, W/2)."""
     layers: list[nn.Module] = []
@@ -119,91 +102,54 @@ def downsample(before: int, after: int, convs: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def remove_patches(vit: VisionTransformer, region_source: str) -> None:
-    """Removes the layers and positions of patch tokens."""
-    nothing = NoPatches(vit.embed_dim, vit.patch_embed.patch_size)
-    if region_source == "stem":
-        vit.patch_embed.late = nothing
-    else:
-        vit.patch_embed = nothing
-    if vit.pos_embed is not None:
-        prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
-        vit.pos_embed = nn.Parameter(vit.pos_embed[:, :prefix].detach().clone(), vit.pos_embed.requires_grad)
-
-
-def choose_position(config: RegionViTConfig, dim: int, patch_size: int) -> Position | None:
-    """Chooses the sinusoidal code of centres in crop pixels; None when there are no positions."""
+def position_code(config: RegionViTConfig, centres: Tensor, dim: int, patch_size: int) -> Tensor:
+    """Returns the sinusoidal code (..., D) of centres (..., 2) in crop pixels; 0 for a model without positions."""
     if config.pos_embed == "none":
-        return None
+        return centres.new_zeros(*centres.shape[:-1], dim)
     if config.pos_embed == "sincos_1d":
-        return partial(sincos_reading, dim=dim, patch_size=patch_size, columns=math.ceil(config.img_size / patch_size))
-    return partial(sincos_2d, dim=dim, patch_size=patch_size)
-
-
-def fix_positions(vit: VisionTransformer, code: Tensor) -> None:
-    """Replaces the learned patch positions by fixed codes (N, D); prefix tokens get none."""
-    full = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
-    full[0, -len(code) :] = code
-    vit.pos_embed = nn.Parameter(full, requires_grad=False)
+        return sincos_reading(centres, dim, patch_size, math.ceil(config.img_size / patch_size))
+    return sincos_2d(centres, dim, patch_size)
 
 
 class RegionEmbed(nn.Module):
     """Region tokens: crops every region's box from the image, or from features of it, and embeds it as k x k patches.
 
-    Each token gets the sinusoidal code of its centre in the image and an embedding of its region's name, so that the
-    order of regions does not matter.
-
-    Args:
-        patch_embed: Embeds (B R, C, k p, k p) as (B R, k^2, D).
-        names: The regions.
-        patch_size: p.
-        stride: Crop pixels per cell of what is cropped from; 1 for the image itself.
-        region_grid: k.
-        embed_dim: D.
-        position: Code (..., D) of centres (..., 2) in crop pixels, or None: tokens have no positions.
+    Each token gets an embedding of its region's name, so that the order of regions does not matter. The embedding of
+    crops from the image has its own weights, initialised with a backbone's patch embedding. In the stem's features a
+    cell is half a patch, and 3 x 3 cells become a token.
     """
 
-    def __init__(
-        self,
-        patch_embed: nn.Module,
-        names: tuple[str, ...],
-        patch_size: int,
-        stride: float,
-        region_grid: int,
-        embed_dim: int,
-        position: Position | None,
-    ) -> None:
+    def __init__(self, config: RegionViTConfig, vit: VisionTransformer) -> None:
         super().__init__()
-        self.patch_embed = patch_embed
-        self.normed = any(isinstance(module, nn.BatchNorm2d) for module in patch_embed.modules())
-        self.names = names
-        self.side = region_grid * patch_size
-        self.stride = stride
-        self.region_grid = region_grid
-        self.position = position
-        self.name_embed = nn.ParameterDict({name: torch.zeros(region_grid**2, embed_dim) for name in names})
+        stem: Any = vit.patch_embed
+        self.names, self.grid = config.regions, config.region_grid
+        if config.region_source == "stem":
+            self.stride = stem.patch_size[0] / 2  # crop pixels per cell
+            self.side = 3 * self.grid  # of a crop, in cells
+            self.patch_embed: Any = PatchEmbed(self.side, 3, stem.early_width, vit.embed_dim)
+        else:
+            self.stride, self.side = 1.0, self.grid * stem.patch_size[0]
+            self.patch_embed = copy.deepcopy(stem)
+            if config.stem == "patch":
+                self.patch_embed.set_input_size(img_size=(self.side, self.side))
+        self.normed = any(isinstance(module, nn.BatchNorm2d) for module in self.patch_embed.modules())
+        self.name_embed = nn.ParameterDict({name: torch.zeros(self.grid**2, vit.embed_dim) for name in self.names})
         for parameter in self.name_embed.values():  # sorted by name
             nn.init.trunc_normal_(parameter, std=0.02)
 
-    def forward(
-        self, source: Tensor, boxes: Tensor, centres: Tensor, valid: Tensor | None = None, cover: Cover | None = None
-    ) -> Tensor:
-        """Embeds finite boxes (B, R, 4), whose tokens have the centres (B, R k^2, 2): tokens (B, R k^2, D).
+    def forward(self, source: Tensor, boxes: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Embeds finite boxes (B, R, 4), xyxy in crop pixels, without the names: (B, R k^2, D).
 
         The source is the normalised image, or features of it (B, C, S / stride, S / stride), rounded up. The tokens of
         missing regions (`valid` (B, R) is False) are arbitrary. None: all are present.
         """
-        batch, regions = boxes.shape[:2]
         # Strided convolutions are centred on a cell's first pixel: cell i lies at pixel i stride.
         cells = ((boxes + (self.stride - 1) / 2) / self.stride).float()
         with torch.autocast(source.device.type, enabled=False):
             # Backwards, a small map's product is five times faster than torchvision's scattered additions on a CPU.
             cut = crop_features if self.stride > 1 else crop_image
             crops = cut(source.float(), cells, self.side)
-        x = self.embed(crops, valid).view(batch, regions, self.region_grid**2, -1).flatten(1, 2)
-        x = x if cover is None else cover.over(x, cover.hidden.shape[1] - x.shape[1])
-        x = x + torch.cat([self.name_embed[name] for name in self.names])
-        return x if self.position is None else x + self.position(centres)
+        return self.embed(crops, valid).reshape(source.shape[0], len(self.names) * self.grid**2, -1)
 
     def embed(self, crops: Tensor, valid: Tensor | None) -> Tensor:
         """Embeds crops (B R, C, k p, k p) as (B R, k^2, D); without missing ones in a batch norm's statistics."""
@@ -212,22 +158,9 @@ class RegionEmbed(nn.Module):
         x = self.patch_embed(crops[valid.flatten()])
         return x.new_zeros(len(crops), *x.shape[1:]).index_put((valid.flatten(),), x)  # type: ignore[no-any-return]
 
-
-def create_region_embed(vit: VisionTransformer, config: RegionViTConfig, position: Position | None) -> RegionEmbed:
-    """Creates the embedding of regions: its own weights, initialised from the patch embedding (maybe pretrained).
-
-    For regions cut from the stem's features, where a cell is half a patch, 3 x 3 cells become a token.
-    """
-    stem: Any = vit.patch_embed
-    grid, side, stride = config.region_grid, stem.patch_size[0], 1.0
-    if config.region_source == "stem":
-        side, stride = 3, side / 2
-        patch_embed: Any = PatchEmbed(grid * side, side, stem.early_width, vit.embed_dim)
-    else:
-        patch_embed = copy.deepcopy(stem)
-        if config.stem == "patch":
-            patch_embed.set_input_size(img_size=(grid * side,) * 2)
-    return RegionEmbed(patch_embed, config.regions, side, stride, grid, vit.embed_dim, position)
+    def name_codes(self) -> Tensor:
+        """Returns the embedding of every token's name (R k^2, D)."""
+        return torch.cat([self.name_embed[name] for name in self.names])
 
 
 def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:

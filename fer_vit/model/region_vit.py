@@ -1,35 +1,36 @@
 """RegionViT: a vision transformer that reads patch tokens and landmark-cropped region tokens together.
 
+Encoder, class and register tokens, patch positions and classifier are timm's. Only this file uses timm's private names.
 B images, S crop size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width, C classes.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+import timm
 import torch
-from timm.models.vision_transformer import VisionTransformer
+from timm.layers import Attention
+from timm.models import load_state_dict
+from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn, init_weights_vit_timm
 from torch import Tensor, nn
 
-from fer_vit.model.backbone import ATTENTION, class_attention, create_backbone, prepend_prefix
-from fer_vit.model.config import ModelSettings, RegionViTConfig
-from fer_vit.model.embedding import (
-    Normalize,
-    RegionEmbed,
-    choose_position,
-    create_region_embed,
-    fix_positions,
-    remove_patches,
-)
-from fer_vit.model.pooling import POOLS
-from fer_vit.model.tokens import Cover, TokenLayout, Tokens, count_kept, keep_patches, patch_centres, token_centres
+from fer_vit.errors import FerVitError
+from fer_vit.model.attention import ATTENTION, PostNormBlock, class_attention
+from fer_vit.model.config import ModelSettings, RegionViTConfig, check_config
+from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, position_code
+from fer_vit.model.pooling import POOLS, ExpressionLinear
+from fer_vit.model.tokens import TokenLayout, Tokens, count_kept, keep_patches, patch_centres, token_centres
 
 
 class RegionViT(nn.Module):
-    """Vision transformer over patch and region tokens, built from its parts by `build_model`.
+    """Vision transformer over patch and region tokens; `build_model` creates it with its backbone.
 
-    The encoder, its class and register tokens, patch positions and classifier are timm's `VisionTransformer`, so that
-    timm's pretrained weights load. The settings make the model's file (see `store`) self-contained.
+    The settings make the model's file (see `store`) self-contained.
 
     Attributes:
         settings: What prediction needs besides the network.
@@ -45,31 +46,46 @@ class RegionViT(nn.Module):
     offset: Tensor | None
     centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
 
-    def __init__(
-        self,
-        config: RegionViTConfig,
-        settings: ModelSettings,
-        vit: VisionTransformer,
-        region_embed: RegionEmbed | None,
-        pool: nn.Module,
-        layout: TokenLayout,
-    ) -> None:
+    def __init__(self, config: RegionViTConfig, settings: ModelSettings, vit: VisionTransformer) -> None:
         super().__init__()
-        self.config, self.settings, self.layout = config, settings, layout
+        self.config, self.settings, self.vit = config, settings, vit
         self.register_buffer("offset", None, persistent=False)
         self.adjust(settings.prior, settings.adjustment)
         pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
         self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans, config.standardize)
-        self.vit, self.region_embed = vit, region_embed
-        self.pool: Any = pool
         self.patch_size = int(vit.patch_embed.patch_size[0])
+        grid = vit.patch_embed.grid_size
+        if config.pos_embed not in ("learn", "none"):  # fixed codes for patches, none for prefix tokens
+            centres = patch_centres(grid) * self.patch_size
+            code = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
+            code[0, -len(centres) :] = position_code(config, centres, vit.embed_dim, self.patch_size)
+            vit.pos_embed = nn.Parameter(code, requires_grad=False)
+        regions = 0 if config.tokens == "patch" else len(config.regions)
+        self.region_embed = RegionEmbed(config, vit) if regions else None
+        if config.tokens == "region":
+            grid = (0, 0)
+            self._remove_patches()
+        self.layout = TokenLayout(vit.num_prefix_tokens, grid, regions, config.region_grid)
+        sizes = (vit.num_prefix_tokens, vit.embed_dim, len(settings.labels), config.num_heads, config.causal)
+        self.pool: Any = POOLS[config.pool](*sizes) if settings.labels else nn.Identity()
         self.relation = ATTENTION[config.attention].relation
         rates = config.keep_rate or (1.0,) * len(vit.blocks)
-        self.num_kept = tuple(accumulate(rates, count_kept, initial=layout.num_patches))
+        self.num_kept = tuple(accumulate(rates, count_kept, initial=self.layout.num_patches))
         self.drop_by_mask = False
-        middle = torch.full((layout.num_prefix, 2), config.img_size / 2)
-        patches = patch_centres(layout.grid) * self.patch_size
+        middle = torch.full((vit.num_prefix_tokens, 2), config.img_size / 2)
+        patches = patch_centres(grid) * self.patch_size
         self.register_buffer("centres", torch.cat([middle, patches]), persistent=False)
+
+    def _remove_patches(self) -> None:
+        """Removes the layers and positions of patch tokens."""
+        vit = self.vit
+        if self.config.region_source == "stem":
+            vit.patch_embed.late = nn.Identity()
+        else:
+            vit.patch_embed = nn.Identity()
+        if vit.pos_embed is not None:
+            prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
+            vit.pos_embed = nn.Parameter(vit.pos_embed[:, :prefix].detach().clone(), vit.pos_embed.requires_grad)
 
     def forward(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Classifies faces.
@@ -87,20 +103,33 @@ class RegionViT(nn.Module):
         return self.forward_head(tokens)  # (B, C)
 
     def tokenize(
-        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None, cover: Cover | None = None
+        self,
+        image: Tensor,
+        boxes: Tensor | None = None,
+        valid: Tensor | None = None,
+        cover: Callable[[Tensor], Tensor] | None = None,
     ) -> Tokens:
-        """Turns images into tokens with positions; arguments as for `forward`, and the tokens to cover."""
-        image = self.normalize(image)  # (B, in_chans, S, S)
-        patches, source = self.embed_patches(image)  # (B, N, D), and what regions are cut from
-        patches = patches if cover is None else cover.over(patches, 0)
-        x = prepend_prefix(self.vit, patches)  # (B, prefix + N, D)
+        """Embeds faces as the encoder's input; arguments as for `forward`.
+
+        `cover` changes the contents (B, N + R k^2, D) of patch and region tokens, but not their positions.
+        """
+        patches, source = self.embed_patches(self.normalize(image))  # (B, N, D), and what regions are cut from
+        regions = patches[:, :0]
+        if self.region_embed is not None:
+            boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
+            regions = self.region_embed(source, boxes, valid)  # (B, R k^2, D)
+        if cover is not None:
+            contents = cover(torch.cat([patches, regions], 1))
+            patches, regions = contents.tensor_split([patches.shape[1]], 1)
+        x = self.vit._pos_embed(patches)  # (B, prefix + N, D): positions, class and register tokens
+        x = self.vit.pos_drop(x) if self.vit.pos_embed is None else x  # else timm applied dropout
         centres = self.centres.expand(x.shape[0], -1, -1)  # (B, prefix + N, 2)
-        if self.region_embed is None:
+        if self.region_embed is None or boxes is None or valid is None:
             return Tokens(self.vit.norm_pre(x), None, centres)
-        boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
         present = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
-        regions = self.region_embed(source, boxes, where, valid, cover)  # (B, R k^2, D)
+        regions = regions + self.region_embed.name_codes()
+        regions = regions + position_code(self.config, where, self.vit.embed_dim, self.patch_size)
         regions = self.vit.pos_drop(regions.masked_fill(~present[..., None], 0.0))
         always = present.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
         return Tokens(
@@ -111,11 +140,11 @@ class RegionViT(nn.Module):
 
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Returns a normalised image's patches (B, N, D), and the source of regions: image or stem features."""
-        embed = self.vit.patch_embed
-        if self.config.region_source == "image":
-            return embed(image), image
-        features = embed.early(image)  # (B, C', 2 S/P, 2 S/P), rounded up
-        return embed.late(features), features
+        embed, stem = self.vit.patch_embed, self.config.region_source == "stem"
+        source = embed.early(image) if stem else image  # features: (B, C', 2 S/P, 2 S/P), rounded up
+        if not self.layout.num_patches:
+            return source.new_zeros(image.shape[0], 0, self.vit.embed_dim), source
+        return embed.late(source) if stem else embed(image), source
 
     def fill_regions(self, image: Tensor, boxes: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns boxes (B, R, 4) and which are present (B, R), with defaults for None."""
@@ -187,21 +216,98 @@ class RegionViT(nn.Module):
 
 
 def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any) -> RegionViT:
-    """Builds the parts of a RegionViT from a configuration; the other arguments are of `ModelSettings`.
+    """Builds a RegionViT from a configuration; the other arguments are of `ModelSettings`.
 
     Raises FerVitError when settings contradict each other, or timm cannot build the backbone.
     """
-    vit = create_backbone(config, len(labels))
-    patch_size, grid = vit.patch_embed.patch_size[0], vit.patch_embed.grid_size
-    position = choose_position(config, vit.embed_dim, patch_size)
-    if position is not None and config.pos_embed != "learn":
-        fix_positions(vit, position(patch_centres(grid) * patch_size))
-    regions = () if config.tokens == "patch" else config.regions
-    region_embed = create_region_embed(vit, config, position) if regions else None
-    if config.tokens == "region":
-        grid = (0, 0)
-        remove_patches(vit, config.region_source)
-    layout = TokenLayout(vit.num_prefix_tokens, grid, len(regions), config.region_grid)
-    sizes = (vit.num_prefix_tokens, vit.embed_dim, len(labels), config.num_heads)
-    pool = POOLS[config.pool](*sizes, config.causal) if labels else nn.Identity()
-    return RegionViT(config, ModelSettings(list(labels), **settings), vit, region_embed, pool, layout)
+    return RegionViT(config, ModelSettings(list(labels), **settings), create_backbone(config, len(labels)))
+
+
+def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransformer:
+    """Creates the timm vision transformer that a configuration describes, with its attention, blocks and classifier.
+
+    timm resamples pretrained position embeddings and patch kernels for another image or patch size.
+    Raises FerVitError when the name is not a timm vision transformer, or settings contradict each other.
+    """
+    check_config(config)
+    try:
+        vit = timm.create_model(config.backbone, num_classes=num_classes, **_timm_options(config))
+    except (AssertionError, TypeError, ValueError, RuntimeError, OSError, UnpicklingError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FerVitError(f"Cannot build the backbone {config.backbone}: {reason}") from error
+    _check_backbone(vit, config)
+    if isinstance(config.pretrained, str):
+        _check_loaded(vit, config.pretrained, config.backbone)
+    if num_classes and POOLS[config.pool].per_expression:
+        vit.head = ExpressionLinear(vit.embed_dim, num_classes)
+        init_weights_vit_timm(vit.head)
+    return vit
+
+
+def _timm_options(config: RegionViTConfig) -> dict[str, object]:
+    """Returns a configuration as arguments of `timm.create_model`; without None, which keeps the backbone's default."""
+    options: dict[str, object] = {
+        **{name: getattr(config, name) for name in ("patch_size", "embed_dim", "depth", "num_heads", "reg_tokens")},
+        **dict.fromkeys(("pos_drop_rate", "proj_drop_rate", "attn_drop_rate"), config.dropout),
+        "pretrained": bool(config.pretrained),
+        "img_size": config.img_size,
+        "in_chans": config.in_chans,
+        "global_pool": "token" if POOLS[config.pool].needs_class_token else "avg",
+        "fc_norm": False,  # the norm stays before the pooling, where pretrained weights have it
+        "pos_embed": "none" if config.pos_embed == "none" else "learn",
+        "drop_path_rate": config.drop_path_rate,
+        "embed_layer": partial(ConvStem, convs=config.stem_convs) if config.stem == "conv" else None,
+        "final_norm": False if config.block == "post_norm" else None,  # every block ends in one
+    }
+    if config.needs_own_blocks:
+        options |= {
+            "attn_layer": ATTENTION[config.attention],
+            "block_fn": PostNormBlock if config.block == "post_norm" else Block,
+        }
+    if isinstance(config.pretrained, str):
+        if not Path(config.pretrained).is_file():
+            raise FerVitError(f"Expected a state dict at {config.pretrained} (network.pretrained), but there is none.")
+        options["pretrained_cfg_overlay"] = {"file": config.pretrained}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
+    """Raises FerVitError when a configuration does not fit its backbone."""
+    if not isinstance(vit, VisionTransformer):
+        raise FerVitError(f"Expected a plain timm vision transformer as backbone, but {config.backbone} is not one.")
+    if config.needs_own_blocks:
+        with torch.device("meta"):
+            block = timm.create_model(config.backbone, depth=1).blocks[0]
+        if type(block) is not Block or type(block.attn) is not Attention:  # else plain ones would replace special ones
+            raise FerVitError(
+                f"{config.backbone} has special blocks: use a plain one, for example vit_small_patch16_224, with "
+                "attention, block or keep_rate."
+            )
+    side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
+    if config.tokens != "region" and config.img_size % side:
+        raise FerVitError(f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}.")
+    if rates and len(rates) != depth:
+        raise FerVitError(
+            f"Expected network.keep_rate to have a number for each of the {depth} blocks, but got {len(rates)}."
+        )
+    if rates and not vit.has_class_token:
+        raise FerVitError(f"network.keep_rate ranks patches by the class token, but {config.backbone} has none.")
+    if config.tokens == "region" and not vit.num_prefix_tokens:  # a face without landmarks would have no token
+        raise FerVitError(f"{config.backbone} has no class token: with tokens: region add reg_tokens: 1.")
+
+
+def _check_loaded(vit: VisionTransformer, file: str, name: str) -> None:
+    """Raises FerVitError when a file lacks a tenth of a backbone's tensors or more; warns when it lacks any.
+
+    timm loads tensors with known names and logs the rest.
+    """
+    given = checkpoint_filter_fn(load_state_dict(file), vit)
+    tensors = [key for key in vit.state_dict() if not key.startswith("head.")]
+    missing = [key for key in tensors if key not in given]
+    if len(missing) > len(tensors) / 10:
+        raise FerVitError(
+            f"Expected the weights of {name} in {file} (network.pretrained), but it has only "
+            f"{len(tensors) - len(missing)} of {len(tensors)} tensors. `--model.init` starts from a model of fer-vit."
+        )
+    if missing:
+        warnings.warn(f"Not in {file}, so they start at random: {', '.join(missing)}", stacklevel=2)

@@ -4,15 +4,11 @@ B images, P patch size, N patches, R regions of k x k tokens, T = prefix + N + R
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-Position = Callable[[Tensor], Tensor]
-"""Codes (..., D) of centres (..., 2) in crop pixels."""
 
 
 class Tokens(NamedTuple):
@@ -27,22 +23,6 @@ class Tokens(NamedTuple):
     x: Tensor
     valid: Tensor | None
     centres: Tensor
-
-
-class Cover(NamedTuple):
-    """Patch and region tokens whose content is hidden for masked pretraining, but not their positions.
-
-    Attributes:
-        hidden: True for hidden tokens (B, N + R k^2), patches before regions.
-        token: Their replacement (D,).
-    """
-
-    hidden: Tensor
-    token: Tensor
-
-    def over(self, x: Tensor, first: int) -> Tensor:
-        """Covers the embeddings (B, m, D) of m tokens from the one with index `first` on."""
-        return torch.where(self.hidden[:, first : first + x.shape[1], None], self.token.to(x.dtype), x)
 
 
 @dataclass(frozen=True)
@@ -63,12 +43,12 @@ class TokenLayout:
 
     @property
     def num_patches(self) -> int:
-        """N, the number of patches."""
+        """N."""
         return self.grid[0] * self.grid[1]
 
     @property
     def tokens_per_region(self) -> int:
-        """k^2, the number of tokens per region."""
+        """k^2."""
         return self.region_grid**2
 
     @property
@@ -83,17 +63,12 @@ class TokenLayout:
 
     @property
     def num_tokens(self) -> int:
-        """T, the number of all tokens."""
+        """T."""
         return self.num_prefix + self.num_patches + self.num_regions * self.tokens_per_region
 
     def patch_map(self, scores: Tensor) -> Tensor:
         """Cuts the patches out of scores per token and lays them out: (..., T) -> (..., rows, columns)."""
         return scores[..., self.patches].reshape(*scores.shape[:-1], *self.grid)
-
-    def region_scores(self, scores: Tensor) -> Tensor:
-        """Adds up the scores of each region's tokens: (..., T) -> (..., R)."""
-        shape = (*scores.shape[:-1], self.num_regions, self.tokens_per_region)
-        return scores[..., self.regions].reshape(shape).sum(-1)
 
 
 def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: int, by_mask: bool = False) -> Tokens:
@@ -147,6 +122,11 @@ def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
     return tokens._replace(valid=valid)
 
 
+def patch_centres(grid: tuple[int, int]) -> Tensor:
+    """Returns the centres of a patch grid's cells in units of a patch, row by row: (N, 2)."""
+    return torch.cartesian_prod(*(torch.arange(cells) + 0.5 for cells in grid)).flip(1)
+
+
 def token_centres(boxes: Tensor, grid: int) -> Tensor:
     """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row: (..., grid^2, 2)."""
     steps = (torch.arange(grid, device=boxes.device, dtype=boxes.dtype) + 0.5) / grid
@@ -156,13 +136,13 @@ def token_centres(boxes: Tensor, grid: int) -> Tensor:
     return centres
 
 
-def sincos_1d(position: Tensor, dim: int, temperature: float = 10000.0) -> Tensor:
+def sincos_1d(position: Tensor, dim: int) -> Tensor:
     """Sinusoidal code (..., D) of positions (...) in units of a token; D is even.
 
-    sin and cos of position / temperature^(2 i / D), alternating (Vaswani et al. 2017).
+    sin and cos of position / 10000^(2 i / D), alternating (Vaswani et al. 2017).
     """
     steps = torch.arange(0, dim, 2, device=position.device)
-    angles = position.float()[..., None] * temperature ** (-steps / dim)  # (..., D/2)
+    angles = position.float()[..., None] * 10000.0 ** (-steps / dim)  # (..., D/2)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
@@ -179,8 +159,3 @@ def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -
     """Sinusoidal code (..., D) of points (..., 2) in pixels by their index in reading order, row by row from 0."""
     x, y = (centres / patch_size).unbind(-1)
     return sincos_1d(y.floor() * columns + x - 0.5, dim)
-
-
-def patch_centres(grid: tuple[int, int]) -> Tensor:
-    """Returns the centres of a patch grid's cells in units of a patch, row by row: (N, 2)."""
-    return torch.cartesian_prod(*(torch.arange(cells) + 0.5 for cells in grid)).flip(1)

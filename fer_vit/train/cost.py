@@ -30,9 +30,8 @@ def multiply_adds(net: RegionViT) -> dict[str, int]:
     tokens, embedding = _count(net.tokenize, image, boxes)
     regions = 0
     if net.region_embed is not None:
-        centres = tokens.centres[:, net.layout.regions]
         _, source = net.embed_patches(net.normalize(image))
-        _, regions = _count(net.region_embed, source, boxes, centres)
+        _, regions = _count(net.region_embed, source, boxes)
     encoded, encoder = _count(net.forward_features, tokens)
     _, head = _count(net.forward_head, encoded)
     return {"patches": embedding - regions, "regions": regions, "encoder": encoder, "head": head}

@@ -25,7 +25,7 @@ from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import crop_image, to_grey
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.model.tokens import Cover, TokenLayout
+from fer_vit.model.tokens import TokenLayout
 from fer_vit.train.module import RegionViTModule, check_loss
 
 SHOWN = 8
@@ -191,7 +191,11 @@ def cover_pixels(image: Tensor, pixels: Tensor) -> Tensor:
 
 def encode_hidden(net: RegionViT, boxes: Tensor, valid: Tensor, hidden: Hidden, token: Tensor) -> Tensor:
     """Encodes the visible part; `token` (D,) replaces hidden tokens. -> (B, M, D)."""
-    tokens = net.tokenize(hidden.seen, boxes, valid, Cover(hidden.tokens, token))
+
+    def cover(contents: Tensor) -> Tensor:  # (B, M, D)
+        return torch.where(hidden.tokens[..., None], token.to(contents.dtype), contents)
+
+    tokens = net.tokenize(hidden.seen, boxes, valid, cover)
     return net.forward_features(tokens).x[:, net.layout.num_prefix :]
 
 

@@ -9,11 +9,12 @@ from fer_vit.model.attention import (
     AdditiveAttention,
     DotAttention,
     GaussianAttention,
+    PostNormBlock,
+    class_attention,
     fused_is_faster,
     masked_softmax,
     split_heads,
 )
-from fer_vit.model.backbone import PostNormBlock, class_attention
 from fer_vit.model.tokens import Tokens
 from tests.helpers.models import copy_weights, shake
 

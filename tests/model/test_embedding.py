@@ -1,4 +1,3 @@
-from functools import partial
 from itertools import pairwise, product
 from types import SimpleNamespace
 
@@ -7,16 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.embedding import (
-    ConvStem,
-    Normalize,
-    RegionEmbed,
-    choose_position,
-    crop_features,
-    crop_image,
-    fix_positions,
-)
-from fer_vit.model.tokens import sincos_2d, sincos_reading, token_centres
+from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, crop_features, crop_image, position_code
+from fer_vit.model.tokens import sincos_2d, sincos_reading
 
 
 def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
@@ -34,7 +25,7 @@ def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_neither_light_nor_contrast_matters_when_crops_are_standardised(channels: int) -> None:
+def test_standardised_crops_have_the_same_light_and_contrast(channels: int) -> None:
     image = torch.rand(2, 3, 8, 8)
     standard = Normalize((0.5,) * 3, (0.5,) * 3, channels, standardize=True)
     crop = standard(image).double()
@@ -50,7 +41,7 @@ def test_neither_light_nor_contrast_matters_when_crops_are_standardised(channels
 
 
 def reference_stem(widths: list[int], bias: bool, convs: int) -> nn.Sequential:
-    """Some convolutions for each halving and a projection, written out."""
+    """Returns some convolutions for each halving and a projection, written out."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):
         for channels, stride in [(before, 2), (after, 1), (after, 1)][:convs]:
@@ -82,18 +73,17 @@ def test_conv_stem_is_the_layers_written_out(stem: ConvStem, widths: list[int], 
     assert stem.patch_size == (side, side)
     assert stem.grid_size == expected.shape[2:] == (32 // side, 32 // side)
     assert stem.num_patches == stem(image).shape[1]
-    assert all(type(cells) is int for cells in stem.grid_size)
     features = stem.early(image)  # a cell is half a patch
     assert features.shape == (2, stem.early_width, 64 // side, 64 // side)
     assert torch.equal(stem.late(features), stem(image))
 
 
 class Crops(nn.Module):
-    """Gives the first values of each of the k x k cells of a crop as its tokens, and keeps the crops."""
+    """Returns the first values of each of the k x k cells of a crop as its tokens, and keeps the crops."""
 
-    def __init__(self, grid: int) -> None:
+    def __init__(self, grid: int, side: int) -> None:
         super().__init__()
-        self.grid = grid
+        self.grid, self.patch_size = grid, (side, side)
 
     def forward(self, crops: Tensor) -> Tensor:
         self.seen = crops
@@ -101,8 +91,13 @@ class Crops(nn.Module):
         return cells.permute(0, 2, 4, 1, 3, 5).flatten(1, 2).flatten(2)[..., :8]
 
 
+def build(grid: int, side: int, *names: str) -> RegionEmbed:
+    config = RegionViTConfig(stem="conv", regions=names, region_grid=grid)
+    return RegionEmbed(config, SimpleNamespace(patch_embed=Crops(grid, side), embed_dim=8))
+
+
 def bilinear(channel: Tensor, x: float, y: float) -> float:
-    """The value at a point of a map (H, W) whose pixels have their values in their middles; constant at the border."""
+    """Returns the value at a point of a map (H, W), whose pixels hold the values at their centres."""
     height, width = channel.shape
     x, y = min(max(x - 0.5, 0), width - 1), min(max(y - 0.5, 0), height - 1)
     left, top = min(int(x), width - 2), min(int(y), height - 2)
@@ -132,17 +127,17 @@ def test_regions_are_cropped_by_roi_align(stride: float) -> None:
         [[[1.3, 2.0, 7.9, 8.6], [0.0, 0.0, 30.0, 30.0]], [[4.0, 5.5, 5.0, 6.5], [10.2, 3.1, 29.2, 22.1]]]
     )
     grid, side = 3, 2
-    embed = RegionEmbed(Crops(grid), ("mouth", "nose"), side, stride, grid, 8, position=None)
-    tokens = embed(source, boxes * stride - (stride - 1) / 2, torch.zeros(2, 2 * grid**2, 2))
+    embed = build(grid, side, "mouth", "nose")
+    embed.stride = stride
+    tokens = embed(source, boxes * stride - (stride - 1) / 2)
     assert embed.patch_embed.seen.shape == (4, 3, grid * side, grid * side)
     for face, region in product(range(2), range(2)):
         expected = [roi_align(channel, boxes[face, region].tolist(), grid * side) for channel in source[face].double()]
         assert torch.allclose(embed.patch_embed.seen[2 * face + region], torch.tensor(expected), atol=1e-5)
-    names = torch.cat([embed.name_embed["mouth"], embed.name_embed["nose"]])
-    assert torch.equal(tokens, embed.patch_embed(embed.patch_embed.seen).view(2, 18, 8) + names)
+    assert torch.equal(tokens, embed.patch_embed(embed.patch_embed.seen).view(2, 18, 8))
 
 
-def test_features_are_cropped_as_torchvision_does_with_the_same_gradients() -> None:
+def test_crops_of_features_and_their_gradients_are_torchvisions() -> None:
     torch.manual_seed(0)
     boxes = torch.rand(3, 11, 2) * 14 - 4  # some reach over the map, some lie beside it
     boxes = torch.cat([boxes, boxes + 6 * torch.rand(3, 11, 2)], dim=-1)
@@ -156,24 +151,14 @@ def test_features_are_cropped_as_torchvision_does_with_the_same_gradients() -> N
     assert (crops[0] == 0).flatten(1).all(1).any()
 
 
-def test_region_tokens_have_positions() -> None:
-    source, boxes = torch.rand(2, 3, 12, 12), torch.tensor([[[1.0, 2.0, 7.0, 8.0]], [[0.0, 4.0, 4.0, 8.0]]])
-    centres = token_centres(boxes, 2).flatten(1, 2)
-    located = RegionEmbed(Crops(2), ("nose",), 3, 1.0, 2, 8, position=partial(sincos_2d, dim=8, patch_size=4))
-    plain = RegionEmbed(Crops(2), ("nose",), 3, 1.0, 2, 8, position=None)
-    plain.load_state_dict(located.state_dict())
-    expected = plain(source, boxes, centres) + sincos_2d(centres, 8, 4)
-    assert torch.equal(located(source, boxes, centres), expected)
-
-
 @pytest.mark.parametrize("rounded", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_regions_are_cropped_in_full_precision(rounded: torch.dtype, autocast: bool) -> None:
     source = torch.rand(2, 3, 12, 12).to(rounded)
     boxes = torch.tensor([[[1.3, 2.1, 7.9, 8.7]]] * 2).to(torch.float32 if autocast else rounded)
-    embed = RegionEmbed(Crops(2), ("nose",), 3, 1.0, 2, 8, position=None)
+    embed = build(2, 3, "nose")
     with torch.autocast("cpu", rounded, enabled=autocast):
-        embed(source, boxes, torch.zeros(2, 4, 2))
+        embed(source, boxes)
     assert embed.patch_embed.seen.dtype == torch.float32
     expected = [[roi_align(channel, boxes[0, 0].tolist(), 6) for channel in face] for face in source]
     assert torch.allclose(embed.patch_embed.seen, torch.tensor(expected), atol=1e-5)
@@ -182,15 +167,6 @@ def test_regions_are_cropped_in_full_precision(rounded: torch.dtype, autocast: b
 def test_positions_of_each_choice() -> None:
     centres = torch.rand(2, 3, 2) * 40
     plane = sincos_2d(centres, 8, 16)
-    expected = {"learn": plane, "sincos_2d": plane, "sincos_1d": sincos_reading(centres, 8, 16, columns=3)}
-    for name, code in expected.items():
-        assert torch.equal(choose_position(RegionViTConfig(img_size=40, pos_embed=name), 8, 16)(centres), code)
-    assert choose_position(RegionViTConfig(pos_embed="none"), 8, 16) is None
-
-
-def test_fixed_positions_are_codes_of_patches_alone() -> None:
-    vit = SimpleNamespace(pos_embed=torch.rand(1, 6, 8))
-    code = torch.rand(4, 8)
-    fix_positions(vit, code)
-    assert torch.equal(vit.pos_embed, torch.cat([torch.zeros(2, 8), code])[None])
-    assert not vit.pos_embed.requires_grad
+    order = sincos_reading(centres, 8, 16, columns=3)
+    for name, code in {"learn": plane, "sincos_2d": plane, "sincos_1d": order, "none": 0 * plane}.items():
+        assert torch.equal(position_code(RegionViTConfig(img_size=40, pos_embed=name), centres, 8, 16), code)

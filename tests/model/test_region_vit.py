@@ -8,10 +8,9 @@ import yaml
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
-from fer_vit.model.attention import use_fused_attention
-from fer_vit.model.backbone import PostNormBlock, class_attention
+from fer_vit.model.attention import PostNormBlock, class_attention, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.embedding import ConvStem, RegionEmbed, crop_image
+from fer_vit.model.embedding import ConvStem, crop_image
 from fer_vit.model.region_vit import RegionViT, build_model
 from tests.helpers.marks import slow
 
@@ -195,15 +194,17 @@ def test_mechanisms_compile_export_and_run_in_bfloat16(change: dict[str, object]
         assert torch.allclose(rough.float(), expected, atol=0.05)
 
 
-def test_a_region_on_a_patch_has_the_patchs_position() -> None:
-    for change in ({}, {"patch_size": 16, "img_size": 64}, {"pos_embed": "sincos_1d"}):
-        net = build(replace(SMALL, **({"pos_embed": "sincos_2d", "region_grid": 1} | change)))
-        side = net.patch_size
-        boxes = torch.tensor([[[side, 2 * side, 2 * side, 3 * side]] * 3]).float()  # column 1, row 2 of 4
-        tokens = net.tokenize(torch.rand(1, 3, net.config.img_size, net.config.img_size), boxes)
-        code = net.region_embed.position(tokens.centres[0, net.layout.regions])
-        patch = net.vit.pos_embed[0, net.layout.patches][2 * 4 + 1]
-        assert torch.allclose(code, patch.expand(3, -1), atol=1e-5)
+@pytest.mark.parametrize("change", [{}, {"patch_size": 16, "img_size": 64}, {"pos_embed": "sincos_1d"}])
+def test_a_region_on_a_patch_has_the_patchs_position(change: dict[str, object]) -> None:
+    net = build(replace(SMALL, **({"pos_embed": "sincos_2d", "region_grid": 1} | change)))
+    side = net.patch_size
+    boxes = torch.tensor([[[side, 2 * side, 2 * side, 3 * side]] * 3]).float()  # column 1, row 2 of 4
+    tokens = net.tokenize(torch.rand(1, 3, net.config.img_size, net.config.img_size), boxes, cover=torch.zeros_like)
+    code = tokens.x[0, net.layout.regions] - net.region_embed.name_codes()
+    patch = tokens.x[0, net.layout.patches][2 * 4 + 1]
+    assert torch.allclose(code, patch.expand(3, -1), atol=1e-5)
+    assert (net.vit.pos_embed[0, 0] == 0).all()  # the class token has none
+    assert not net.vit.pos_embed.requires_grad
 
 
 def test_causal_queries_see_only_earlier_ones() -> None:
@@ -235,12 +236,12 @@ def test_regions_of_the_stem_lie_where_its_cells_look() -> None:
     reach = torch.autograd.grad(stem(image)[0, :, 12, 12].square().sum() + stem(image)[0, :, 12, 12].sum(), image)[0]
     rows, columns = reach[0, 0].abs().nonzero().T.double()
     middle = torch.stack([(columns.min() + columns.max() + 1) / 2, (rows.min() + rows.max() + 1) / 2])
-    embed = RegionEmbed(torch.nn.Identity(), ("nose",), 1, 4.0, 1, 4, None)
-    torch.nn.init.zeros_(embed.name_embed["nose"])
+    embed = build(replace(SMALL, stem="conv", region_source="stem", region_grid=1, regions=("nose",))).region_embed
+    embed.patch_embed, embed.side = torch.nn.Identity(), 1
     spike = torch.zeros(1, 1, 24, 24)
     spike[0, 0, 12, 12] = 1
     box = torch.cat([middle - 2, middle + 2]).float().view(1, 1, 4)
-    here, *beside = (embed(spike, box + shift, box[..., :2])[0, 0, 0].item() for shift in (0.0, -1.5, 1.5))
+    here, *beside = (embed(spike, box + shift).item() for shift in (0.0, -1.5, 1.5))
     assert here > max(beside)
     assert beside[0] == pytest.approx(beside[1], abs=1e-6)
 

@@ -5,7 +5,6 @@ import torch
 from timm.layers import build_sincos2d_pos_embed
 
 from fer_vit.model.tokens import (
-    Cover,
     TokenLayout,
     Tokens,
     count_kept,
@@ -25,7 +24,6 @@ def test_layout_of_tokens() -> None:
     assert (layout.num_patches, layout.tokens_per_region, layout.num_tokens) == (6, 4, 2 + 6 + 8)
     assert (layout.patches, layout.regions) == (slice(2, 8), slice(8, 16))
     assert layout.patch_map(tokens[:, None]).tolist() == [[[[2, 3, 4], [5, 6, 7]]]]
-    assert layout.region_scores(tokens[:, None]).tolist() == [[[8 + 9 + 10 + 11, 12 + 13 + 14 + 15]]]
 
 
 def test_hard_attention_keeps_the_best_patches_in_order_and_every_region() -> None:
@@ -82,19 +80,16 @@ def test_region_dropout_hides_whole_regions_and_nothing_else() -> None:
     assert drop_regions(tokens, layout, 0.0).valid.all()
 
 
-def paper(position: float, dim: int, temperature: float = 10000.0) -> list[float]:
+def paper(position: float, dim: int) -> list[float]:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5."""
-    angles = [position / temperature ** (2 * i / dim) for i in range(dim // 2)]
+    angles = [position / 10000.0 ** (2 * i / dim) for i in range(dim // 2)]
     return [wave(angle) for angle in angles for wave in (math.sin, math.cos)]
 
 
-@pytest.mark.parametrize("temperature", [10000.0, 100.0])
-def test_sincos_1d_is_the_formula_of_the_paper(temperature: float) -> None:
+def test_sincos_1d_is_the_formula_of_the_paper() -> None:
     positions = torch.tensor([[0.0, 1.0, 7.25], [41.0, 100.0, -3.0]])
-    code = sincos_1d(positions, 16) if temperature == 10000.0 else sincos_1d(positions, 16, temperature)
-    assert code.shape == (2, 3, 16)
-    expected = torch.tensor([[paper(p, 16, temperature) for p in row] for row in positions.tolist()])
-    assert torch.allclose(code, expected, atol=1e-5)
+    expected = torch.tensor([[paper(p, 16) for p in row] for row in positions.tolist()])
+    assert torch.allclose(sincos_1d(positions, 16), expected, atol=1e-5)
 
 
 def test_sincos_2d_is_timms_in_another_order() -> None:
@@ -131,11 +126,3 @@ def test_token_centres_of_any_box(grid: int) -> None:
     centres = token_centres(boxes, grid)
     assert centres.shape == (1, 2, grid * grid, 2)
     assert torch.allclose(centres.view(-1, 2), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13)
-
-
-def test_a_cover_hides_tokens_from_an_index_on() -> None:
-    cover = Cover(torch.tensor([[True, False, True, True, False]]), torch.full((2,), 9.0))
-    x = torch.arange(4.0).view(1, 2, 2)
-    assert cover.over(x, 0).tolist() == [[[9, 9], [2, 3]]]
-    assert cover.over(x, 3).tolist() == [[[9, 9], [2, 3]]]
-    assert cover.over(x, 2).tolist() == [[[9, 9], [9, 9]]]
