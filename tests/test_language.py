@@ -8,14 +8,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [
+    "benchmarks",
     "configs",
+    "tests/benchmarks",
     "tests/helpers",
     *(f"fer_vit/{room}" for room in ("report", "visualize")),
     *(
         f"{side}/{room}"
         for side in ("fer_vit", "tests")
         for room in (
-            *("app", "commands", "data", "evaluate", "explain", "face"),
+            *("app", "commands", "compare", "data", "evaluate", "explain", "face"),
             *("model", "predict", "sources", "store", "train"),
         )
     ),
@@ -37,7 +39,15 @@ TERMS = {
     r"judges?|judged|flatters?": "test, evaluate, score",
     r"knows": "has, stores, imports",
     r"speaks? (?:for|against|most)": "contribute to",
-    r"goes on|go on": "continue",
+    r"goes on|go on|went on": "continue",
+    r"forgets?|forgotten|remembers?": "clear, remove, store",
+    r"hears?|believes?|talks?|complains?|pretends?|dares?|hopes?": "what the program does",
+    r"promises?": "guarantee",
+    r"strangers?": "untrusted file, other user",
+    r"honest(?:ly)?|really|merely|basically|obviously": "nothing",
+    r"whichever|whenever|wherever|anybody": "each, any, where",
+    r"hence|thus|lest|albeit|upon|alike": "so, on, although, equal",
+    r"none that|no certainty|left alone|in vain": "a positive statement",
 }
 """What is rejected, and what to write instead."""
 REJECTED = re.compile("|".join(rf"\b(?:{words})\b" for words in TERMS), re.IGNORECASE)
@@ -50,7 +60,12 @@ CODE = re.compile(
 def prose() -> list[Path]:
     """Every page, the notebook, and the files of FOLDERS."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/*.ipynb")]
-    pages += [ROOT / "data" / "README.md", ROOT / "benchmarks" / "README.md", *ROOT.glob("fer_vit/weights/*/README.md")]
+    pages += [
+        ROOT / "data" / "README.md",
+        ROOT / "benchmarks" / "README.md",
+        ROOT / "fer_vit" / "face" / "detector.md",
+        *ROOT.glob("fer_vit/weights/*/README.md"),
+    ]
     files = [
         file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*")) if file.suffix in (".py", ".yaml")
     ]
