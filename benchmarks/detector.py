@@ -123,7 +123,7 @@ def assign(faces: Array) -> tuple[Array, Array]:
 def loss_of(results: list[Tensor], labels: Tensor, points: Tensor) -> Tensor:
     """Returns the loss of the three strides' results.
 
-    Scores have the focal loss (Lin et al. 2017), boxes that of the generalised IoU (Rezatofighi et al. 2019),
+    Scores have the focal loss (Lin et al. 2017), boxes the generalised IoU loss (Rezatofighi et al. 2019),
     landmarks their distance in units of the face.
     """
     flat = torch.cat([result.permute(0, 2, 3, 1).flatten(1, 2) for result in results], 1).float()

@@ -165,7 +165,7 @@ def relight(crop: Image, rng: Generator) -> Image:
 
 
 def transform(points: Array, to_canvas: Array) -> Array:
-    """Maps points; the box is that of the ellipse that fills the old one."""
+    """Maps points; the new box bounds the ellipse that fills the old box."""
     mapped = apply(to_canvas, points)
     half, centre = (points[1] - points[0]) / 2, apply(to_canvas, points[:2].mean(0))
     reach = np.sqrt((to_canvas[:, :2] ** 2) @ half**2)

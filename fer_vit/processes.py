@@ -64,7 +64,7 @@ def run_seed() -> int:
 
 
 def derived_seed(*numbers: int) -> int:
-    """Returns a seed that differs, collisions aside, wherever the numbers do (`numpy.random.SeedSequence`)."""
+    """Returns a seed that differs, collisions aside, for different numbers (`numpy.random.SeedSequence`)."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 

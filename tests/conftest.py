@@ -40,7 +40,7 @@ def environment() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Draws the same random numbers whichever tests came before."""
+    """Draws the same random numbers after any earlier tests."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
 

@@ -74,6 +74,6 @@ def test_sets_hold_the_truth_as_often_as_promised(coverage: int) -> None:
             found.append(in_set(probabilities, thresholds, coverage, by_class)[own][target == 2].mean())
     least, error = coverage / 100, 4 * np.std(hits) / math.sqrt(rounds)
     assert least - error < np.mean(hits) < least + 1 / 301 + error
-    assert np.mean(rare[False]) < least - 0.05  # what the promise for all faces does not cover
+    assert np.mean(rare[False]) < least - 0.05  # the coverage over all faces does not imply it
     error = 4 * np.std(rare[True]) / math.sqrt(rounds)
     assert least - error < np.mean(rare[True]) < least + 1 / 20 + error

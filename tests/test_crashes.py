@@ -1,4 +1,4 @@
-"""Nothing is lost: processes that are killed at any call, full disks, signals, and zips of strangers."""
+"""Nothing is lost: processes that are killed at any call, full disks, signals, and untrusted zips."""
 
 import multiprocessing
 import os
@@ -418,7 +418,7 @@ def test_a_checkpoint_io_of_the_users_own_is_taken(drawn: Path, tmp_path: Path) 
     assert saved["marked"] is True
 
 
-# Zips of strangers
+# Untrusted zips
 
 
 def zipped(path: Path, entries: dict[str, bytes], kind: int = zipfile.ZIP_DEFLATED, link: str = "") -> Path:

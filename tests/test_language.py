@@ -42,7 +42,6 @@ TERMS = {
     r"goes on|go on|went on": "continue",
     r"forgets?|forgotten|remembers?": "clear, remove, store",
     r"hears?|believes?|talks?|complains?|pretends?|dares?|hopes?": "what the program does",
-    r"promises?": "guarantee",
     r"strangers?": "untrusted file, other user",
     r"honest(?:ly)?|really|merely|basically|obviously": "nothing",
     r"whichever|whenever|wherever|anybody": "each, any, where",

@@ -25,7 +25,7 @@ from tests.helpers.commands import TINY, fails, main
 
 
 class Payload:
-    """What a stranger puts into a checkpoint: unpickling it makes a file."""
+    """The content of a hostile checkpoint: unpickling it makes a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -19,7 +19,7 @@ def resampled_sums(values: NDArray[np.float64], units: NDArray[np.int64] | None 
 
     A resample is stored as how often each face was drawn, so all sums are one matrix product, and hundreds of values
     take no longer than one. `units` (N,), counted from 0, are the persons or photos that faces belong to. All faces of
-    a unit are drawn together, since they are alike.
+    a unit are drawn together, since they are similar.
     """
     if units is not None:
         each, values = values, np.zeros((units.max() + 1, values.shape[1]))

@@ -158,7 +158,7 @@ def spearman(a: Tensor, b: Tensor, valid: Tensor) -> Tensor:
 def randomised(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: str, seed: int = 0
 ) -> Iterator[tuple[str, Tensor]]:
-    """Sanity check: does the explanation change when the model forgets what it learned?
+    """Sanity check: does the explanation change with shuffled weights?
 
     Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): the weights of the classifier, the pooling, block
     after block from the last to the first, and then of the embeddings too are shuffled. A method whose explanation

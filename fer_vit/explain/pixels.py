@@ -14,7 +14,7 @@ from fer_vit.model.tokens import TokenLayout
 PASSES = 8
 """Forward passes of integrated gradients, from the blurred face to the face."""
 ROUNDING = 1e-5
-"""Depths that differ by less are equal: a face and its mirror image share pixels alike."""
+"""Depths that differ by less are equal: so that a face and its mirror image share pixels equally."""
 
 
 def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, directions: Tensor) -> Tensor:

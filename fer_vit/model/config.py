@@ -24,7 +24,7 @@ RANGES = {
     "dropout": (0, 1),
     "drop_path_rate": (0, 1),
 }
-"""Smallest and largest values: a stranger's file must not take hours before its weights are read."""
+"""Smallest and largest values: an untrusted file must not take hours before its weights are read."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
 def _check_saved(state: dict[Any, Any], path: Path) -> None:
     """Raises FerVitError when the state of a callback names files outside its folder.
 
-    A resumed run deletes the files that ModelCheckpoint has recorded as older ones, wherever they are. The best one may
+    A resumed run deletes the files that ModelCheckpoint has recorded as older ones, in any folder. The best one may
     be in the previous run's folder: Lightning keeps it there, unless it is a URL or leads upwards.
     """
     models = state.get("best_k_models")

@@ -209,7 +209,7 @@ def first_options(words: list[str]) -> Words:
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     """Returns the settings in a checkpoint as options of the command line, without file names.
 
-    Raises FerVitError when they do not fit the weights or are not fer-vit's, as in a stranger's file.
+    Raises FerVitError when they do not fit the weights or are not fer-vit's, as in an untrusted file.
     """
     settings, state = unpack_checkpoint(checkpoint, path)
     build_network(settings, state, path)

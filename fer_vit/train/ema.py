@@ -12,7 +12,7 @@ from torch import Tensor
 class EMA(WeightAveraging):
     """Lightning's averaging of weights, as an exponential moving average on the model's device.
 
-    The average keeps min(decay, (1 + n) / (10 + n)) of itself at step n, so that it soon forgets the first steps: with
+    The average keeps min(decay, (1 + n) / (10 + n)) of itself at step n, so that the first steps soon lose weight: with
     a decay of 0.998 from the start, it was 15 points behind the newest weights after six epochs on FERPlus.
 
     Args:

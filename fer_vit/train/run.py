@@ -73,7 +73,7 @@ class LastCheckpoint(ModelCheckpoint):
         """Loads nothing: Lightning would delete the file that a checkpoint names as its predecessor, anywhere."""
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Copies the best checkpoint into the folder of a resumed run; Lightning would forget its score."""
+        """Copies the best checkpoint into the folder of a resumed run; Lightning would lose its score."""
         for callback in trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
             if not (isinstance(callback, ModelCheckpoint) and callback.monitor and callback.save_top_k == 1 and state):
@@ -88,7 +88,7 @@ class LastCheckpoint(ModelCheckpoint):
                 callback.kth_value = state["best_model_score"]
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Forgets the signal of an earlier run."""
+        """Clears the signal of an earlier run."""
         super().setup(trainer, pl_module, stage)
         self.sigterm = False
 

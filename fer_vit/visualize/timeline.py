@@ -54,7 +54,7 @@ class Timeline:
         return sorted([*changes.values(), *evenly(others, most - len(changes))], key=lambda face: face.frame or 0)
 
     def add(self, face: FaceResult, seconds: float, frame: int) -> None:
-        """Adds a face; of those to show every second one is dropped whenever they are twice as many as needed."""
+        """Adds a face; of those to show every second one is dropped each time there are twice as many as needed."""
         if self.times and frame > self._frame + 1:
             self.gaps.append((self.times[-1], seconds))
         if self.times and face.label_smoothed != self._label:

@@ -105,7 +105,7 @@ def test_visualize_shows_or_counts_each(count: int, photos: Path, checkpoint: Pa
 
 @pytest.fixture
 def open_folder(checkpoint: Path) -> Iterator[Path]:
-    """A folder that anybody may write, with a checkpoint and ten pictures of two classes in `photos`."""
+    """A world-writable folder, with a checkpoint and ten pictures of two classes in `photos`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o777)

@@ -239,7 +239,7 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     path = tmp_path / "m.parquet"
     with pytest.raises(FerVitError, match=r"No manifest at .*`fer-vit prepare"):
         Manifest.read(path)
-    path.write_bytes(b"PAR1 not really")
+    path.write_bytes(b"PAR1 and text")
     with pytest.raises(FerVitError, match=r"not a complete Parquet table .* Run `fer-vit prepare` again"):
         Manifest.read(path)
     with pytest.raises(FerVitError, match=r"ends in \.parquet, and a table in \.csv, \.parquet or \.jsonl"):

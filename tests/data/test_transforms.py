@@ -25,7 +25,7 @@ def dots(points: np.ndarray) -> np.ndarray:
 
 
 def centroid(image: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Returns where the dot near a point really is, in pixels."""
+    """Returns the position of the dot near a point, in pixels."""
     y, x = np.mgrid[:SIZE, :SIZE] + 0.5
     weight = image[..., 0] * ((x - near[0]) ** 2 + (y - near[1]) ** 2 < 64.0)
     return np.array([(x * weight).sum(), (y * weight).sum()]) / weight.sum()

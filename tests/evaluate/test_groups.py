@@ -194,7 +194,7 @@ def compare_correct(first: np.ndarray, second: np.ndarray, people: np.ndarray) -
 
 
 def test_models_are_compared_by_person() -> None:
-    rng, people = np.random.default_rng(0), np.repeat(np.arange(40), 25)  # 25 alike faces each: all right or all wrong
+    rng, people = np.random.default_rng(0), np.repeat(np.arange(40), 25)  # 25 equal faces each: all right or all wrong
     correct = [[rng.random(40)[people] < 0.7 for _ in range(2)] for _ in range(60)]
     p = np.array([compare_correct(first, second, people) for first, second in correct])
     assert np.mean(p < 0.05) < 0.12

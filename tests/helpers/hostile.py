@@ -117,7 +117,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png_bomb(side: int) -> bytes:
-    """A PNG of one colour that really holds so many pixels each way: a bit for each, compressed a thousandfold."""
+    """A PNG of one colour with so many pixels each way: a bit for each, compressed a thousandfold."""
     packer, row = zlib.compressobj(9), bytes(side // 8 + 1)
     packed = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
     header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
@@ -146,7 +146,7 @@ def webp_bomb(side: int) -> bytes:
 
 
 def tiff_bomb(side: int, large: bool = False) -> bytes:
-    """A TIFF that really holds so many pixels each way: fax compression takes a bit for a row of white."""
+    """A TIFF with so many pixels each way: fax compression takes a bit for a row of white."""
     file = io.BytesIO()
     Image.new("1", (side, side)).save(file, "TIFF", compression="group4", big_tiff=large)
     return file.getvalue()

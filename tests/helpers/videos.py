@@ -154,7 +154,7 @@ def track_scores(truth: Sequence[Sequence[Seen]], found: Sequence[Sequence[tuple
 
 
 class Blobs:
-    """A detector of bright squares on a dark ground, with the template's landmarks; remembers the sizes that it saw."""
+    """A detector of bright squares on a dark ground, with the template's landmarks; stores the sizes of its inputs."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []

@@ -76,7 +76,7 @@ def test_region_dropout_hides_whole_regions_and_nothing_else() -> None:
     # Given the share u of a chosen face: one region goes with u, both with u^2; evenly drawn, 1/2 and 1/3 on average.
     assert abs((~regions[..., 0]).float().mean().item() - 0.6 / 2) < 0.03
     assert abs((~regions[..., 0]).all(1).float().mean().item() - 0.6 / 3) < 0.03
-    assert tokens.valid.all()  # the batch itself is left alone
+    assert tokens.valid.all()  # the batch itself is unchanged
     assert drop_regions(tokens, layout, 0.0).valid.all()
 
 

@@ -132,7 +132,7 @@ def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
 def test_reduced_decoding_keeps_rotated_photos_in_place(
     shape: tuple[int, int], orientation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The detector finds the middle of a bright square, wherever EXIF turns it to."""
+    """The detector finds the middle of a bright square, after rotation by EXIF."""
     image = np.zeros((*shape, 3), np.uint8)
     image[300:700, 1500:1900] = 255
     exif = Pil.Exif()
