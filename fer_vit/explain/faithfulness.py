@@ -14,9 +14,8 @@ from scipy.stats import ConstantInputWarning, spearmanr
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fer_vit.explain.methods import Explanation, explain, explain_each
-from fer_vit.explain.pixels import blur, covered, units
-from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace
+from fer_vit.explain.methods import Explanation, blur, covered, explain, explain_each
+from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace, units
 from fer_vit.model.pooling import located_tokens
 from fer_vit.model.region_vit import RegionViT
 

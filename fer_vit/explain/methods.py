@@ -1,6 +1,7 @@
 """Attribution of a prediction to pixels, tokens and facial regions, by any of `METHODS`.
 
-E directions, B images, C classes, H heads, T tokens, Q vectors per face (see `model.pooling`), R regions, S crop size.
+E directions, B images, C classes, H heads, T tokens, Q vectors per face (see `model.pooling`), R regions, S crop size,
+N boxes.
 """
 
 import zlib
@@ -13,16 +14,7 @@ from torch.nn.functional import normalize, one_hot
 
 from fer_vit.errors import FerVitError, suggest
 from fer_vit.explain.heads import attention_to_output
-from fer_vit.explain.pixels import (
-    box_sums,
-    integrated_gradients,
-    no_autocast,
-    region_means,
-    region_sums,
-    spread,
-    units,
-)
-from fer_vit.explain.trace import Trace, drops, evaluating, trace
+from fer_vit.explain.trace import Trace, drops, evaluating, no_autocast, overlaps, region_means, trace, units
 from fer_vit.model.pooling import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
@@ -30,6 +22,8 @@ Attribution: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Scores (E, B, T), heat (E, B, S, S) and shares (E, B, R), see `Explanation`; not normalised."""
 Method: TypeAlias = Callable[[RegionViT, Trace, Tensor], Attribution]
 """Explains the scores that `directions` (E, B, C) make of the logits of traced faces."""
+PASSES = 8
+"""Forward passes of integrated gradients, from the blurred face to the face."""
 
 
 class Explanation(NamedTuple):
@@ -96,7 +90,7 @@ def find_method(name: str, known: Mapping[str, Method]) -> Method:
 
 
 def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
-    """Integrated gradients of the image, see `pixels.integrated_gradients`."""
+    """Integrated gradients of the image, see `integrated_gradients`."""
     with evaluating(net):
         maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
     return torch.stack([box_sums(heat, seen.where) for heat in maps]), maps, region_sums(maps, seen.boxes)
@@ -191,3 +185,75 @@ def relevance_flow(
 
     with no_autocast(pool):
         return flow(1.0) - flow(-1.0)
+
+
+def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, directions: Tensor) -> Tensor:
+    """How much each pixel adds to a score on the way from the blurred face to the face; the regions stay in place.
+
+    Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the midpoints of `PASSES` equal
+    steps: over all pixels the sum is about the score of the face minus the score of the blurred face. The model is in
+    evaluation mode; other arguments as for `explain_each`. -> (E, B, S, S), negative where a pixel lowers the
+    score.
+    """
+    start = blur(image)
+    found = image.new_zeros(*directions.shape[:2], *image.shape[2:])
+    with torch.enable_grad():
+        for step in range(PASSES):
+            between = torch.lerp(start, image, (step + 0.5) / PASSES).requires_grad_()
+            logits = net(between, boxes, valid)
+            for total, direction in zip(found, directions, strict=True):
+                (gradient,) = torch.autograd.grad(logits, between, direction.to(logits), retain_graph=True)
+                total += ((image - start) * gradient).sum(1) / PASSES
+    return found
+
+
+def blur(image: Tensor) -> Tensor:
+    """Blurs faces (B, 3, S, S) beyond recognition, by a Gaussian with a sigma of an eighth of their side."""
+    size = image.shape[-1]
+    at = torch.arange(size, device=image.device)
+    weights = (-((at[:, None] - at) / (size / 8)).square() / 2).exp()
+    weights = (weights / weights.sum(1, keepdim=True)).to(image.dtype)
+    with no_autocast(image):
+        return weights @ image @ weights.T
+
+
+def box_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
+    """Adds up the scores of pixels (B, S, S) inside each box (B, N, 4), xyxy: (B, N). Pixels on an edge count in part.
+
+    Where boxes overlap, a pixel counts in each of them.
+    """
+    rows, columns = overlaps(boxes, pixels.shape[1:], 1)
+    with no_autocast(pixels):
+        return torch.einsum("bny,byx,bnx->bn", rows, pixels, columns)
+
+
+def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
+    """Adds up the scores of pixels (E, B, S, S) by region, whose boxes are (B, R, 4), xyxy: (E, B, R).
+
+    Boxes overlap: a pixel counts in the one that it lies deepest in, 0 being its edge and 1 its middle. Boxes that it
+    lies equally deep in share it, up to rounding, so that a face and its mirror image agree.
+    """
+    size = pixels.shape[-1]
+    start, stop = boxes.float()[..., None].tensor_split(2, dim=2)  # (B, R, 2, 1)
+    away = (
+        (torch.arange(size, device=boxes.device) + 0.5 - (start + stop) / 2).abs() * 2 / (stop - start).clamp(min=1e-6)
+    )
+    depth = 1 - torch.maximum(away[:, :, 1, :, None], away[:, :, 0, None])  # (B, R, S, S)
+    edge = depth.new_zeros(len(depth), 1, size, size)
+    deepest = (depth >= torch.cat([edge, depth], dim=1).amax(1, keepdim=True) - 1e-5).float()
+    with no_autocast(pixels):
+        return torch.einsum("brsx,ebsx->ebr", deepest / deepest.sum(1, keepdim=True).clamp(min=1), pixels)
+
+
+def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """Spreads the score of each box (B, N) evenly over its pixels: (B, S, S). Where boxes overlap, scores add up."""
+    rows, columns = overlaps(boxes, (size, size), 1)
+    density = scores / (rows.sum(-1) * columns.sum(-1)).clamp(min=1)
+    with no_autocast(scores):
+        return torch.einsum("bn,bny,bnx->byx", density, rows, columns)
+
+
+def covered(boxes: Tensor, size: int) -> Tensor:
+    """Which pixels (B, S, S) have their centre in one of the boxes (B, N, 4)."""
+    rows, columns = ((part >= 0.5).float() for part in overlaps(boxes, (size, size), 1))
+    return torch.einsum("bny,bnx->byx", rows, columns) > 0

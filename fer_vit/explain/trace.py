@@ -1,6 +1,6 @@
-"""Forward passes for explanations, recorded or with masked tokens; they leave the model unchanged.
+"""Forward passes for explanations, recorded or with masked tokens, and the place of tokens in the face.
 
-B images, H heads, T tokens, R regions, C classes, U units: sets of tokens that are masked together.
+B images, H heads, T tokens, R regions, C classes, U units: sets of tokens that are masked together, N boxes.
 """
 
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.pixels import membership, token_boxes
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.pooling import Pooled
 from fer_vit.model.region_vit import RegionViT
@@ -29,8 +29,9 @@ class Trace(NamedTuple):
         attention: Weights (B, H, T, T) of every block, rows summing to 1.
         pooled: What is classified, and how much each token counts in it.
         logits: (B, C).
-        where: What every token was cut from (B, T, 4), see `pixels.token_boxes`.
-        membership: How much of each token belongs to each region (B, R, T), see `pixels.membership`.
+        where: What every token was cut from (B, T, 4), xyxy; empty for class, register and missing tokens.
+        membership: How much of each token belongs to each region (B, R, T): 1 for its own tokens, the covered fraction
+            for patches, else 0.
         layout: Which token is which.
     """
 
@@ -122,3 +123,58 @@ def drops(net: RegionViT, tokens: Tokens, units: Tensor) -> Tensor:
     intact = net.forward_head(net.forward_features(tokens)).float()
     falls = [intact - masked_logits(net, tokens, unit) for unit in units.unbind(1)]
     return torch.stack(falls, dim=1) if falls else intact.new_zeros(len(intact), 0, intact.shape[1])
+
+
+def no_autocast(values: Tensor) -> torch.autocast:
+    """Keeps products in float32; a caller's autocast would round them to bfloat16."""
+    return torch.autocast(values.device.type, enabled=False)
+
+
+def overlaps(boxes: Tensor, grid: tuple[int, ...], side: int) -> tuple[Tensor, Tensor]:
+    """Fractions of the rows (B, N, rows) and columns (B, N, columns) of a grid of cells in each box (B, N, 4)."""
+
+    def inside(low: Tensor, high: Tensor, cells: int) -> Tensor:  # (B, N), (B, N) -> (B, N, cells)
+        start = torch.arange(cells, device=boxes.device) * side
+        common = torch.minimum(high[..., None], start + side) - torch.maximum(low[..., None], start)
+        return common.clamp(min=0) / side
+
+    left, top, right, bottom = boxes.float().unbind(-1)
+    return inside(top, bottom, grid[0]), inside(left, right, grid[1])
+
+
+def token_boxes(layout: TokenLayout, patch_size: int, centres: Tensor, boxes: Tensor) -> Tensor:
+    """Returns what tokens with their centres (B, T, 2) were cut from (B, T, 4), see `Trace`."""
+    half = torch.zeros_like(centres)
+    half[:, layout.patches] = patch_size / 2
+    if layout.num_regions:
+        sides = (boxes[..., 2:] - boxes[..., :2]) / layout.region_grid
+        half[:, layout.regions] = (sides / 2).repeat_interleave(layout.tokens_per_region, 1)
+    return torch.cat([centres - half, centres + half], -1)
+
+
+def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
+    """Returns how much of every token belongs to each region (B, R, T), see `Trace`."""
+    found = torch.zeros(*valid.shape, layout.num_tokens, device=boxes.device)
+    rows, columns = overlaps(boxes, layout.grid, patch_size)
+    found[..., layout.patches] = (rows[..., None] * columns[..., None, :]).flatten(2)
+    if layout.num_regions:
+        own = torch.eye(layout.num_regions, device=boxes.device) * valid[..., None]  # (B, R, R)
+        found[..., layout.regions] = own.repeat_interleave(layout.tokens_per_region, -1)
+    return found
+
+
+def units(layout: TokenLayout, membership: Tensor) -> Tensor:
+    """Each region as a set of tokens (B, R, T): its tokens, and patches of which half or more lie in its box.
+
+    A region that covers half of no patch has the patch that it covers most.
+    """
+    chosen = membership > 0
+    if layout.num_patches:
+        covered = membership[..., layout.patches]
+        chosen[..., layout.patches] &= covered >= covered.amax(-1, keepdim=True).clamp(max=0.5)
+    return chosen
+
+
+def region_means(membership: Tensor, values: Tensor) -> Tensor:
+    """Mean (B, R, ...) of values (B, T, ...) over the tokens of each region; 0 for missing regions."""
+    return torch.einsum("brt,bt...->br...", normalize(membership, p=1, dim=-1), values)

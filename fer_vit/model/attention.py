@@ -30,14 +30,11 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 class DotAttention(Attention):
-    """Scaled dot-product attention (Vaswani et al. 2017): timm's layer and forward pass, to the last bit.
-
-    The other methods are for hard attention and the scores below; the forward pass does not change.
-    """
+    """Scaled dot-product attention (Vaswani et al. 2017): timm's layer and forward pass, to the last bit."""
 
     @staticmethod
     def relation(tokens: Tokens) -> Tensor | None:
-        """Returns timm's `attn_mask`: True for present tokens (B, 1, 1, T); None for all."""
+        """Computes timm's `attn_mask`: True for present tokens (B, 1, 1, T); None for all."""
         return None if tokens.valid is None else tokens.valid[:, None, None, :]
 
     def project(self, x: Tensor, which: int) -> Tensor:
@@ -57,7 +54,7 @@ class DotAttention(Attention):
         return masked_softmax(self.score(q, k), relation)
 
     def values(self, x: Tensor) -> Tensor:
-        """Returns the averaged vectors: (B, T, D) -> (B, H, T, d)."""
+        """(B, T, D) -> (B, H, T, d)."""
         return self.project(x, 2)
 
     def attend(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
@@ -71,8 +68,7 @@ class DotAttention(Attention):
 class AdditiveAttention(DotAttention):
     """Additive attention: score of query q and key k is v . tanh(q + k), with a v for each head.
 
-    Bahdanau, Cho & Bengio, "Neural Machine Translation by Jointly Learning to Align and Translate" (ICLR 2015). q and k
-    are linear in the tokens, like W s and U h in the paper.
+    Bahdanau, Cho & Bengio, "Neural Machine Translation by Jointly Learning to Align and Translate" (ICLR 2015).
     """
 
     def __init__(self, dim: int, num_heads: int = 8, **options: object) -> None:
@@ -81,7 +77,7 @@ class AdditiveAttention(DotAttention):
         nn.init.normal_(self.v, std=1 / math.sqrt(self.head_dim))
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        """(B, H, Q, d), (B, H, T, d) -> (B, H, Q, T)."""
+        """As for `DotAttention`."""
         # Head by head: (B, Q, T, d) is the largest tensor in the model, and all heads at once are slower on a CPU.
         heads = zip(q.unbind(1), k.unbind(1), self.v, strict=True)
         return torch.cat([(q[:, :, None] + k[:, None]).tanh() @ v for q, k, v in heads], dim=-1).movedim(-1, 1)
@@ -90,11 +86,10 @@ class AdditiveAttention(DotAttention):
 
 
 class GaussianAttention(DotAttention):
-    """Nadaraya-Watson regression as attention: weights fall with the distance r between two tokens in the face.
+    """Nadaraya-Watson regression as attention: the score of two tokens at a distance r is -r^2 / (2 w^2).
 
-    Score -r^2 / (2 w^2), with a width w in pixels for each head, learned as its logarithm. Nadaraya, "On Estimating
-    Regression", and Watson, "Smooth Regression Analysis" (both 1964). The content of tokens plays no part, so
-    there are no queries and keys. A missing token is infinitely far away.
+    w is a width in pixels for each head, learned as its logarithm. Nadaraya, "On Estimating Regression", and Watson,
+    "Smooth Regression Analysis" (both 1964). Without queries and keys, since content plays no part.
     """
 
     def __init__(self, dim: int, num_heads: int = 8, qkv_bias: bool = False, **options: object) -> None:
@@ -108,8 +103,7 @@ class GaussianAttention(DotAttention):
     def relation(tokens: Tokens) -> Tensor:
         """Squared distances of the tokens' centres in pixels (B, 1, T, T), infinite to missing ones."""
         centres = tokens.centres.float()  # squares of pixels are too large for float16
-        difference = centres[:, :, None] - centres[:, None]  # (B, T, T, 2)
-        squared = difference.square().sum(-1)
+        squared = (centres[:, :, None] - centres[:, None]).square().sum(-1)  # (B, T, T)
         if tokens.valid is not None:
             squared = squared.masked_fill(~tokens.valid[:, None], torch.inf)
         return squared[:, None]

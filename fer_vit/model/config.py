@@ -13,16 +13,9 @@ from fer_vit.geometry import Align
 from fer_vit.model.pooling import POOLS
 
 RANGES = {
-    "img_size": (1, 2048),
-    "patch_size": (1, 2048),
-    "embed_dim": (1, 16_384),
-    "depth": (1, 200),
-    "num_heads": (1, 1024),
-    "stem_convs": (1, 16),
-    "region_grid": (1, 64),
-    "reg_tokens": (0, 1024),
-    "dropout": (0, 1),
-    "drop_path_rate": (0, 1),
+    **{"img_size": (1, 2048), "patch_size": (1, 2048), "embed_dim": (1, 16_384), "depth": (1, 200)},
+    **{"num_heads": (1, 1024), "stem_convs": (1, 16), "region_grid": (1, 64), "reg_tokens": (0, 1024)},
+    **{"dropout": (0, 1), "drop_path_rate": (0, 1)},
 }
 """Smallest and largest values: an untrusted file must not take hours before its weights are read."""
 
@@ -90,11 +83,6 @@ class RegionViTConfig:
     dropout: float = 0.0
     drop_path_rate: float = 0.0
 
-    @property
-    def needs_own_blocks(self) -> bool:
-        """Whether a mechanism needs this project's blocks instead of the backbone's."""
-        return (self.attention, self.block) != ("dot", "pre_norm") or bool(self.keep_rate)
-
 
 @dataclass
 class ModelSettings:
@@ -136,32 +124,28 @@ def read_config(values: dict[str, Any], name: object) -> RegionViTConfig:
 def check_config(c: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration contradicts itself or names an unknown backbone or pooling."""
     if not timm.is_model(c.backbone):
-        close = ", ".join(timm.list_models(f"*{c.backbone.split('_')[0]}*patch*")[:3])
-        hint = close or "vit_tiny_patch16_224"
-        raise FerVitError(f"Expected a timm model as backbone (for example {hint}), but got {c.backbone}.")
+        raise FerVitError(f"Expected a timm model as backbone, like vit_tiny_patch16_224, but got {c.backbone}.")
     if c.pool not in POOLS:
         raise FerVitError(f"Expected network.pool to be one of {', '.join(POOLS)}, but got {c.pool}.")
     for name, (least, most) in RANGES.items():
         if (number := getattr(c, name)) is not None:
             check_number(f"network.{name}", number, least, most)
-    plain = (c.attention, c.block) == ("dot", "pre_norm")
-    rules = {
-        f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}.": (c.embed_dim or 0) % 4,
-        f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}.": any(
-            not 0 < rate <= 1 for rate in c.keep_rate
+    conv, plain = c.stem == "conv", (c.attention, c.block) == ("dot", "pre_norm")
+    keeps = all(0 < rate <= 1 for rate in c.keep_rate)
+    power = c.patch_size in [2**step for step in range(1, 12)]
+    for valid, message in (
+        ((c.embed_dim or 0) % 4 == 0, f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}."),
+        (keeps, f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}."),
+        (c.regions or c.tokens == "patch", f"Expected at least one region with tokens: {c.tokens}, but got none."),
+        (c.tokens != "region" or not c.keep_rate, "network.keep_rate drops patches: use tokens: both or patch."),
+        (conv or c.region_source == "image", "network.region_source: stem needs stem: conv."),
+        (
+            not conv or not c.pretrained,
+            "Pretrained weights have no convolutional stem: use stem: patch or --model.init.",
         ),
-        f"Expected at least one region with tokens: {c.tokens}, but got none.": c.tokens != "patch" and not c.regions,
-        "network.keep_rate drops patches: use tokens: both or patch.": c.tokens == "region" and c.keep_rate,
-        "network.region_source: stem needs stem: conv.": c.region_source == "stem" and c.stem != "conv",
-        "Pretrained weights have no convolutional stem: use stem: patch or pretrained: false. To start from a model of "
-        "fer-vit, use `--model.init`.": c.stem == "conv" and c.pretrained,
-        f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}.": c.stem == "conv"
-        and c.patch_size not in [2**step for step in range(1, 12)],
-        "Pretrained weights are for attention: dot and block: pre_norm. Use those, or pretrained: false.": c.pretrained
-        and not plain,
-        f"Only the decoder of pool: query can be causal, but pool is {c.pool}.": c.causal
-        and not POOLS[c.pool].per_expression,
-    }
-    for message, broken in rules.items():
-        if broken:
+        (not conv or power, f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}."),
+        (plain or not c.pretrained, "Pretrained weights are for attention: dot and block: pre_norm."),
+        (not c.causal or c.pool == "query", f"Only the decoder of pool: query can be causal, but pool is {c.pool}."),
+    ):
+        if not valid:
             raise FerVitError(message)

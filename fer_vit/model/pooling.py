@@ -28,15 +28,12 @@ class Pooled(NamedTuple):
 
 
 class Pool(nn.Module):
-    """A pooling, one of `POOLS`; all take the same arguments.
-
-    Attributes:
-        per_expression: Whether every expression has a separate vector, with weights that depend on the face.
-        needs_class_token: Whether the encoder needs a class token.
-    """
+    """A pooling, one of `POOLS`; all take the same arguments."""
 
     per_expression = False
+    """Whether every expression has a separate vector, with weights that depend on the face."""
     needs_class_token = False
+    """Whether the encoder needs a class token."""
 
     def __init__(self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool) -> None:
         super().__init__()
@@ -67,8 +64,7 @@ class AveragePool(Pool):
 class AdditivePool(Pool):
     """Takes a mean of the patch and region tokens with learned weights: softmax of v . tanh(W x + u).
 
-    Additive attention (Bahdanau et al. 2015) with one query for all faces, absorbed in u. The weights are the
-    contribution of each token.
+    Additive attention (Bahdanau et al. 2015) with one query for all faces, absorbed in u.
     """
 
     def __init__(self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import timm
 import torch
-from timm.layers import Attention
 from timm.models import load_state_dict
 from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn, init_weights_vit_timm
 from torch import Tensor, nn
@@ -151,8 +150,7 @@ class RegionViT(nn.Module):
         if boxes is None:
             boxes = image.new_zeros(image.shape[0], self.layout.num_regions, 4)
             valid = torch.zeros_like(boxes[..., 0], dtype=torch.bool)
-        if valid is None:
-            valid = torch.ones_like(boxes[..., 0], dtype=torch.bool)
+        valid = torch.ones_like(boxes[..., 0], dtype=torch.bool) if valid is None else valid
         # The box of a missing region may be anything, even NaN, and NaN times a weight of 0 would still be NaN.
         return boxes.masked_fill(~valid[..., None], 0.0), valid
 
@@ -169,8 +167,7 @@ class RegionViT(nn.Module):
 
     def pool_features(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Returns what `classify` takes: (B, D), or (B, C, D); arguments as for `forward`."""
-        pooled: Tensor = self.pool(self.forward_features(self.tokenize(image, boxes, valid))).x
-        return pooled
+        return self.pool(self.forward_features(self.tokenize(image, boxes, valid))).x  # type: ignore[no-any-return]
 
     def forward_head(self, tokens: Tokens) -> Tensor:
         """Pools encoded tokens and classifies them. -> (B, C)."""
@@ -184,8 +181,8 @@ class RegionViT(nn.Module):
     def change_prior(self, prior: Sequence[float] | None, possible: Sequence[bool]) -> None:
         """Changes the probabilities to other class shares (C,), and to 0 for classes that are not `possible` (C,).
 
-        They are divided by the training prior and multiplied by the new one (Saerens et al. 2002), which replaces the
-        logit adjustment. Prediction sets were calibrated under the old prior, so the thresholds are removed.
+        They are divided by the training prior and multiplied by the new one (Saerens et al. 2002). Thresholds of
+        prediction sets, calibrated under the old prior, are removed.
         """
         here = self.centres.device
         offset = 0 if self.offset is None else self.offset
@@ -259,7 +256,7 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
         "embed_layer": partial(ConvStem, convs=config.stem_convs) if config.stem == "conv" else None,
         "final_norm": False if config.block == "post_norm" else None,  # every block ends in one
     }
-    if config.needs_own_blocks:
+    if config.keep_rate or (config.attention, config.block) != ("dot", "pre_norm"):
         options |= {
             "attn_layer": ATTENTION[config.attention],
             "block_fn": PostNormBlock if config.block == "post_norm" else Block,
@@ -275,21 +272,11 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration does not fit its backbone."""
     if not isinstance(vit, VisionTransformer):
         raise FerVitError(f"Expected a plain timm vision transformer as backbone, but {config.backbone} is not one.")
-    if config.needs_own_blocks:
-        with torch.device("meta"):
-            block = timm.create_model(config.backbone, depth=1).blocks[0]
-        if type(block) is not Block or type(block.attn) is not Attention:  # else plain ones would replace special ones
-            raise FerVitError(
-                f"{config.backbone} has special blocks: use a plain one, for example vit_small_patch16_224, with "
-                "attention, block or keep_rate."
-            )
     side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
     if config.tokens != "region" and config.img_size % side:
         raise FerVitError(f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}.")
     if rates and len(rates) != depth:
-        raise FerVitError(
-            f"Expected network.keep_rate to have a number for each of the {depth} blocks, but got {len(rates)}."
-        )
+        raise FerVitError(f"Expected network.keep_rate to have {depth} numbers, one per block, but got {len(rates)}.")
     if rates and not vit.has_class_token:
         raise FerVitError(f"network.keep_rate ranks patches by the class token, but {config.backbone} has none.")
     if config.tokens == "region" and not vit.num_prefix_tokens:  # a face without landmarks would have no token
@@ -297,10 +284,7 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
 
 
 def _check_loaded(vit: VisionTransformer, file: str, name: str) -> None:
-    """Raises FerVitError when a file lacks a tenth of a backbone's tensors or more; warns when it lacks any.
-
-    timm loads tensors with known names and logs the rest.
-    """
+    """Raises FerVitError when a file lacks over a tenth of a backbone's tensors, which timm only logs; or warns."""
     given = checkpoint_filter_fn(load_state_dict(file), vit)
     tensors = [key for key in vit.state_dict() if not key.startswith("head.")]
     missing = [key for key in tensors if key not in given]

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from fer_vit.explain import faithfulness
 from fer_vit.explain.faithfulness import BETTER, DRAWS, measure, randomised, saco, spearman
-from fer_vit.explain.methods import explain, explain_each
-from fer_vit.explain.pixels import blur
+from fer_vit.explain.methods import blur, explain, explain_each
 from fer_vit.explain.trace import trace
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model

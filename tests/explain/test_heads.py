@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.heads import attention_views, head_relations, head_roles, relations
+from fer_vit.explain.heads import attention_views, head_maps, relations
 from fer_vit.explain.trace import evaluating, record_attention, trace
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
@@ -51,7 +51,7 @@ def test_recording_returns_the_weights_and_restores_the_model(fused: bool) -> No
 def test_maps_and_distances_against_loops(change: dict[str, object]) -> None:
     net = build(**change)
     seen = trace(net, *faces())
-    roles = head_roles(seen)
+    maps, distance = (values.unflatten(1, (2, 2)) for values in head_maps(seen))
     pool = seen.pooled.weights[:, 0, 0].detach().double().numpy()
     centres = seen.tokens.centres.numpy()
     for face, block, head in np.ndindex(3, 2, 2):
@@ -63,16 +63,15 @@ def test_maps_and_distances_against_loops(change: dict[str, object]) -> None:
             means.append(sum(math.dist(centres[face, i], centres[face, j]) * weights[i, j] for j in places) / row.sum())
         for j in places:
             expected[j] = sum(pool[face, i] * weights[i, j] for i in range(len(weights)))
-        assert np.allclose(roles.maps[face, block, head], expected / max(expected.sum(), 1e-12), atol=1e-5)
-        assert roles.distance[face, block, head].item() == pytest.approx(np.mean(means or [0.0]), abs=1e-4)
-    assert roles.expressions.shape == (3, 0, net.layout.num_tokens)
+        assert np.allclose(maps[face, block, head], expected, atol=1e-5)
+        assert distance[face, block, head].item() == pytest.approx(np.mean(means or [0.0]), abs=1e-4)
 
 
 def test_the_distance_of_a_head_grows_with_its_kernel() -> None:
     net = build(attention="gaussian", num_heads=4, tokens="patch")
     with torch.no_grad():
         net.vit.blocks[0].attn.log_width.copy_(torch.tensor([0.5, 4.0, 16.0, 1e4]).log())
-    distance = head_roles(trace(net, *faces())).distance[0, 0]
+    distance = head_maps(trace(net, *faces()))[1][0, :4]
     assert distance[0] < 0.01
     assert distance.tolist() == sorted(distance.tolist())
     # Infinitely wide: the mean distance of two of the 4 x 4 patches.
@@ -80,27 +79,17 @@ def test_the_distance_of_a_head_grows_with_its_kernel() -> None:
     assert distance[3].item() == pytest.approx(sum(math.dist(a, b) for a in places for b in places) / 256, abs=1e-3)
 
 
-def test_each_expression_has_a_map() -> None:
-    net = build(pool="query")
-    roles = head_roles(trace(net, *faces()))
-    assert torch.allclose(roles.expressions.sum(-1), torch.ones(3, 4), atol=1e-5)
-    regions = net.layout.region_scores(roles.expressions)
-    assert torch.equal(regions > 0, VALID[:, None].expand(-1, 4, -1))
-    assert not torch.allclose(roles.expressions[:, 0], roles.expressions[:, 1], atol=1e-6)
-
-
 def test_patches_dropped_by_hard_attention_have_no_attention() -> None:
     net = build(keep_rate=(1.0, 0.25), pool="avg")
-    roles = head_roles(trace(net, *faces()))
-    patches = net.layout.patch_map(roles.maps)
-    assert ((patches > 0).flatten(-2).sum(-1) == torch.tensor([[16, 16], [4, 4]])).all()
+    patches = net.layout.patch_map(head_maps(trace(net, *faces()))[0])
+    assert ((patches > 0).flatten(-2).sum(-1) == torch.tensor([16, 16, 4, 4])).all()
 
 
 @pytest.mark.parametrize("tokens", ["patch", "region", "both"])
 def test_relations_against_loops(tokens: str) -> None:
     net = build(tokens=tokens, reg_tokens=1)
     seen = trace(net, *faces(2))
-    flow, found = relations(seen), head_relations(seen)
+    flow, found = relations(seen), attention_views(seen).relations[:, 1:].unflatten(1, (2, 2))
     assert (flow.mT[~VALID[:2]] == 0).all()
     size = net.layout.num_tokens
     for face in range(2):
@@ -133,13 +122,14 @@ def test_a_large_region_gets_no_more_attention_for_its_size() -> None:
 def test_views_are_the_encoder_then_heads_then_queries(change: dict[str, object]) -> None:
     net = build(**change)
     seen = trace(net, *faces())
-    views, roles, queries = attention_views(seen), head_roles(seen), 4 if "query" in change.values() else 0
+    views, (maps, distance), queries = attention_views(seen), head_maps(seen), 4 if "query" in change.values() else 0
     assert views.relations.shape == (3, 1 + 4 + queries, 3, 3)
     assert torch.allclose(views.relations[:, 0], relations(seen))
-    assert torch.equal(views.relations[:, 1:5], roles.relations.flatten(1, 2))
     assert not views.relations[:, 5:].any()
     assert torch.allclose(views.output.sum(-1), VALID.any(1).float()[:, None].expand(3, 5 + queries), atol=1e-5)
-    assert torch.equal(views.distance[:, 1:5], roles.distance.flatten(1))
+    each = torch.cat([maps / maps.sum(-1, keepdim=True).clamp(min=1e-12), seen.pooled.weights.mean(1)], 1)
+    assert torch.allclose(views.patches[:, 1:], net.layout.patch_map(each[:, : 4 + queries]), atol=1e-5)
+    assert torch.equal(views.distance[:, 1:5], distance)
     assert views.distance[:, [0, *range(5, 5 + queries)]].isnan().all()
     # Rollout by loops: half of each block's mean attention, half of the token by the residual path.
     flow = torch.eye(net.layout.num_tokens)

@@ -7,8 +7,7 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.explain.heads import relations
 from fer_vit.explain.methods import METHODS, explain, explain_each, relevance_flow
-from fer_vit.explain.pixels import membership, units
-from fer_vit.explain.trace import drops, trace
+from fer_vit.explain.trace import drops, membership, trace, units
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
 

@@ -4,20 +4,17 @@ import torch
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from fer_vit.explain.methods import explain
-from fer_vit.explain.pixels import (
+from fer_vit.explain.methods import (
     PASSES,
     blur,
     box_sums,
     covered,
+    explain,
     integrated_gradients,
-    membership,
-    region_means,
     region_sums,
     spread,
-    token_boxes,
-    units,
 )
+from fer_vit.explain.trace import membership, region_means, token_boxes, units
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
@@ -188,7 +185,9 @@ def test_membership_is_the_covered_fraction_of_patches_and_the_regions_tokens() 
         parts = picture.reshape(4, 8, 4, 8).mean((1, 3)).ravel()
         tokens = np.repeat([region == 0, region == 1], 4)
         assert np.allclose(found[0, region], [0.0, *parts, *tokens])
-    assert (membership(layout, 8, boxes, torch.tensor([[True, False]]))[0, 1] == 0).all()
+    assert (
+        membership(layout, 8, boxes * torch.tensor([1.0, 0])[:, None], torch.tensor([[True, False]]))[0, 1] == 0
+    ).all()
     half = units(layout, found)[0, 0, layout.patches].view(4, 4)
     assert half.nonzero().tolist() == [[1, 0], [1, 1]]
     values = torch.arange(25.0).expand(1, -1)
