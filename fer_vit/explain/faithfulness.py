@@ -23,7 +23,6 @@ STEPS = [step / 10 for step in range(11)]
 """Fractions of the tokens or pixels that are taken away."""
 GROUPS = 5
 """Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens."""
-
 DRAWS = 3
 """Explanations by the control `random` whose measures are averaged, to reduce noise."""
 BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -31,7 +30,6 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "mean colour": lambda image: image.mean((2, 3), keepdim=True).expand_as(image),
 }
 """What pixels are replaced by."""
-
 BETTER = {
     **{f"pixel {kind}, {base}": sign for base in BASELINES for kind, sign in (("deletion", -1), ("insertion", 1))},
     "deletion": -1,
@@ -68,14 +66,12 @@ def measure(
     with evaluating(net):
         falls = drops(net, seen.tokens, units(net.layout, seen.membership))[torch.arange(len(label)), :, label]
 
-        def mean(method: str) -> dict[str, Tensor]:
-            draws = DRAWS if method == "random" else 1
-            found = [
-                _measures(faces, one, falls) for one in explain_each(net, seen, method, direction.expand(draws, -1, -1))
-            ]
-            return {name: torch.stack([one[name] for one in found]).mean(0) for name in BETTER}
-
-        return {method: mean(method) for method in methods}
+        result = {}
+        for method in methods:
+            explained = explain_each(net, seen, method, direction.expand(DRAWS if method == "random" else 1, -1, -1))
+            found = [_measures(faces, one, falls) for one in explained]
+            result[method] = {name: torch.stack([one[name] for one in found]).mean(0) for name in BETTER}
+    return result
 
 
 class _Faces(NamedTuple):

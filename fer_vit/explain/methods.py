@@ -47,16 +47,9 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    net: RegionViT,
-    image: Tensor,
-    boxes: Tensor,
-    valid: Tensor,
-    method: str = "pixels",
-    direction: Tensor | None = None,
+    net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: str = "pixels", direction: Tensor | None = None
 ) -> Explanation:
-    """Classifies faces and attributes a score to pixels and regions.
-
-    Raises FerVitError when the method is unknown.
+    """Classifies faces and attributes a score to pixels and regions. Raises FerVitError when the method is unknown.
 
     Args:
         net: The model; it is left unchanged.
@@ -169,11 +162,9 @@ def relevance_flow(
     Chefer, Gur & Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder
     Transformers" (ICCV 2021), equations 5 and 6 for the encoder; for a decoder's cross-attention equation 10, without
     the normalisation of 8 and 9 and the queries' self-attention, as queries are the same for every face. The paper
-    keeps the positive part for a class; here the same rules for the negated score give the negative part. Tokens that
-    reach the pool by residual paths alone have no gradient here and get no score.
-
-    Attention and its gradients have one (B, H, T, T) per block, the pool and its gradient are (B, H', Q, T). Without a
-    pool gradient, the pool's weights are used.
+    keeps the positive part; here the negated score gives the negative part. Tokens that reach the pool by residual
+    paths alone get no score. Attention and its gradients have one (B, H, T, T) per block, the pool and its gradient are
+    (B, H', Q, T). Without a pool gradient, the pool's weights are used.
     """
 
     def flow(sign: float) -> Tensor:
@@ -188,12 +179,11 @@ def relevance_flow(
 
 
 def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, directions: Tensor) -> Tensor:
-    """How much each pixel adds to a score on the way from the blurred face to the face; the regions stay in place.
+    """How much each pixel adds to a score on the way from the blurred face to the face: (E, B, S, S).
 
     Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the midpoints of `PASSES` equal
-    steps: over all pixels the sum is about the score of the face minus the score of the blurred face. The model is in
-    evaluation mode; other arguments as for `explain_each`. -> (E, B, S, S), negative where a pixel lowers the
-    score.
+    steps: over all pixels the sum is about the score of the face minus the score of the blurred face. Regions stay in
+    place, and the model is in evaluation mode.
     """
     start = blur(image)
     found = image.new_zeros(*directions.shape[:2], *image.shape[2:])
@@ -218,29 +208,23 @@ def blur(image: Tensor) -> Tensor:
 
 
 def box_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
-    """Adds up the scores of pixels (B, S, S) inside each box (B, N, 4), xyxy: (B, N). Pixels on an edge count in part.
-
-    Where boxes overlap, a pixel counts in each of them.
-    """
+    """Adds up the scores of pixels (B, S, S) inside each box (B, N, 4): (B, N). Pixels on an edge count in part."""
     rows, columns = overlaps(boxes, pixels.shape[1:], 1)
     with no_autocast(pixels):
         return torch.einsum("bny,byx,bnx->bn", rows, pixels, columns)
 
 
 def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
-    """Adds up the scores of pixels (E, B, S, S) by region, whose boxes are (B, R, 4), xyxy: (E, B, R).
+    """Adds up the scores of pixels (E, B, S, S) by region, with boxes (B, R, 4): (E, B, R).
 
-    Boxes overlap: a pixel counts in the one that it lies deepest in, 0 being its edge and 1 its middle. Boxes that it
-    lies equally deep in share it, up to rounding, so that a face and its mirror image agree.
+    A pixel counts in the box that it lies deepest in, 0 being its edge and 1 its middle. Boxes that it lies equally
+    deep in, up to rounding, share it, so that a face and its mirror image agree.
     """
-    size = pixels.shape[-1]
     start, stop = boxes.float()[..., None].tensor_split(2, dim=2)  # (B, R, 2, 1)
-    away = (
-        (torch.arange(size, device=boxes.device) + 0.5 - (start + stop) / 2).abs() * 2 / (stop - start).clamp(min=1e-6)
-    )
+    centres = torch.arange(pixels.shape[-1], device=boxes.device) + 0.5
+    away = (centres - (start + stop) / 2).abs() * 2 / (stop - start).clamp(min=1e-6)  # (B, R, 2, S)
     depth = 1 - torch.maximum(away[:, :, 1, :, None], away[:, :, 0, None])  # (B, R, S, S)
-    edge = depth.new_zeros(len(depth), 1, size, size)
-    deepest = (depth >= torch.cat([edge, depth], dim=1).amax(1, keepdim=True) - 1e-5).float()
+    deepest = (depth >= depth.amax(1, keepdim=True).clamp(min=0) - 1e-5).float()
     with no_autocast(pixels):
         return torch.einsum("brsx,ebsx->ebr", deepest / deepest.sum(1, keepdim=True).clamp(min=1), pixels)
 
