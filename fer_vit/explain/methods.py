@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import normalize, one_hot, pad
 
 from fer_vit.errors import FerVitError, suggest
 from fer_vit.explain.heads import attention_to_output
@@ -224,7 +224,8 @@ def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
     centres = torch.arange(pixels.shape[-1], device=boxes.device) + 0.5
     away = (centres - (start + stop) / 2).abs() * 2 / (stop - start).clamp(min=1e-6)  # (B, R, 2, S)
     depth = 1 - torch.maximum(away[:, :, 1, :, None], away[:, :, 0, None])  # (B, R, S, S)
-    deepest = (depth >= depth.amax(1, keepdim=True).clamp(min=0) - 1e-5).float()
+    most = pad(depth, (0, 0, 0, 0, 1, 0)).amax(1, keepdim=True)  # 0 or more, also without regions
+    deepest = (depth >= most - 1e-5).float()
     with no_autocast(pixels):
         return torch.einsum("brsx,ebsx->ebr", deepest / deepest.sum(1, keepdim=True).clamp(min=1), pixels)
 
