@@ -6,8 +6,8 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.heads import relations
-from fer_vit.explain.methods import METHODS, explain, explain_each, relevance_flow
-from fer_vit.explain.trace import drops, membership, trace, units
+from fer_vit.explain.methods import METHODS, explain, relevance_flow
+from fer_vit.explain.trace import drops, trace, units
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
 
@@ -122,15 +122,6 @@ def test_a_frozen_network_whose_weights_depend_on_no_token() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_several_scores_at_once_are_explained_as_one_by_one(method: str) -> None:
-    net = build(pool="query")
-    directions = torch.randn(3, 3, 4, generator=torch.Generator().manual_seed(2))
-    together = explain_each(net, trace(net, *faces()), method, directions)
-    for direction, found in zip(directions, together, strict=True):
-        assert torch.allclose(found.scores, explain(net, *faces(), method, direction).scores, atol=1e-6)
-
-
-@pytest.mark.parametrize("method", METHODS)
 def test_bfloat16_agrees_approximately(method: str) -> None:
     net = build()
     image, boxes, valid = faces()
@@ -192,20 +183,6 @@ def test_ablation_is_the_fall_of_the_logit_without_a_region() -> None:
     assert torch.allclose(result.shares, expected, atol=1e-4)
 
 
-def test_ablation_of_a_region_masks_the_patches_under_it() -> None:
-    net = build()
-    image, boxes, valid = faces()
-    boxes = boxes.masked_fill(~valid[..., None], 0.0)
-    tokens = net.tokenize(image, boxes, valid)
-    under = torch.zeros(3, 25, dtype=torch.bool)
-    under[:, [1, 2, 5, 6]] = True  # 12 of 16 px in both directions: 64, 32, 32 and 36 of 64 pixels
-    under[:, 17:21] = True
-    hidden = tokens._replace(valid=tokens.valid & ~under)
-    fall = net.forward_head(net.forward_features(tokens)) - net.forward_head(net.forward_features(hidden))
-    parts = membership(net.layout, 8, boxes, valid)
-    assert torch.allclose(drops(net, tokens, units(net.layout, parts))[0, 0], fall[0], atol=1e-5)
-
-
 def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> None:
     net = build()
     image, boxes, valid = (value[:1] for value in faces())
@@ -239,11 +216,3 @@ def test_refusals() -> None:
         explain(build(), *faces(), "Relevance")
     with torch.inference_mode(), pytest.raises(FerVitError, match="outside torch"):
         explain(build(), *faces())
-
-
-def test_probabilities_are_calibrated() -> None:
-    net = build()
-    net.settings.temperature = 3.0
-    image, boxes, valid = faces()
-    expected = (net(image, boxes, valid) / 3).softmax(-1)
-    assert torch.allclose(explain(net, image, boxes, valid, "relevance").probabilities, expected, atol=1e-6)

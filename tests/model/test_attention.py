@@ -114,15 +114,6 @@ def test_gaussian_widths_are_pixels_and_learn() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_of_some_queries_are_rows_of_all(kind: type[DotAttention]) -> None:
-    layer, batch = build(kind), tokens()
-    relation = layer.relation(batch)
-    rows = layer.weights(batch.x, relation, slice(1, 3))
-    assert torch.allclose(rows, layer.weights(batch.x, relation)[:, :, 1:3], atol=1e-7)
-    assert torch.allclose(rows.sum(-1), torch.ones(BATCH, HEADS, 2), atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("valid", [None, MASK])
 def test_gradients_against_finite_differences(kind: type[DotAttention], valid: Tensor | None) -> None:
     layer = build(kind).double()
@@ -148,31 +139,31 @@ def test_encoder_blocks_are_torchs(kind: type[Block], valid: Tensor | None) -> N
     how = {"activation": "gelu", "norm_first": True} if kind is Block else {"activation": "relu"}
     layer = nn.TransformerEncoderLayer(DIM, HEADS, 4 * DIM, 0.0, batch_first=True, **how).eval()
     copy_weights(layer.self_attn, [block.attn.qkv], block.attn.proj)
-    for name, mine in (
-        ("linear1", block.mlp.fc1),
-        ("linear2", block.mlp.fc2),
-        ("norm1", block.norm1),
-        ("norm2", block.norm2),
-    ):
-        getattr(layer, name).load_state_dict(mine.state_dict())
+    layer.linear1, layer.linear2, layer.norm1, layer.norm2 = block.mlp.fc1, block.mlp.fc2, block.norm1, block.norm2
     batch = tokens(valid)
     expected = layer(batch.x, src_key_padding_mask=None if valid is None else ~valid)
-    # torch may leave masked tokens at 0.
-    present = torch.ones_like(MASK) if valid is None else valid
+    present = torch.ones_like(MASK) if valid is None else valid  # torch may leave the others at 0
     found = block(batch.x, attn_mask=DotAttention.relation(batch))
     assert torch.allclose(found[present], expected[present], atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Block, PostNormBlock])
-@pytest.mark.parametrize("qk_norm", [False, True])
-def test_class_attention_is_what_the_block_computes(kind: type, qk_norm: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "attention", "qk_norm"),
+    [
+        (Block, DotAttention, True),
+        (PostNormBlock, DotAttention, False),
+        (Block, AdditiveAttention, False),
+        (PostNormBlock, GaussianAttention, False),
+    ],
+)
+def test_class_attention_is_what_the_block_computes(kind: type, attention: type[DotAttention], qk_norm: bool) -> None:
     torch.manual_seed(0)
-    block = kind(DIM, HEADS, qkv_bias=True, qk_norm=qk_norm, attn_layer=DotAttention).eval()
+    block = kind(DIM, HEADS, qkv_bias=True, qk_norm=qk_norm, attn_layer=attention).eval()
     shake(block)
     block.attn.fused_attn = False
     seen = []
     block.attn.attn_drop.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
-    x, relation = tokens().x, DotAttention.relation(tokens())
+    x, relation = tokens().x, attention.relation(tokens())
     block(x, attn_mask=relation)
     assert torch.allclose(class_attention(block, x, relation), seen[0].mean(1)[:, 0], atol=1e-6)
 

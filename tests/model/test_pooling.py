@@ -32,11 +32,6 @@ def pools() -> dict[str, nn.Module]:
     return made
 
 
-def test_properties_of_pools() -> None:
-    found = {name: (pool.per_expression, pool.needs_class_token) for name, pool in POOLS.items()}
-    assert found == {"token": (False, True), "avg": (False, False), "additive": (False, False), "query": (True, False)}
-
-
 @pytest.mark.parametrize(
     ("dim", "given", "heads"), [(32, None, 1), (192, None, 3), (200, None, 2), (320, None, 5), (192, 4, 4)]
 )
@@ -51,14 +46,6 @@ def test_the_class_token_is_the_first() -> None:
     pooled, weights = TokenPool(PREFIX, DIM, CLASSES, None, False)(batch)
     assert torch.equal(pooled, batch.x[:, 0])
     assert weights.tolist() == [[[[1, 0, 0, 0, 0, 0, 0]]]] * 3
-
-
-def test_located_tokens_are_present_and_after_the_prefix() -> None:
-    batch = tokens()
-    assert located_tokens(batch, PREFIX).int().tolist() == [[0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 0, 1, 0, 1], [0] * 7]
-    assert located_tokens(batch._replace(valid=None), 0).all()
-    assert torch.equal(batch.valid, torch.tensor(VALID.tolist()))  # unchanged
-    assert located_tokens(batch._replace(valid=None), PREFIX).dtype == torch.bool
 
 
 def test_additive_pooling_against_the_formula_in_float64() -> None:
@@ -124,10 +111,8 @@ def test_the_decoder_is_torchs(causal: bool) -> None:
     layer = nn.TransformerDecoderLayer(DIM, HEADS, 4 * DIM, 0.0, "gelu", batch_first=True, norm_first=True).eval()
     copy_weights(layer.self_attn, [block.self_attn.qkv], block.self_attn.proj)
     copy_weights(layer.multihead_attn, [block.cross_attn.q, block.cross_attn.kv], block.cross_attn.proj)
-    for name, mine in (("linear1", block.mlp.fc1), ("linear2", block.mlp.fc2)):
-        getattr(layer, name).load_state_dict(mine.state_dict())
-    for name in ("norm1", "norm2", "norm3"):
-        getattr(layer, name).load_state_dict(getattr(block, name).state_dict())
+    layer.linear1, layer.linear2 = block.mlp.fc1, block.mlp.fc2
+    layer.norm1, layer.norm2, layer.norm3 = block.norm1, block.norm2, block.norm3
     queries, memory, valid = torch.randn(2, 3, DIM), torch.randn(2, 7, DIM), VALID[:2]
     mask = nn.Transformer.generate_square_subsequent_mask(3) if causal else None
     expected = layer(queries, memory, tgt_mask=mask, memory_key_padding_mask=~valid, tgt_is_causal=causal)

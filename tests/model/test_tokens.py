@@ -108,12 +108,6 @@ def test_reading_order_counts_patches_row_by_row() -> None:
     assert torch.allclose(between, torch.tensor(paper(5.5, 16)), atol=1e-6)
 
 
-def test_patch_centres_are_listed_row_by_row() -> None:
-    assert patch_centres((2, 3)).tolist() == [[x + 0.5, y + 0.5] for y in range(2) for x in range(3)]
-    assert patch_centres((1, 1)).tolist() == [[0.5, 0.5]]
-    assert patch_centres((0, 0)).shape == (0, 2)
-
-
 @pytest.mark.parametrize("grid", [1, 2, 3])
 def test_token_centres_of_any_box(grid: int) -> None:
     boxes = torch.tensor([[[3.0, -2.0, 10.0, 1.0], [5.0, 40.0, 6.0, 50.0]]], dtype=torch.float64)
