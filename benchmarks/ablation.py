@@ -28,7 +28,7 @@ from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import load_network
-from fer_vit.train.cost import has_bf16, multiply_adds
+from fer_vit.train.run import has_bf16, multiply_adds
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "ablation.yaml"

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from fer_vit.face.detect import Face, yunet_path
 from fer_vit.geometry import Array, Image, apply
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 
 CROP, CANVAS, PAD = 112, 256, 32
 DRAWN = 1500

@@ -26,7 +26,7 @@ from benchmarks.ablation import ROOT, slug
 from benchmarks.machine import arguments, machine
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import Reading, Row, Split
-from fer_vit.data.writing import write_manifest
+from fer_vit.data.shards import write_manifest
 from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.files import atomic_write
 from fer_vit.predict.recognizer import load
@@ -112,7 +112,7 @@ def main() -> None:
     print(machine(), flush=True)
     scratch = args.output / "scratch.yaml"
     model = {"init": None, "network": json.loads(json.dumps(asdict(read_model(args.start)[0]["config"])))}
-    average = [{"class_path": "fer_vit.train.ema.EMA", "init_args": {"decay": 0.99}}]
+    average = [{"class_path": "fer_vit.train.module.EMA", "init_args": {"decay": 0.99}}]
     scratch.write_text(yaml.safe_dump({"model": model, "trainer": {"callbacks": average}}))  # stops at the end only
     rows = Manifest.read(args.ferplus, ["train", "val"])
     fold, tests = rows.select(in_fold(rows, args.fold)), rows.split("val").select(~rows.near_duplicates("val"))

@@ -113,7 +113,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Maker:
 @pytest.fixture(scope="session")
 def drawn(made_once: Maker) -> Path:
     """A folder with the manifest `faces.parquet` of 170 drawn faces, whose pictures are in `faces`."""
-    from fer_vit.data.writing import write_manifest
+    from fer_vit.data.shards import write_manifest
     from fer_vit.sources.drawn import read
 
     def fill(folder: Path) -> None:
@@ -139,9 +139,9 @@ def checkpoint(drawn: Path, made_once: Maker) -> Path:
 def seven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A manifest with the seven classes of RAF-DB in its order, two faces each in every split."""
     from fer_vit.data.schema import Reading, Row
-    from fer_vit.data.writing import write_manifest
+    from fer_vit.data.shards import write_manifest
     from fer_vit.face.image import encode_png
-    from fer_vit.sources.drawing import draw_face
+    from fer_vit.sources.drawn import draw_face
 
     names = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
     rows = [

@@ -14,8 +14,8 @@ import fer_vit
 import fer_vit.cli
 from fer_vit.cli import import_verb
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest
-from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.data.shards import write_manifest
+from fer_vit.store.folder import load_checkpoint
 from tests.helpers.commands import TINY, fails, main
 
 

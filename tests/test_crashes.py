@@ -30,8 +30,8 @@ from fer_vit.files import atomic_write, check_output, remove_stale, scratch_fold
 from fer_vit.predict.plan import NAME, open_or_create
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.common import unpacked
-from fer_vit.sources.drawing import draw_face
-from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.sources.drawn import draw_face
+from fer_vit.store.folder import load_checkpoint
 from fer_vit.train.run import AtomicCheckpointIO
 from tests.helpers.commands import TINY, main
 from tests.helpers.marks import slow

@@ -15,8 +15,8 @@ from skimage import data, io
 
 from fer_vit import cli
 from fer_vit.face.image import encode_png
-from fer_vit.sources.drawing import draw_face
-from fer_vit.store.configs import shipped_configs
+from fer_vit.sources.drawn import draw_face
+from fer_vit.store.folder import shipped_configs
 from fer_vit.version import __version__
 from tests.helpers.browser import chromium
 from tests.helpers.commands import main, parse_fit

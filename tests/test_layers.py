@@ -24,29 +24,29 @@ LAYERS = [
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "albumentations": {"data/transforms.py"},
-    "lightning": {*(f"train/{name}.py" for name in ("cli", "datamodule", "ema", "module", "run", "symmetry", "task"))},
+    "lightning": {*(f"train/{name}.py" for name in ("cli", "datamodule", "module", "run", "symmetry", "task"))},
     "pyarrow": {
-        *(f"data/{name}.py" for name in ("manifest", "schema", "shards", "writing")),
+        *(f"data/{name}.py" for name in ("manifest", "schema", "shards")),
         "evaluate/tables.py",
         "predict/plan.py",
         "report/table.py",
     },
     "av": {"predict/annotate.py", "predict/video.py"},
     "cv2": {
-        *(f"face/{name}.py" for name in ("crop", "detect", "image", "landmarks", "pose")),
+        *(f"face/{name}.py" for name in ("crop", "detect", "image", "landmarks")),
         "evaluate/robustness.py",
-        "predict/frames.py",
+        "predict/video.py",
         "predict/live.py",
         "predict/photos.py",
         "processes.py",
-        "sources/drawing.py",
-        "sources/images.py",
+        "sources/drawn.py",
+        "sources/common.py",
     },
     "fastapi": {"app/server.py"},
     "starlette": {"app/guard.py", "app/server.py"},
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/html.py"},
-    "matplotlib": {"report/attention.py", "report/charts.py"},
+    "matplotlib": {"report/charts.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {

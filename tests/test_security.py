@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.folder import load_checkpoint
 from fer_vit.train.cli import train
 from tests.helpers.commands import TINY, fails, main
 

@@ -29,7 +29,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import BOX
 from fer_vit.predict.tables import Outputs, format_count, format_counts, predict_table
 from fer_vit.processes import start_worker
-from fer_vit.report.overlay import Marked, draw_faces
+from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.visualize.writer import write_report
 
 MAX_FACES = 50

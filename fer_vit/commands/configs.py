@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from fer_vit.report.table import align_columns
-from fer_vit.store.configs import CONFIGS, shipped_configs
+from fer_vit.store.folder import CONFIGS, shipped_configs
 
 MEASURED = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
 

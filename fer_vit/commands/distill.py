@@ -13,8 +13,8 @@ from fer_vit.files import check_output
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.stages import CHUNK
-from fer_vit.store.checkpoint import as_dict, load_checkpoint
-from fer_vit.train.cost import has_bf16
+from fer_vit.store.folder import as_dict, load_checkpoint
+from fer_vit.train.run import has_bf16
 
 
 def distill(

@@ -20,7 +20,7 @@ from fer_vit.predict.graphs import quantize_onnx, write_onnx, write_program
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.folder import average_networks, save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
-from fer_vit.train.metrics import log_prior
+from fer_vit.train.task import log_prior
 
 CALIBRATION = 512
 """Faces that calibrate the 8-bit scales."""

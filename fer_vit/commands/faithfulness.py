@@ -11,7 +11,7 @@ from torch import Tensor
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.faces import labelled_batches
-from fer_vit.evaluate.intervals import mean_intervals
+from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
 from fer_vit.explain.methods import CONTROLS, MEASURED, METHODS
 from fer_vit.face.detect import DetectorName

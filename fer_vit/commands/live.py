@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fer_vit.app.live import LivePage
+from fer_vit.app.server import LivePage
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
 from fer_vit.predict.live import Seen, is_camera, shown_name, watch

@@ -12,15 +12,13 @@ from jsonargparse import ArgumentParser
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import SPLITS, Reading
-from fer_vit.data.shards import NAME
-from fer_vit.data.writing import Embed, check_images, check_shards, write_manifest, write_shards
+from fer_vit.data.shards import NAME, Embed, check_images, check_shards, write_manifest, write_shards
 from fer_vit.errors import FerVitError, check_number, suggest
 from fer_vit.face.detect import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
 from fer_vit.files import check_output
 from fer_vit.labels import check_labels
 from fer_vit.sources import SOURCES
-from fer_vit.sources.common import is_zip, unpacked
-from fer_vit.sources.images import add_landmarks, drop_near_duplicates
+from fer_vit.sources.common import add_landmarks, drop_near_duplicates, is_zip, unpacked
 
 
 def prepare(

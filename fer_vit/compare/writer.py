@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pil
 
-from fer_vit.compare.statistics import LEAST, compare_pair, intraclass_correlation, mixed_model, person_mean
-from fer_vit.compare.study import Kind, Study
+from fer_vit.compare.study import LEAST, Kind, Study, compare_pair, intraclass_correlation, mixed_model, person_mean
 from fer_vit.evaluate.groups import holm
 from fer_vit.report.charts import intervals_figure
 from fer_vit.report.draw import printable

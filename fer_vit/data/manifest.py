@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fer_vit.data.schema import SCHEMA, SPLITS, Split, check_table, read_labels, read_votes
-from fer_vit.data.shards import Shard, find_shards
-from fer_vit.data.writing import ROW_GROUP
+from fer_vit.data.shards import ROW_GROUP, Shard, find_shards
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write

@@ -10,8 +10,7 @@ from scipy.stats import fisher_exact
 from fer_vit.data.schema import VOTES
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.intervals import mean_intervals, score_intervals
-from fer_vit.evaluate.scores import compare_scores, mcnemar, normal_p, score_faces
+from fer_vit.evaluate.scores import compare_scores, mcnemar, mean_intervals, normal_p, score_faces, score_intervals
 from fer_vit.geometry import Array
 from fer_vit.report.table import Interval
 

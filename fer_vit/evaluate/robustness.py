@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluate.intervals import clopper_pearson, mean_intervals
+from fer_vit.evaluate.scores import clopper_pearson, mean_intervals
 from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDetector, resized
 from fer_vit.face.image import decode_image
 from fer_vit.face.regions import cover_regions

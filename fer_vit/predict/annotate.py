@@ -19,7 +19,7 @@ from fer_vit.geometry import Image
 from fer_vit.predict.photos import Photo, PhotoOptions
 from fer_vit.predict.results import FaceResult
 from fer_vit.predict.video import HD, UNTAGGED, open_video, read_frames
-from fer_vit.report.overlay import draw_faces
+from fer_vit.report.draw import draw_faces
 
 CODECS = ("libx264", "libopenh264", "mpeg4")
 """Encoders, the best first. H.264 plays everywhere, but not every FFmpeg contains it."""

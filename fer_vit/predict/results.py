@@ -22,13 +22,12 @@ from fer_vit.explain.heads import attention_views
 from fer_vit.explain.trace import trace
 from fer_vit.face.crop import warp
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.face.pose import Pose, head_pose
+from fer_vit.face.landmarks import Pose, head_pose
 from fer_vit.geometry import LANDMARKS, Array, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.inputs import Source
 from fer_vit.predict.photos import OK, Photo
-from fer_vit.report.draw import Attention, FaceView, prediction_figure
-from fer_vit.report.overlay import Marked, draw_faces
+from fer_vit.report.draw import Attention, FaceView, Marked, draw_faces, prediction_figure
 from fer_vit.report.table import Cell, arrow_schema, arrow_table
 
 PLOTS = (".svg", ".pdf", ".png")
@@ -159,8 +158,10 @@ class FaceResult:
         photo = self.read_photo()
         if not attention:
             return prediction_figure(self.view(photo))
-        from fer_vit.report.attention import attention_figure  # only here: matplotlib takes a second to load
-        from fer_vit.report.charts import rasterize
+        from fer_vit.report.charts import (
+            attention_figure,  # only here: matplotlib takes a second to load
+            rasterize,
+        )
 
         figure = attention_figure(self.view(photo), self.attend(photo), self.net.config.regions)
         if file is not None:

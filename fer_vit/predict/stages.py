@@ -47,7 +47,7 @@ def find_faces(photos: PhotoDataset, options: PhotoOptions, device: torch.device
     """Finds the faces of photos and videos in worker processes, in order, under a progress bar."""
     runs = list(_split_by_kind(photos.sources))
     if videos := any(video for video, _ in runs):
-        from fer_vit.predict.frames import VideoDataset  # only here: PyAV may not be installed
+        from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
     workers = cores() if options.workers is None else options.workers
     with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar, _readable_errors():
         for video, run in runs:

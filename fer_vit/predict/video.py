@@ -4,18 +4,23 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple, cast
 
+import cv2
 import numpy as np
+from torch.utils.data import IterableDataset
 
 from fer_vit.errors import FerVitError
+from fer_vit.face.detect import Face, box_iou, follow_faces, search_frame
 from fer_vit.face.image import ImageError, check_size
-from fer_vit.geometry import Image
+from fer_vit.geometry import Array, Image
+from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, PhotoOptions
 
 try:
     import av
@@ -229,3 +234,148 @@ def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
         frame.colorspace = Colorspace.ITU709
     image = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
     return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)), np.uint8)
+
+
+@dataclass(eq=False)
+class VideoDataset(IterableDataset[Item]):
+    """Frames of videos with their faces. An unreadable video raises no error: its last item has the reason as status.
+
+    `indices` are the videos among the sources of `photos`, which detects and crops faces.
+    """
+
+    photos: PhotoDataset
+    indices: Sequence[int]
+    options: PhotoOptions
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yields the frames of each video in turn."""
+        options = self.options
+        for index in self.indices:
+            path = str(self.photos.sources[index])
+            frames = read_frames(Path(path), options.every, options.fps, options.start, options.end)
+            try:
+                yield from track_faces(self.photos, frames, path, index, options.detect_every)
+            except ImageError as error:
+                yield Photo(path, str(error), [], index), []
+            except (cv2.error, MemoryError):  # from frames of an odd shape, or huge ones
+                yield Photo(path, "the video cannot be processed", [], index), []
+
+
+FINE = 8
+"""At least one of this many searches is at full size, for small faces that appear."""
+LARGE = 1 / 12
+"""Side of a large face as a fraction of the frame's longer side; it is also found at a third of the size."""
+
+
+def track_faces(
+    photos: PhotoDataset, frames: Iterable[Frame], path: str, index: int, detect_every: int
+) -> Iterator[Item]:
+    """Yields the frames of source `index` with faces and tracks, and the faces as the model's input.
+
+    The full frame is searched every `detect_every` frames, and at once if a face is lost; in between, faces are
+    followed. While all faces are large and none is lost, most searches are at a third of the size.
+    """
+    tracker, due, fine = Tracker(), 0, 0
+    for frame in frames:
+        image, size = frame.image, (frame.image.shape[1], frame.image.shape[0])
+        if photos.face == "crop" or photos.detector is None:
+            faces, tracks = photos.read(image)[2], [0]  # all crops of a video show one person
+        else:
+            expected = tracker.expect_faces(frame.seconds)
+            found = follow_faces(photos.detector, image, expected) if frame.number < due else []
+            if frame.number >= due or len(found) < len(expected):
+                large = all(max(f.box[2:] - f.box[:2]) > LARGE * max(image.shape) for f in expected)
+                coarse = large and due <= frame.number < fine and not tracker.misses_faces(frame.seconds)
+                found = search_frame(photos.detector, image, coarse=True) if coarse else []
+                if not coarse or len(found) < len(expected):
+                    found = search_frame(photos.detector, image, coarse=False)
+                    fine = frame.number + FINE * detect_every
+                due = frame.number + detect_every
+            faces, tracks = [*found], tracker.number_faces(found, frame.seconds)
+        status = OK if faces else NO_FACE
+        photo = Photo(path, status, faces, index, frame.number, frame.seconds, tuple(tracks), size)
+        yield photo, photos.crop_faces(image, 1, faces, path)
+
+
+MAX_GAP = 2.0
+"""Seconds without a face after which its track ends."""
+MEMORY = 0.2
+"""Seconds over which a track's speed is averaged."""
+MAX_DISTANCE, MAX_SPEED = 0.6, 1.5
+"""Largest distance between expected and found landmarks: face widths, and further widths per second."""
+MAX_GROWTH = 1.7
+"""Largest ratio of a face's sizes in two successive detections."""
+NEVER = 1e6
+"""The cost of an impossible pair."""
+
+
+@dataclass
+class Track:
+    """A person's number and last detection."""
+
+    number: int
+    face: Face
+    seconds: float
+    speed: Array = field(default_factory=lambda: np.zeros(2))  # pixels a second (x, y)
+
+    def expect_face(self, seconds: float) -> Face:
+        """Returns the face moved at its speed."""
+        return self.face.moved(1.0, self.speed * min(abs(seconds - self.seconds), 1.0))
+
+    def cost(self, face: Face, seconds: float) -> float:
+        """Returns 1 - IoU, plus the landmarks' distance in widths, plus the gap in seconds."""
+        expected, gap = self.expect_face(seconds), abs(seconds - self.seconds)
+        width, other = np.sqrt([np.prod(f.box[2:] - f.box[:2]) for f in (expected, face)])
+        distance = float(np.linalg.norm(face.landmarks - expected.landmarks, axis=1).mean() / max(width, other))
+        if distance > MAX_DISTANCE + MAX_SPEED * min(gap, MAX_GAP) or not 1 / MAX_GROWTH < other / width < MAX_GROWTH:
+            return NEVER
+        return 1 - box_iou(expected, face) + distance + gap
+
+    def update(self, face: Face, seconds: float) -> None:
+        """Sets the newest detection and updates the speed."""
+        passed = seconds - self.seconds
+        if passed > 0:
+            speed = (face.landmarks - self.face.landmarks).mean(0) / passed
+            self.speed = self.speed + (speed - self.speed) * (1 - np.exp(-passed / MEMORY))
+        self.face, self.seconds = face, seconds
+
+
+class Tracker:
+    """Numbers the faces of a video, frame by frame.
+
+    Faces are assigned to tracks at the least total cost (Hungarian method). Tracks move at constant speed, as in SORT
+    (Bewley et al. 2016).
+    """
+
+    def __init__(self) -> None:
+        self._tracks: list[Track] = []
+        self._numbers = count()
+        self._seconds = 0.0
+
+    def expect_faces(self, seconds: float) -> list[Face]:
+        """Returns the last frame's faces, moved at their speeds."""
+        return [track.expect_face(seconds) for track in self._tracks if track.seconds == self._seconds]
+
+    def misses_faces(self, seconds: float) -> bool:
+        """Returns whether a face that was not in the last frame may come back to its track."""
+        return any(track.seconds != self._seconds and abs(seconds - track.seconds) <= MAX_GAP for track in self._tracks)
+
+    def number_faces(self, faces: list[Face], seconds: float) -> list[int]:
+        """Returns the track of each face in the next frame."""
+        from scipy.optimize import linear_sum_assignment  # only here: it takes time to import
+
+        # The last frame's tracks continue, however long ago it was.
+        recent = (t for t in self._tracks if t.seconds == self._seconds or abs(seconds - t.seconds) <= MAX_GAP)
+        tracks = self._tracks = list(recent)
+        costs = np.array([track.cost(face, seconds) for track in tracks for face in faces])
+        costs = costs.reshape(len(tracks), len(faces))
+        pairs = zip(*linear_sum_assignment(costs), strict=True)
+        chosen = {face: tracks[row] for row, face in pairs if costs[row, face] < NEVER}
+        for index, face in enumerate(faces):
+            if index in chosen:
+                chosen[index].update(face, seconds)
+            else:
+                chosen[index] = Track(next(self._numbers), face, seconds)
+                self._tracks.append(chosen[index])
+        self._seconds = seconds
+        return [chosen[index].number for index in range(len(faces))]

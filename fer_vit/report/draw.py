@@ -8,13 +8,49 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image as Pil
-from PIL import ImageDraw, ImageFont
+from PIL import ImageColor, ImageDraw, ImageFont
 
 from fer_vit.geometry import Array, Image, apply, compose, invert
-from fer_vit.report.colours import ACCENT, EMPTY, FAINT, INK, MUTED, PAPER, REGION, TRACK
+
+REGION = "#c3ffa5"
+"""Colour of regions and attention. Regions have names, so one colour is enough; it is far from all others, also for
+people with colour-blindness."""
+
+EXPRESSIONS = {
+    "neutral": "#9aa0a8",
+    "happiness": "#f0b400",
+    "surprise": "#1fb5c4",
+    "sadness": "#3a6fd8",
+    "anger": "#d8362f",
+    "disgust": "#5d9c3c",
+    "fear": "#7d52c8",
+    "contempt": "#b5713c",
+}
+"""Colour of each usual expression over time."""
+
+FOR, AGAINST = "#e8590c", "#1c7ed6"
+"""Colours of heat maps."""
+PAPER, INK, MUTED, TRACK, EMPTY = "#ffffff", "#1c1c1e", "#6e6e73", "#ececef", "#d8d8dc"
+ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
+
+
+def expression_colour(label: str) -> str:
+    """Returns the colour of an expression; one that is not usual has some colour, always the same."""
+    return EXPRESSIONS.get(label, f"hsl({crc32(label.encode(errors='replace')) % 360}, 45%, 55%)")
+
+
+@cache
+def evidence_colours() -> NDArray[np.uint8]:
+    """Returns the page's heat colours (256, 4), RGBA: 1 is strongly against, 128 is clear, 255 is strongly for."""
+    value = (np.arange(256)[:, None] - 128) / 127
+    colours = np.where(value < 0, *(np.array(ImageColor.getrgb(colour)) for colour in (AGAINST, FOR)))
+    return np.hstack([colours, 220 * np.abs(value).clip(0, 1) ** 0.7]).astype(np.uint8)
+
 
 SIDE = 320
 """Side of a panel in a figure, in pixels."""
@@ -216,3 +252,47 @@ def _draw_bars(draw: ImageDraw.ImageDraw, left: int, title: str, bars: Iterable[
         start, full = left + 90, _BAR - 90 - 40
         draw.rectangle((start, y + 3, start + full, y + 11), TRACK)
         draw.rectangle((start, y + 3, start + round(bar.length * full), y + 11), bar.colour)
+
+
+class Marked(NamedTuple):
+    """A face to mark.
+
+    Attributes:
+        box: Where it is (4,), xyxy in pixels; None: the whole picture.
+        label: Its expression. Untrusted text.
+        probability: Of this expression.
+        track: The number of the person in a video.
+    """
+
+    box: Array | None
+    label: str
+    probability: float
+    track: int | None = None
+
+
+def draw_faces(image: Image, faces: Iterable[Marked]) -> Image:
+    """Returns a picture (H, W, 3), RGB uint8, with its faces marked."""
+    picture = Pil.fromarray(image)
+    draw = ImageDraw.Draw(picture, "RGBA")
+    for face in faces:
+        _mark(draw, face, picture.width, picture.height)
+    return np.asarray(picture)
+
+
+def _mark(draw: ImageDraw.ImageDraw, face: Marked, width: int, height: int) -> None:
+    size = max(11, round(max(width, height) / 60))
+    line, pad, colour = max(1, size // 8), size // 3, expression_colour(face.label)
+    left, top, right, bottom = (0, 0, width - 1, height - 1) if face.box is None else face.box.round().astype(int)
+    draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline="#00000066", width=line + 2)
+    draw.rectangle((left, top, right, bottom), outline="#ffffff", width=line)
+
+    number = "" if face.track is None else f"{face.track}  "
+    text = fitted(f"{number}{face.label}  {percent(face.probability)}", size, width - 2 * pad)
+    wide, high = round(font(size).getlength(text)) + 2 * pad, size + 3 * pad
+    x = max(0, min(left, width - wide))
+    y = max(0, min(top - high - 2, height - high))  # inside the box where there is no room above it
+    draw.rectangle((x, y, x + wide, y + high), "#000000b0")
+    draw.text((x + pad, y + pad + 0.8 * size), text, "#ffffff", font(size), "ls")
+    bar = (x + pad, y + high - pad - 2 * line, x + wide - pad, y + high - pad)
+    draw.rectangle(bar, "#ffffff40")
+    draw.rectangle((*bar[:2], bar[0] + round(face.probability * (bar[2] - bar[0])), bar[3]), colour)

@@ -19,8 +19,16 @@ from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil
 
 from fer_vit.geometry import Array, invert
-from fer_vit.report.colours import evidence_colours, expression_colour
-from fer_vit.report.draw import Attention, FaceView, percent, printable, ranked, zoom
+from fer_vit.report.draw import (
+    Attention,
+    FaceView,
+    evidence_colours,
+    expression_colour,
+    percent,
+    printable,
+    ranked,
+    zoom,
+)
 from fer_vit.report.table import Interval
 
 PHOTO = 480

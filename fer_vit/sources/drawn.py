@@ -1,16 +1,282 @@
 """Drawn faces, to try fer-vit without a data set: see `drawing`."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike
 from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.image import encode_png
+from fer_vit.face.regions import REGIONS
 from fer_vit.files import atomic_write, remove_stale
+from fer_vit.geometry import TEMPLATE, Array, Image, apply
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.drawing import draw_face
+
+Look = dict[str, float]
+Point = tuple[float, float]
+Fill = Callable[[Array, ArrayLike], None]
+
+
+class Parameters(NamedTuple):
+    """The movements of an expression: 0 is neutral, 1 or -1 the full movement.
+
+    A name begins with the feature that moves; it stays inside the boxes of the regions whose names end with it.
+    """
+
+    brow_raise: float = 0.0
+    brow_slope: float = 0.0  # inner ends down, outer ends up
+    brow_squeeze: float = 0.0  # inner ends move together
+    eye_opening: float = 0.0
+    nose_wrinkle: float = 0.0
+    mouth_curve: float = 0.0  # corners up
+    mouth_opening: float = 0.0
+    mouth_width: float = 0.0
+    mouth_asymmetry: float = 0.0  # only one corner up
+    mouth_sneer: float = 0.0  # upper lip up, teeth bare
+
+
+TABLE = {
+    # Fewer movements than real faces (anger does not narrow the eyes): few regions make the ground truth sharp.
+    "neutral": Parameters(),
+    "happiness": Parameters(mouth_curve=1.0, mouth_opening=0.6, mouth_width=0.2),
+    "surprise": Parameters(brow_raise=1.0, eye_opening=1.0, mouth_opening=1.0, mouth_width=-1.0),
+    "sadness": Parameters(brow_slope=-0.9, mouth_curve=-0.9),
+    "anger": Parameters(brow_raise=-0.4, brow_slope=1.0, brow_squeeze=1.0),
+    "disgust": Parameters(nose_wrinkle=1.0, mouth_curve=-0.5, mouth_sneer=1.0),
+    "fear": Parameters(brow_raise=0.7, brow_slope=-0.8, eye_opening=1.0),
+    "contempt": Parameters(mouth_asymmetry=1.0),
+}
+
+JITTER = 0.18
+"""Largest shift of a person's parameters from the table's, the same in all expressions of that person."""
+
+LOOKS = {
+    # How the face's frame lies in the image.
+    "roll": (-12.0, 12.0),  # degrees
+    "scale": (0.90, 1.04),
+    "shift_x": (-0.04, 0.04),
+    "shift_y": (-0.03, 0.03),
+    "yaw": (-0.022, 0.022),  # how far head and features move apart
+    # The person.
+    "skin": (0.0, 1.0),  # light to dark
+    "blush": (0.0, 0.25),
+    "head_width": (0.36, 0.44),
+    "chin": (0.955, 1.0),
+    "jaw": (2.0, 2.7),  # exponent of the head's superellipse: round to square
+    "hairline": (0.05, 0.12),
+    "parting": (-0.25, 0.25),
+    "fringe": (0.0, 0.10),
+    "hair_volume": (1.05, 1.22),
+    "hair_length": (0.05, 0.60),
+    "eye_x": (0.187, 0.200),
+    "eye_width": (0.058, 0.072),
+    "eye_height": (0.031, 0.038),
+    "iris": (0.026, 0.031),
+    "gaze": (-0.010, 0.010),
+    "brow_y": (0.264, 0.276),
+    "brow_length": (0.070, 0.085),
+    "brow_width": (0.020, 0.034),
+    "brow_arch": (0.006, 0.022),
+    "nose_y": (0.585, 0.605),
+    "nose_width": (0.038, 0.056),
+    "mouth_y": (0.754, 0.774),
+    "mouth_width": (0.136, 0.152),
+    "lip": (0.020, 0.030),
+    "intensity": (0.65, 1.00),  # of every expression
+    "side": (-1.0, 1.0),  # its sign is the side on which an asymmetric mouth rises
+    # The light.
+    "gain": (0.75, 1.05),
+    "gradient_x": (-0.30, 0.30),
+    "gradient_y": (-0.25, 0.25),
+    "noise": (1.0, 7.0),  # standard deviation in grey levels
+}
+"""Lowest and highest value of everything in a picture except the expression."""
+
+SKINS = np.array([(250, 220, 196), (240, 200, 165), (205, 150, 110), (150, 98, 68), (122, 80, 57)], float)
+HAIRS = np.array([(35, 28, 26), (75, 48, 32), (125, 80, 45), (205, 160, 90), (165, 75, 40), (160, 160, 165)], float)
+IRISES = np.array([(70, 45, 30), (60, 95, 135), (70, 105, 60), (95, 75, 45)], float)
+LIP, WHITE, DARK = np.array([(175, 50, 60), (250, 250, 250), (45, 20, 25)], float)
+
+ANGLE = np.linspace(0, 2 * np.pi, 49)
+COS, SIN = np.cos(ANGLE), np.sin(ANGLE)
+T = np.linspace(-1, 1, 25)
+BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)
+
+
+def differing_regions(a: str, b: str) -> frozenset[str]:
+    """Returns the regions (`face.regions.REGIONS`) in which two expressions of the same person differ."""
+    moved = [name for name, x, y in zip(Parameters._fields, _values(a), _values(b), strict=True) if x != y]
+    return frozenset(region for name in moved for region in REGIONS if region.endswith(name.split("_")[0]))
+
+
+def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) -> tuple[Image, Array]:
+    """Draws a face. The same arguments give the same bytes.
+
+    Raises FerVitError when the expression is unknown.
+
+    Args:
+        expression: One of `EXPRESSIONS`.
+        seed: Chooses person, pose, light and noise, which all expressions share; 0 or more.
+        size: Side of the image in pixels; 48 to 448 look right.
+        colour: Whether the image is coloured or grey.
+
+    Returns:
+        RGB uint8 (size, size, 3), with three equal channels where it is grey, and landmarks (5, 2) in pixels: the
+        centres of the eyes, the nose's tip, and the mouth's corners, which move with the expression.
+    """
+    rng = np.random.default_rng(seed)
+    look = dict(zip(LOOKS, rng.uniform(*np.array(list(LOOKS.values())).T).tolist(), strict=True))
+    skin = np.array([np.interp(look["skin"] * 4, range(5), channel) for channel in SKINS.T])
+    hair, iris = rng.choice(HAIRS) * (1 - 0.6 * look["skin"]), rng.choice(IRISES)
+    canvas = np.empty((2 * size, 2 * size, 3), np.uint8)
+    canvas[:] = rng.uniform(60, 230, 3)
+    full = _values(expression)
+    moved = Parameters(*(look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)).tolist())
+
+    frame = _frame(look) * size
+    fill = partial(_fill, canvas, 2 * frame)
+    _head(fill, look, skin, hair)
+    eyes = [_eye(fill, look, moved, side, skin, iris) for side in (-1, 1)]
+    _brows(fill, look, moved, np.minimum(hair, skin) * 0.5)
+    nose = _nose(fill, look, moved, skin)
+    corners = _mouth(fill, look, moved, skin)
+
+    image = cv2.resize(canvas, (size, size), interpolation=cv2.INTER_AREA).astype(float)
+    if not colour:
+        image = (image @ (0.299, 0.587, 0.114))[..., None]
+    return _light(image, look, rng), apply(frame, [*eyes, nose, *corners])
+
+
+def _values(expression: str) -> Array:
+    if expression not in TABLE:
+        raise FerVitError(f"Expected one of the expressions {', '.join(TABLE)}, but got `{expression}`.")
+    return np.array(TABLE[expression])
+
+
+def _frame(look: Look) -> Array:
+    """The (2, 3) matrix from the face's frame to an image of side 1: turn and scale about the middle, then shift."""
+    angle, middle = np.deg2rad(look["roll"]), np.array((0.5, 0.5))
+    shift = np.array((look["shift_x"], look["shift_y"]))
+    linear = look["scale"] * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return np.column_stack([linear, middle + shift - linear @ middle])
+
+
+def _light(image: Array, look: Look, rng: np.random.Generator) -> Image:
+    """Shades an image (size, size, 1 or 3) and adds noise, both pixel by pixel: (size, size, 3) uint8."""
+    size = len(image)
+    away = (np.arange(size) + 0.5) / size - 0.5
+    light = look["gain"] * (1 + look["gradient_x"] * away + look["gradient_y"] * away[:, None])
+    noisy = image * light[..., None] + look["noise"] * rng.standard_normal((size, size, 1))
+    return np.broadcast_to(noisy.round().clip(0, 255).astype(np.uint8), (size, size, 3)).copy()
+
+
+# Shapes: outlines (P, 2) in the face's frame. Everything is a filled polygon: all sizes look the same.
+
+
+def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:
+    # OpenCV puts a pixel's centre at integer coordinates; they are passed in sixteenths of a pixel.
+    points = ((apply(to_canvas, outline) - 0.5) * 16).round().astype(np.int32)
+    cv2.fillPoly(canvas, [points], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
+
+
+def _oval(x: float, y: float, width: float, up: float, down: float | None = None, power: float = 2.0) -> Array:
+    """A superellipse (49, 2) with half axes `width`, `up` and `down` (or `up`); rows 24 to 48 are the upper half."""
+    across, along = (np.sign(axis) * np.abs(axis) ** (2 / power) for axis in (COS, SIN))
+    return np.stack([x + width * across, y + along * np.where(SIN < 0, up, up if down is None else down)], 1)
+
+
+def _stroke(x: Array, y: Array, width: float) -> Array:
+    """A brush stroke along 25 points, thinner at the ends."""
+    dx, dy = np.gradient(x), np.gradient(y)
+    half = width / 2 * BRUSH / np.hypot(dx, dy)
+    return _between(x - half * dy, y + half * dx, x + half * dy, y - half * dx)
+
+
+def _between(x0: Array, y0: Array, x1: Array, y1: Array) -> Array:
+    """The area between two curves."""
+    return np.stack([np.concatenate([x0, x1[::-1]]), np.concatenate([y0, y1[::-1]])], 1)
+
+
+def _blend(colour: Array, other: Array, share: float) -> Array:
+    return colour + min(max(share, 0.0), 1.0) * (other - colour)
+
+
+# Features of the face, drawn from back to front.
+
+
+def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:
+    x, width, ears = 0.5 - look["yaw"], look["head_width"], 0.47
+    fill(_oval(x, ears, width * look["hair_volume"], 0.53, look["hair_length"], power=2.6), hair * 0.8)
+    fill(_oval(x, 1.1, 0.2, 0.3), skin * 0.75)  # neck
+    for side in (-1, 1):
+        fill(_oval(x + side * width, 0.5, 0.045, 0.08), skin * 0.88)
+    fill(_oval(x, ears, width, 0.48, look["chin"] - ears, look["jaw"]), skin)
+    for side in (-1, 1):
+        fill(_oval(x + side * 0.25, 0.63, 0.07, 0.045), _blend(skin, LIP, look["blush"]))
+    crown = _oval(x, 0.4, width * 1.03, 0.44, power=look["jaw"])[24:]
+    hairline = look["hairline"] + look["fringe"] * np.abs(T - look["parting"])
+    hairline += (0.4 - hairline) * T**6  # down to the temples
+    fill(_between(crown[:, 0], crown[:, 1], x + width * 1.03 * T, hairline), hair)
+
+
+def _eye(fill: Fill, look: Look, moved: Parameters, side: int, skin: Array, iris: Array) -> Point:
+    x, y = 0.5 + 0.8 * look["yaw"] + side * look["eye_x"], TEMPLATE[0][1]
+    width, height = look["eye_width"], look["eye_height"] * (1 + 0.65 * moved.eye_opening)
+    shape = _oval(x, y, width, height)
+    fill(shape, WHITE)
+    for radius, colour in ((look["iris"], iris), (0.55 * look["iris"], DARK * 0.4)):
+        disc = _oval(x + look["gaze"], y, radius, radius)
+        lid = height * np.sqrt(1 - ((disc[:, 0] - x) / width) ** 2)
+        disc[:, 1] = disc[:, 1].clip(y - lid, y + lid)  # the lids cover part of the iris
+        fill(disc, colour)
+    fill(_oval(x + look["gaze"] - 0.009, y - 0.010, 0.007, 0.007), WHITE)
+    for lid_line, brush, shade in ((shape[24:], 0.020, 0.25), (shape[:25], 0.008, 0.6)):
+        fill(_stroke(lid_line[:, 0], lid_line[:, 1], brush), skin * shade)
+    return x, y
+
+
+def _brows(fill: Fill, look: Look, moved: Parameters, colour: Array) -> None:
+    # T runs from the inner end to the outer.
+    away = look["eye_x"] + 0.008 + look["brow_length"] * T - 0.009 * moved.brow_squeeze * (1 - T)
+    y = look["brow_y"] - 0.055 * moved.brow_raise - 0.032 * moved.brow_slope * T - look["brow_arch"] * (1 - T**2)
+    for side in (-1, 1):
+        fill(_stroke(0.5 + 0.8 * look["yaw"] + side * away, y, look["brow_width"]), colour)
+
+
+def _nose(fill: Fill, look: Look, moved: Parameters, skin: Array) -> Point:
+    x, y, wrinkle = 0.5 + 1.4 * look["yaw"], look["nose_y"], moved.nose_wrinkle
+    fill(_oval(x, y - 0.005, 0.6 * look["nose_width"], 0.03), _blend(skin, WHITE, 0.15))
+    wings = y + 0.022 - (0.022 + 0.012 * wrinkle) * T**4
+    fill(_stroke(x + (look["nose_width"] + 0.008 * wrinkle) * T, wings, 0.014), skin * 0.55)
+    fold = _blend(skin, skin * 0.35, wrinkle)
+    for side in (-1, 1):
+        for start in (-0.115, -0.080):
+            fill(_stroke(x + side * (0.040 + 0.028 * T), y + start + 0.016 * T**2, 0.012), fold)
+        fill(_stroke(x + side * (0.082 + 0.028 * T - 0.012 * T**2), y + 0.010 + 0.045 * T, 0.014), fold)
+    return x, y
+
+
+def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Point, Point]:
+    t, bow = -COS[:25], SIN[:25]  # from the right corner, -1, to the left; 0 at the corners, 1 in the middle
+    x = 0.5 + 0.8 * look["yaw"] + look["mouth_width"] * (1 + 0.22 * moved.mouth_width) * t
+    line = look["mouth_y"] + 0.070 * moved.mouth_curve * (0.5 - t**2)
+    line -= 0.075 * moved.mouth_asymmetry * np.maximum(t * np.sign(look["side"]), 0) ** 2
+    opening, sneer = max(moved.mouth_opening, 0.0), max(moved.mouth_sneer, 0.0)
+    upper = line - (0.003 + 0.065 * opening + 0.045 * sneer) * bow
+    lower = line + (0.003 + 0.080 * opening + 0.010 * sneer) * bow
+    for edge in (upper, lower):
+        fill(_stroke(x, edge, look["lip"]), _blend(skin * 0.75, LIP, 0.6))
+    fill(_between(x, upper, x, lower), DARK)
+    if opening + sneer > 2 * JITTER:  # a mouth opened by more than jitter
+        fill(_between(x, upper, x, np.minimum(upper + 0.035 * bow, lower)), WHITE)
+    return (float(x[0]), float(line[0])), (float(x[-1]), float(line[-1]))
 
 
 def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False) -> Reading:

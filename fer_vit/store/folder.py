@@ -5,10 +5,12 @@ calibration). No code in a file is run, and sizes that a file claims are checked
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from safetensors import SafetensorError
@@ -16,13 +18,86 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fer_vit.conformal import COVERAGES
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import ModelSettings, read_config
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.store.checkpoint import all_are, is_pretraining, load_checkpoint
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Loads a checkpoint; raises FerVitError when the file is missing, cannot be read or is not fer-vit's."""
+    if not path.is_file():
+        raise FerVitError(f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints.")
+    size = path.stat().st_size
+    try:
+        with ZipFile(path) as file:
+            if sum(entry.file_size for entry in file.infolist()) > size:
+                raise ValueError("it is compressed")  # torch writes none, and it could expand to gigabytes
+        checkpoint = as_dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:  # torch raises many types for files that are not checkpoints
+        raise FerVitError(
+            f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
+        ) from error
+    hyper, state = as_dict(checkpoint.get("hyper_parameters")), as_dict(checkpoint.get("state_dict"))
+    if not ({"network", "labels"} <= hyper.keys() or is_pretraining(hyper)) or not state:
+        raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
+    if not all_are([*state.values()], Tensor) or sum(value.nbytes for value in state.values()) > size:
+        raise FerVitError(f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote.")
+    _check_sections(checkpoint, path)
+    return checkpoint
+
+
+def is_pretraining(hyper: dict[str, Any]) -> bool:
+    """Returns whether these are the settings of masked pretraining, which has no labels."""
+    return {"network", "mask_ratio"} <= hyper.keys() and "labels" not in hyper
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """Returns a dictionary with string keys, else an empty one."""
+    return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else {}
+
+
+def all_are(values: Any, kind: Any) -> bool:
+    """Returns whether something is a list or tuple whose items are all of a type."""
+    return isinstance(values, list | tuple) and all(isinstance(value, kind) for value in values)
+
+
+def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
+    """Raises FerVitError when the state for resuming is not of the types that Lightning writes."""
+    for section in ("callbacks", "loops", "optimizer_states", "lr_schedulers"):
+        state = checkpoint.get(section, [])
+        if not all_are([*state.values()] if isinstance(state, dict) else state, dict):
+            raise FerVitError(f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote.")
+    for state in checkpoint.get("callbacks", {}).values():
+        _check_saved(state, path)
+
+
+def _check_saved(state: dict[Any, Any], path: Path) -> None:
+    """Raises FerVitError when the state of a callback names files outside its folder.
+
+    A resumed run deletes the files that ModelCheckpoint has recorded as older ones, in any folder. The best one may
+    be in the previous run's folder: Lightning keeps it there, unless it is a URL or leads upwards.
+    """
+    models = state.get("best_k_models")
+    older = [*models] if isinstance(models, dict) else []
+    older += [state.get("kth_best_model_path"), state.get("last_model_path")]
+    outside = [name for name in older if name and not str(name).startswith(f"{state.get('dirpath')}{os.sep}")]
+    outside += [name for name in [*older, state.get("best_model_path")] if _leads_elsewhere(str(name))]
+    if outside:
+        raise FerVitError(
+            f"{path} records {short(ascii(str(outside[0])))} as an older checkpoint of its run, which is not in the "
+            "run's folder and could be lost. Choose a checkpoint that `fer-vit fit` wrote."
+        )
+
+
+def _leads_elsewhere(name: str) -> bool:
+    """Returns whether a path is a URL, or leads out of a folder that it names."""
+    parts = Path(name).parts
+    upwards = parts.count("..")
+    return "://" in name or "::" in name or parts[:upwards] != ("..",) * upwards
+
 
 MAX_CONFIG = 1_000_000
 """Largest config.json in bytes; the included ones have 2 kB."""
@@ -236,3 +311,26 @@ def differing(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Iter
 
 def _kind(tensor: Tensor) -> str:
     return f"{'float' if tensor.is_floating_point() else 'int'} {tuple(tensor.shape)}"
+
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+"""In a checkout a link to the folder `configs` at its top level."""
+
+
+def shipped_configs() -> dict[str, Path]:
+    """Returns the configs in the package by file name without suffix."""
+    return {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
+
+
+def find_config(name: str) -> str:
+    """Returns the path of a config: a file of that name, else the one in the package; YAML text is returned unchanged.
+
+    Raises:
+        FerVitError: There is neither.
+    """
+    if os.path.isfile(name) or ":" in name:
+        return name
+    if name not in (configs := shipped_configs()):
+        known = ", ".join(configs)
+        raise FerVitError(f"Expected a file or a shipped config ({known}), but got {name}.{suggest(name, configs)}")
+    return str(configs[name])

@@ -23,14 +23,18 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from fer_vit.errors import FerVitError, suggest_option
 from fer_vit.face.crop import CropSpec
-from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
-from fer_vit.store.configs import find_config
-from fer_vit.store.folder import build_network, read_model, unpack_checkpoint
-from fer_vit.train.cost import has_bf16
+from fer_vit.store.folder import (
+    build_network,
+    find_config,
+    is_pretraining,
+    load_checkpoint,
+    read_model,
+    unpack_checkpoint,
+)
 from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.module import model_settings
 from fer_vit.train.pretraining import MaskedPretraining
-from fer_vit.train.run import AtomicCheckpointIO, LastCheckpoint, print_once, run
-from fer_vit.train.starting import model_settings
+from fer_vit.train.run import AtomicCheckpointIO, LastCheckpoint, has_bf16, print_once, run
 from fer_vit.train.task import FERTask
 
 Task = Literal["classification", "pretraining"]

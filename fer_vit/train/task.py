@@ -9,9 +9,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassCalibrationError,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
@@ -22,9 +29,46 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
 from fer_vit.report.charts import draw_confusion
 from fer_vit.store.folder import read_model
-from fer_vit.train.metrics import class_recall, expression_loss, expression_metrics, log_prior
-from fer_vit.train.module import RegionViTModule, check_loss
-from fer_vit.train.starting import Freeze, is_frozen, model_settings, take_weights
+from fer_vit.train.module import Freeze, RegionViTModule, check_loss, is_frozen, model_settings, take_weights
+
+
+def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Mean cross-entropy, in float32, between logits (B, C) and votes (B, C): shares, or one-hot rows.
+
+    Smoothing spreads a share of the target evenly over the classes.
+    """
+    return F.cross_entropy(logits.float(), target.float(), label_smoothing=label_smoothing)
+
+
+def log_prior(counts: Tensor) -> Tensor:
+    """Returns the log shares (C,) of classes by their counts (C,); counts below 1 are 1."""
+    counts = counts.clamp(min=1).float()
+    return (counts / counts.sum()).log()
+
+
+def expression_metrics(num_classes: int) -> MetricCollection:
+    """Returns the metrics of a split; they take probabilities (B, C) and class indices (B,).
+
+    `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the `confusion` matrix
+    (rows: target), from which `class_recall` takes the recall of every class; its mean is the UAR. Macro means
+    leave out classes that do not occur. Raises FerVitError when there is only one class.
+    """
+    if num_classes < 2:
+        raise FerVitError(f"Expected at least two classes, but got {num_classes}. Add images of others.")
+    return MetricCollection(
+        {
+            "accuracy": MulticlassAccuracy(num_classes, average="micro"),
+            "f1": MulticlassF1Score(num_classes, average="macro"),
+            "ece": MulticlassCalibrationError(num_classes, n_bins=15),
+            "confusion": MulticlassConfusionMatrix(num_classes),
+        }
+    )
+
+
+def class_recall(confusion: Tensor) -> Tensor:
+    """Recall of every class (C,) from a confusion matrix (C, C) with targets in rows; NaN for one without samples."""
+    return confusion.diagonal() / confusion.sum(1)
+
 
 NOT_NEGATIVE = ("lr", "weight_decay", "logit_adjust")
 SHARES = ("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout")

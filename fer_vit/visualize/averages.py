@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.evaluate.intervals import mean_intervals
+from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.face.crop import warp
 from fer_vit.geometry import Array
 from fer_vit.report.draw import Attention, FaceView

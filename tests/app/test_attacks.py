@@ -33,8 +33,7 @@ from starlette.testclient import TestClient
 
 from fer_vit.app import guard
 from fer_vit.app.jobs import Jobs
-from fer_vit.app.live import LivePage
-from fer_vit.app.server import create_app, listen, serving
+from fer_vit.app.server import LivePage, create_app, listen, serving
 from tests.app.test_server import Stub
 from tests.helpers.hostile import BOMBS, bomb, jpeg_bomb
 from tests.helpers.servers import Server, running

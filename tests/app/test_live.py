@@ -12,12 +12,11 @@ import requests
 from PIL import Image as Pil
 from starlette.testclient import TestClient
 
-from fer_vit.app import live
-from fer_vit.app.live import LivePage
-from fer_vit.app.server import create_app, listen, serving
+from fer_vit.app import server
+from fer_vit.app.server import LivePage, create_app, listen, serving
 from fer_vit.predict.live import Seen
 from fer_vit.predict.photos import Photo
-from fer_vit.report.overlay import Marked
+from fer_vit.report.draw import Marked
 from tests.helpers.browser import chromium, opened
 
 PROBABILITIES = {"<b>happiness</b>": 0.9, "neutral": 0.1}
@@ -34,8 +33,8 @@ def seen(level: int, *faces: Any) -> Seen:
 
 
 def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, draw = [], live.draw_faces
-    monkeypatch.setattr(live, "draw_faces", lambda *given: drawn.append(1) or draw(*given))
+    drawn, draw = [], server.draw_faces
+    monkeypatch.setattr(server, "draw_faces", lambda *given: drawn.append(1) or draw(*given))
     page = LivePage("live.csv")
     client = TestClient(create_app(live=page), base_url="http://localhost")
     assert "fer-vit live" in client.get("/").text
@@ -63,7 +62,7 @@ def test_a_viewer_waits_for_what_it_has_not_seen(monkeypatch: pytest.MonkeyPatch
         page.show(seen(50))
         page.show(seen(90))
         assert [viewer.result().json()["number"] for viewer in waiting] == [2, 2]
-    monkeypatch.setattr(live, "PATIENCE", 0.1)
+    monkeypatch.setattr(server, "PATIENCE", 0.1)
     assert client.get("/live/newest?known=2").json()["number"] == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import detector, detector_data
 from fer_vit.face.detect import BUILTIN, FaceDetector
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 
 
 @pytest.mark.slow

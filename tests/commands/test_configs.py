@@ -1,6 +1,6 @@
 import pytest
 
-from fer_vit.store.configs import shipped_configs
+from fer_vit.store.folder import shipped_configs
 from tests.helpers.commands import main
 
 

@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix
 import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.evaluate import intervals
+from fer_vit.evaluate import scores
 from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.train.cli import set_option
 from tests.helpers.commands import TINY, fails
@@ -31,7 +31,7 @@ def config(tmp_path: Path) -> Path:
 def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
     drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(intervals, "RESAMPLES", 100)
+    monkeypatch.setattr(scores, "RESAMPLES", 100)
     faces = drawn / "faces.parquet"
     options = {"config": str(config), "folds": 2, "output": tmp_path / "cv"}
     found = fer_vit.crossvalidate(faces, **options)

@@ -12,8 +12,8 @@ from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest
-from fer_vit.evaluate import intervals, writer
+from fer_vit.data.shards import write_manifest
+from fer_vit.evaluate import scores, writer
 from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.evaluate.tables import read_table
 from fer_vit.face.image import encode_png
@@ -21,7 +21,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.report.evaluation import FILES
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, TINY, fails, main, run
 
@@ -31,7 +31,7 @@ MERGE |= dict.fromkeys(("sadness", "anger", "disgust", "fear"))
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "RESAMPLES", 100)
+    monkeypatch.setattr(scores, "RESAMPLES", 100)
 
 
 @pytest.fixture(scope="module")

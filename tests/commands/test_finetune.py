@@ -13,16 +13,16 @@ import pytest
 from fer_vit.commands import finetune as verb
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest
+from fer_vit.data.shards import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate import intervals
+from fer_vit.evaluate import scores
 from fer_vit.evaluate.tables import read_table
 from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS
 from fer_vit.train.cli import fit
@@ -54,7 +54,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs, few resamples."""
     quick = {"trainer.max_epochs": 2, "data.num_workers": 0, "trainer.enable_progress_bar": False}
     monkeypatch.setattr(verb, "fit", lambda config, **options: fit(config, **options, **quick))
-    monkeypatch.setattr(intervals, "RESAMPLES", 50)
+    monkeypatch.setattr(scores, "RESAMPLES", 50)
 
 
 def test_photos_become_a_model_that_predicts(

@@ -206,7 +206,7 @@ def test_a_worker_of_prepare_that_is_killed_ends_it_with_a_line(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda *_: Dead())
-    monkeypatch.setattr("fer_vit.sources.images.CHUNK", 5)
+    monkeypatch.setattr("fer_vit.sources.common.CHUNK", 5)
     words = ["prepare", "folder", open_folder / "photos", open_folder / "m.parquet", "--workers=2"]
     assert WORKER_DIED in fails(capsys, *words)
     assert not list(open_folder.glob("*m.parquet*"))

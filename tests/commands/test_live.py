@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fer_vit import load
-from fer_vit.app.live import LivePage
+from fer_vit.app.server import LivePage
 from fer_vit.commands import live as command
 from fer_vit.predict.live import Seen
 from fer_vit.predict.results import table_columns

@@ -17,7 +17,7 @@ from fer_vit.predict.photos import NO_FACE, Photo
 from fer_vit.predict.results import photo_rows
 from fer_vit.predict.tables import Counts
 from fer_vit.predict.video import read_frames
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 from tests.helpers.commands import CROPS, assert_same, fails, read, run
 from tests.helpers.videos import write_video
 

@@ -17,8 +17,8 @@ from fer_vit.face.detect import DetectorName, Face, full_image_face
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources import folder
-from fer_vit.sources.drawing import draw_face
-from fer_vit.sources.images import add_landmarks
+from fer_vit.sources.common import add_landmarks
+from fer_vit.sources.drawn import draw_face
 
 POINTS = np.asarray(TEMPLATE)
 
@@ -240,7 +240,7 @@ def test_an_interrupt_leaves_no_file(photos: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_worker_processes_keep_the_order_and_count_what_they_drop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.sources.images.CHUNK", 4)
+    monkeypatch.setattr("fer_vit.sources.common.CHUNK", 4)
     rows = [Row(b"broken" if i % 5 == 0 else picture(i), f"{i}.png", "train", "fear") for i in range(22)]
     reading = add_landmarks(Reading(("fear",), rows, Counter({"earlier": 1})), None, workers=2)
     assert [row.name for row in reading.rows] == [f"{i}.png" for i in range(22) if i % 5]
@@ -262,7 +262,7 @@ def test_near_duplicates_of_val_are_no_training_images(tmp_path: Path, capsys: p
 def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One photo, as a crop that is framed like FERPlus' and in full, found by two processes."""
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
-    monkeypatch.setattr("fer_vit.sources.images.CHUNK", 1)
+    monkeypatch.setattr("fer_vit.sources.common.CHUNK", 1)
     photo = np.asarray(pytest.importorskip("skimage.data").astronaut())
     images = {"train/happy/crop.png": photo[58:176, 166:284], "val/happy/full.png": photo}
     for name, image in images.items():

@@ -15,7 +15,7 @@ from fer_vit import load
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.predict.video import read_frames
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, fails, main, run
 from tests.helpers.marks import slow

@@ -7,8 +7,8 @@ import pytest
 from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
-from fer_vit.compare.statistics import compare_pair, intraclass_correlation, mixed_model, person_mean
-from fer_vit.evaluate.intervals import Interval
+from fer_vit.compare.study import compare_pair, intraclass_correlation, mixed_model, person_mean
+from fer_vit.evaluate.scores import Interval
 from fer_vit.geometry import Array
 
 NAN = np.nan

@@ -11,7 +11,7 @@ import pytest
 
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
-from fer_vit.data.writing import EMBED_BELOW, write_manifest
+from fer_vit.data.shards import EMBED_BELOW, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS

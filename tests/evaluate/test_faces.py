@@ -6,13 +6,13 @@ import pytest
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest
+from fer_vit.data.shards import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces, predict_manifest
 from fer_vit.evaluate.tables import read_predictions
 from fer_vit.face.image import ImageError, encode_png
 from fer_vit.report.table import SUFFIXES, TableWriter
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 
 HEAD = "path,status,face,box_left,box_top,box_right,box_bottom,score,label,confidence,p_sadness,p_anger\n"
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import fisher_exact
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate import intervals
+from fer_vit.evaluate import scores
 from fer_vit.evaluate.faces import Faces, as_objects
 from fer_vit.evaluate.groups import (
     FEW,
@@ -105,7 +105,7 @@ def test_small_and_single_groups() -> None:
 
 
 def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "RESAMPLES", 200)
+    monkeypatch.setattr(scores, "RESAMPLES", 200)
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(80), 10)
     member = np.column_stack([person < 40, person >= 40]).astype(float)

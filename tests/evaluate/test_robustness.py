@@ -7,7 +7,7 @@ import pytest
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest
+from fer_vit.data.shards import write_manifest
 from fer_vit.evaluate.robustness import (
     EYES,
     MOST_TURNED,
@@ -28,7 +28,7 @@ from fer_vit.face.detect import NoDetector, full_image_face
 from fer_vit.face.image import encode_png
 from fer_vit.face.regions import cover_regions, region_boxes
 from fer_vit.geometry import TEMPLATE
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 
 IMAGE, LANDMARKS = draw_face("happiness", 3, 96)
 

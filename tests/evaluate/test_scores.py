@@ -6,12 +6,13 @@ from scipy.stats import binomtest, bootstrap
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, log_loss, recall_score
 from sklearn.metrics import confusion_matrix as reference_confusion
 
-from fer_vit.evaluate.intervals import RESAMPLES, mean_intervals
 from fer_vit.evaluate.scores import (
+    RESAMPLES,
     compare_scores,
     confusion_matrix,
     face_sums,
     mcnemar,
+    mean_intervals,
     score_faces,
     scores,
     suspect_labels,

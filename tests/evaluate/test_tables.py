@@ -6,12 +6,12 @@ import pytest
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest
+from fer_vit.data.shards import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.tables import add_columns, add_labels, align_probabilities, match_paths, read_predictions
 from fer_vit.face.image import encode_png
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 
 
 def predictions(folder: Path, *names: str) -> Faces:

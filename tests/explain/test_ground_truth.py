@@ -13,7 +13,7 @@ from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.sources.drawing import differing_regions, draw_face
+from fer_vit.sources.drawn import differing_regions, draw_face
 
 pytestmark = pytest.mark.slow  # a model is trained
 CONFIG = RegionViTConfig(

@@ -7,7 +7,7 @@ import pytest
 from fer_vit.face.crop import CUT, CropSpec, crop_face, cut_out, mirror, place_regions, warp
 from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE, Array, Image, apply, crop_matrix, fit_matrix, invert, similarity
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 from tests.helpers.landmarks import FACE, turned
 
 

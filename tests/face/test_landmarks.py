@@ -11,7 +11,7 @@ from fer_vit.face.crop import warp
 from fer_vit.face.landmarks import NETWORK, SIDE, find_landmarks, network_input
 from fer_vit.geometry import MIRRORED, TEMPLATE, Array, Image, apply, compose, crop_matrix, fit_matrix, invert
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 from tests.face.conftest import ASTRONAUT
 
 EYES = np.linalg.norm(ASTRONAUT[1] - ASTRONAUT[0])

@@ -7,9 +7,9 @@ from scipy.spatial.transform import Rotation
 from skimage.data import astronaut
 
 from fer_vit.face.detect import FaceDetector, full_image_face, refine_landmarks
-from fer_vit.face.pose import DISTANCE, HEAD, head_pose
+from fer_vit.face.landmarks import DISTANCE, HEAD, head_pose
 from fer_vit.geometry import MIRRORED, TEMPLATE, Array
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 from tests.helpers.heads import turn_head
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fer_vit.face.detect import Face
 from fer_vit.geometry import TEMPLATE, Array, Image
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 
 NTSC = Fraction(30000, 1001)
 WITH_B_FRAMES = {"bf": "3", "g": "15", "threads": "1"}  # the same file on any machine

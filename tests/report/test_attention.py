@@ -8,11 +8,9 @@ import pytest
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.report.attention import attention_figure, strongest_pairs
-from fer_vit.report.charts import rasterize
-from fer_vit.report.colours import REGION
-from fer_vit.report.draw import Attention, FaceView
-from fer_vit.sources.drawing import draw_face
+from fer_vit.report.charts import attention_figure, rasterize, strongest_pairs
+from fer_vit.report.draw import REGION, Attention, FaceView
+from fer_vit.sources.drawn import draw_face
 
 REGIONS = ("right_eye", "nose", "mouth")
 BOXES = {"right_eye": np.array([8.0, 8, 16, 16]), "mouth": np.array([40.0, 40, 56, 56])}

@@ -1,6 +1,6 @@
 import numpy as np
 
-from fer_vit.evaluate.intervals import mean_intervals
+from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.report.charts import (
     draw_confusion,
     faithfulness_figure,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import ImageColor
 from skimage.color import rgb2lab
 
-from fer_vit.report.colours import AGAINST, EXPRESSIONS, FOR, REGION
+from fer_vit.report.draw import AGAINST, EXPRESSIONS, FOR, REGION
 
 MACHADO = {
     "normal": np.eye(3),

@@ -11,7 +11,7 @@ from PIL import ImageColor
 
 from fer_vit.geometry import Array, apply, invert
 from fer_vit.report import draw
-from fer_vit.report.colours import REGION
+from fer_vit.report.draw import REGION
 
 CROP = 64
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from fer_vit.geometry import Image
-from fer_vit.report.colours import EXPRESSIONS
-from fer_vit.report.overlay import Marked, draw_faces
+from fer_vit.report.draw import EXPRESSIONS, Marked, draw_faces
 
 GREY = np.full((200, 300, 3), 100, np.uint8)
 

@@ -11,7 +11,7 @@ from fer_vit.face.crop import warp
 from fer_vit.face.regions import REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE, Image, crop_matrix
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.drawing import differing_regions, draw_face
+from fer_vit.sources.drawn import differing_regions, draw_face
 
 BROWS, EYES = {"right_brow", "left_brow"}, {"right_eye", "left_eye"}
 PAIRS = list(combinations(EXPRESSIONS, 2))

@@ -9,8 +9,7 @@ from fer_vit.data.schema import SPLITS
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import read_image
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.drawing import draw_face
-from fer_vit.sources.drawn import read
+from fer_vit.sources.drawn import draw_face, read
 
 
 def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:

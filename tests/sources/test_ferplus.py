@@ -10,9 +10,8 @@ import pytest
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
-from fer_vit.sources.common import unpacked
+from fer_vit.sources.common import add_landmarks, drop_near_duplicates, unpacked
 from fer_vit.sources.ferplus import majority, soft
-from fer_vit.sources.images import add_landmarks, drop_near_duplicates
 
 # The columns: neutral happiness surprise sadness anger disgust fear contempt | unknown NF
 

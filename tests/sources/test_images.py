@@ -6,8 +6,8 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row
 from fer_vit.geometry import Image
-from fer_vit.sources import images
-from fer_vit.sources.images import CORRELATION, SIDE, add_landmarks, drop_near_duplicates, find_near_duplicates
+from fer_vit.sources import common
+from fer_vit.sources.common import CORRELATION, SIDE, add_landmarks, drop_near_duplicates, find_near_duplicates
 
 
 def picture(seed: int, side: int = 96) -> Image:
@@ -51,7 +51,7 @@ def test_pictures_of_one_grey_are_no_near_duplicates() -> None:
 
 
 def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "BLOCK", 7)
+    monkeypatch.setattr(common, "BLOCK", 7)
     rng = np.random.default_rng(0)
     pixels = np.stack([cv2.cvtColor(picture(seed // 4, SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)]).astype(float)
     pixels[::3] = pixels[::3, :, ::-1]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.store.configs import find_config, shipped_configs
+from fer_vit.store.folder import find_config, shipped_configs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

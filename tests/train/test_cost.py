@@ -5,7 +5,7 @@ import torch
 
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.train.cost import has_bf16, multiply_adds
+from fer_vit.train.run import has_bf16, multiply_adds
 
 SMALL = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, regions=("nose", "mouth"), region_grid=2

@@ -14,11 +14,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest, write_shards
+from fer_vit.data.shards import write_manifest, write_shards
 from fer_vit.face.image import encode_png
-from fer_vit.sources.drawing import draw_face
-from fer_vit.sources.drawn import read
-from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.sources.drawn import draw_face, read
+from fer_vit.store.folder import load_checkpoint
 from tests.helpers.commands import TINY, assert_same, main
 
 SCRIPT = Path(__file__).parents[2] / "cli.py"
@@ -48,7 +47,7 @@ def run(*words: str, launcher: list[str] | None = None) -> tuple[int, str, str]:
 def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
     recipe = ["--model.logit_adjust=1", "--model.layer_decay=0.8", "--trainer.gradient_clip_val=0.5"]
     whole = ["--trainer.limit_train_batches=1.0", "--trainer.limit_val_batches=1.0", "--trainer.max_epochs=2"]
-    ema = "--trainer.callbacks+=fer_vit.train.ema.EMA"
+    ema = "--trainer.callbacks+=fer_vit.train.module.EMA"
     faces = read(tmp_path / "faces", count=167, size=48)
     assert sum(row.split == "val" for row in faces.rows) == 25  # an odd number: one process has a repeat
     write_manifest(tmp_path / "faces.parquet", faces, "drawn")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fer_vit.train.ema import EMA, moving_average
+from fer_vit.train.module import EMA, moving_average
 
 
 class Tiny(L.LightningModule):

@@ -5,7 +5,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import fit_temperature
-from fer_vit.train.metrics import class_recall, expression_loss, expression_metrics, log_prior
+from fer_vit.train.task import class_recall, expression_loss, expression_metrics, log_prior
 
 
 def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:

@@ -8,12 +8,11 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fer_vit.data.sample import Batch
-from fer_vit.data.writing import write_manifest, write_shards
+from fer_vit.data.shards import write_manifest, write_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.sources.drawn import read
-from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.store.folder import load_network
+from fer_vit.store.folder import load_checkpoint, load_network
 from fer_vit.train.cli import choose_task, first_options
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.pretraining import MaskedPretraining
@@ -154,7 +153,7 @@ def test_a_classifier_starts_from_it(
 
 @pytest.mark.slow
 def test_it_resumes_bit_for_bit(unlabelled: Path, tmp_path: Path) -> None:
-    words = ["--model.network.dropout=0.1", "--trainer.callbacks+=fer_vit.train.ema.EMA", "--trainer.max_epochs=2"]
+    words = ["--model.network.dropout=0.1", "--trainer.callbacks+=fer_vit.train.module.EMA", "--trainer.max_epochs=2"]
     words += ["--trainer.limit_train_batches=1.0"]
     whole = fit(unlabelled / "faces.parquet", tmp_path / "whole", *words, *keep("step{step}", "every_n_train_steps=6"))
     (middle,) = (tmp_path / "whole").rglob("step6.ckpt")

@@ -11,9 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from fer_vit.data.sample import Batch
-from fer_vit.data.writing import write_manifest, write_shards
+from fer_vit.data.shards import write_manifest, write_shards
 from fer_vit.sources.drawn import read
-from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.folder import load_checkpoint
 from fer_vit.train.run import LastCheckpoint
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, main
@@ -26,7 +26,7 @@ RECIPE = [
     "--model.region_dropout=0.5",
     "--model.logit_adjust=1",
     "--trainer.gradient_clip_val=0.5",
-    "--trainer.callbacks+=fer_vit.train.ema.EMA",
+    "--trainer.callbacks+=fer_vit.train.module.EMA",
     "--trainer.max_epochs=3",
     "--trainer.limit_train_batches=1.0",
 ]

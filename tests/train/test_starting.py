@@ -8,16 +8,15 @@ import timm
 import torch
 
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.writing import write_manifest
+from fer_vit.data.shards import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.sources.drawing import draw_face
-from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.store.folder import load_network, save_network
-from fer_vit.train.starting import take_weights
+from fer_vit.sources.drawn import draw_face
+from fer_vit.store.folder import load_checkpoint, load_network, save_network
+from fer_vit.train.module import take_weights
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fails, main
 from tests.helpers.marks import slow
@@ -168,7 +167,7 @@ def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, tmp_path: Pat
     task = FERTask(NETWORK, list(EXPRESSIONS))
     save_network(task.net, tmp_path / "other")
     before = task.net.state_dict()
-    words = ["--model.layer_decay=0.5", "--trainer.callbacks+=fer_vit.train.ema.EMA", "--trainer.max_epochs=2"]
+    words = ["--model.layer_decay=0.5", "--trainer.callbacks+=fer_vit.train.module.EMA", "--trainer.max_epochs=2"]
     last = fit(mine, tmp_path / "run", f"--model.init={tmp_path / 'other'}", f"--model.freeze={freeze}", *words)
     saved = load_checkpoint(last)
     for part in ("state_dict", "current_model_state"):

@@ -49,7 +49,7 @@ SYMMETRIC = [
 ]
 WITH = [
     "--trainer.callbacks+=fer_vit.train.symmetry.Symmetry",
-    "--trainer.callbacks+=fer_vit.train.ema.EMA",
+    "--trainer.callbacks+=fer_vit.train.module.EMA",
     "--trainer.accumulate_grad_batches=2",
     "--trainer.limit_train_batches=4",
     "--trainer.gradient_clip_val=0.5",

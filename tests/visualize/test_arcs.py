@@ -12,8 +12,8 @@ from fer_vit.explain.trace import trace
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.report.attention import strongest_pairs
-from fer_vit.sources.drawing import TABLE, Parameters, draw_face
+from fer_vit.report.charts import strongest_pairs
+from fer_vit.sources.drawn import TABLE, Parameters, draw_face
 
 pytestmark = pytest.mark.slow  # a model is trained
 REGIONS = ("right_brow", "nose", "mouth", "right_cheek", "left_cheek", "chin")

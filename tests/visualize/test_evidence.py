@@ -13,7 +13,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.stages import classify_faces
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 from fer_vit.visualize.evidence import LabelChoice, as_image, explain_faces, explain_labels
 
 Faces = tuple[Tensor, Tensor, Tensor]

@@ -9,7 +9,7 @@ import pytest
 from fer_vit import load
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.results import FaceResult
-from fer_vit.sources.drawing import draw_face
+from fer_vit.sources.drawn import draw_face
 from fer_vit.visualize.timeline import PICTURES, limit, pictures, watch
 from tests.helpers.videos import write_video
 
