@@ -1,4 +1,4 @@
-"""Fixtures that several tests share. Heavy imports stand inside them, so that a test pays for what it uses."""
+"""Fixtures that several tests share. Heavy imports are inside them, so that a test imports only what it uses."""
 
 import os
 import runpy

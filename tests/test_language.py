@@ -46,7 +46,9 @@ TERMS = {
     r"honest(?:ly)?|really|merely|basically|obviously": "nothing",
     r"whichever|whenever|wherever|anybody": "each, any, where",
     r"hence|thus|lest|albeit|upon|alike": "so, on, although, equal",
-    r"none that|no certainty|left alone|in vain": "a positive statement",
+    r"nobody|by itself": "no user, no face, alone",
+    r"any more|once more": "no longer, again",
+    r"none that|that which|no certainty|left alone|in vain": "a positive statement",
 }
 """What is rejected, and what to write instead."""
 REJECTED = re.compile("|".join(rf"\b(?:{words})\b" for words in TERMS), re.IGNORECASE)

@@ -122,7 +122,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder, woman = tmp_path_factory.mktemp("photos"), astronaut()
     pictures = {
         "crowd": np.tile(cv2.resize(woman[:300, 80:380], (120, 120), interpolation=cv2.INTER_AREA), (8, 10, 1)),
-        "nobody": np.full((300, 200, 3), 90, np.uint8),
+        "empty": np.full((300, 200, 3), 90, np.uint8),
         "two": np.hstack([woman, np.ascontiguousarray(woman[:, ::-1])]),
         "woman": woman,
     }
@@ -143,7 +143,7 @@ def test_a_prediction_is_its_photos_own(ways: list[tuple[str, int, int]], photos
     model = load(device="cpu")
     expected = {photo: model.predict(photo) for photo in photos if photo.suffix == ".png"}
     assert len(expected[photos[0].with_name("crowd.png")]) > CHUNK
-    assert [len(expected[photos[0].with_name(f"{name}.png")]) for name in ("nobody", "woman", "two")] == [0, 1, 2]
+    assert [len(expected[photos[0].with_name(f"{name}.png")]) for name in ("empty", "woman", "two")] == [0, 1, 2]
     shuffled = [photos[index] for index in np.random.default_rng(0).permutation(len(photos))]
     orders = {"sorted": photos, "reversed": photos[::-1], "shuffled": shuffled}
     for name, batch_size, workers in ways:

@@ -199,7 +199,7 @@ def test_a_compressed_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) ->
 
 REQUESTS = {
     "an address": "import socket; socket.create_connection(('192.0.2.1', 9), timeout=1)",
-    "the hub": "import huggingface_hub; huggingface_hub.hf_hub_download('nobody/nothing', 'x')",
+    "the hub": "import huggingface_hub; huggingface_hub.hf_hub_download('no-user/no-model', 'x')",
 }
 
 

@@ -98,7 +98,7 @@ class Worker:
 
 
 class Jobs:
-    """The queue of jobs and their results, which lie in a private folder under names that nobody can guess.
+    """The queue of jobs and their results, which lie in a private folder under random names.
 
     Args:
         folder: The private folder.

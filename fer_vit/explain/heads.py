@@ -1,4 +1,4 @@
-"""Attention by itself: which regions attend to which, and what each head does.
+"""Attention: which regions attend to which, and what each head does.
 
 What a region takes from another is a mean over the other's tokens and the patches under it, so that a large region does
 not win by its size. Attention to class and register tokens and to patches outside all regions is left out.

@@ -20,7 +20,7 @@ ROW_GROUP = 5_000
 FACTS = "predictions"
 """The metadata that records how predictions were made."""
 NOTHING = "-"
-"""Stands in tables for a missing result."""
+"""Cell of a missing result."""
 
 
 class Interval(TypedDict):

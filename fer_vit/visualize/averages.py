@@ -21,7 +21,7 @@ SIDE = 144
 """Side of the mean face in pixels."""
 MEANS = {"region": str, "faces": int, "mean": float, "low": float, "high": float}
 OUTPUT = "output"
-"""Stands in tables for what is classified, which takes from the regions."""
+"""Name in tables of the pooled tokens, which attend to the regions."""
 
 
 class Mean:

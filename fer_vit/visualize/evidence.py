@@ -80,7 +80,7 @@ def as_image(crop: Tensor) -> Image:
 
 
 def _read_again(path: str) -> Image | None:
-    """Returns a photo, or None if it cannot be read any more."""
+    """Returns a photo, or None if it can no longer be read."""
     try:
         return read_image(Path(path))
     except ImageError:

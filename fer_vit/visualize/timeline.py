@@ -140,7 +140,7 @@ def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counte
 def pictures(
     model: Recognizer, videos: dict[str, Video], options: PhotoOptions
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
-    """Yields the faces to show, in the frames that are read once more, and as the model's input."""
+    """Yields the faces to show, in the frames that are read again, and as the model's input."""
     from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
 
     photos = PhotoDataset((), model.crop_spec, options.face, None)

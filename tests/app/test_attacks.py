@@ -171,7 +171,7 @@ def post(server: Server, name: str, data: bytes | str, route: str = "predict", *
 
 @pytest.fixture
 def listener() -> Iterator[int]:
-    """A port to which nobody may connect."""
+    """A port that accepts no connection."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         yield sock.getsockname()[1]
         sock.setblocking(False)

@@ -120,7 +120,7 @@ def test_a_table_beside_labels(drawn: Path, tables: Path, tmp_path: Path, monkey
     assert again["confusion"] == found["confusion"]
     wrong = [sorted(one["path"] for one in results["likely wrong labels"]) for results in (found, again)]
     assert wrong[0] == wrong[1]
-    # Photos that cannot be read any more, some of which the model was trained on
+    # Photos that can no longer be read, some of which the model was trained on
     (tmp_path / "p.csv").write_text((tables / "p.csv").read_text().replace("/val/", "/gone/val/"))
     lines = (tables / "truth.csv").read_text().splitlines()
     marked = ["path,label,near_duplicate", *(f"{line},{number < 5}" for number, line in enumerate(lines[1:]))]

@@ -60,7 +60,7 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
 
 
 def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
-    """Sums pixels (S, S) by box; each goes to that which it lies deepest in, in halves of the box; equals share."""
+    """Sums pixels (S, S) by box; each counts for the box in which it lies deepest, in halves of the box; ties are shared."""
     sums = [0.0] * len(boxes)
     for y, x in np.ndindex(*pixels.shape):
         depth = []

@@ -33,7 +33,7 @@ UNEVEN = [0.5, 0.52, 0.6, 1.6, 1.64]
 
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> Recognizer:
-    """Stands for a model that finds no face."""
+    """Replaces a model that finds no face."""
 
     def recognize(model: Recognizer, frames: Iterable[Frame], name: str) -> Iterator[Photo[FaceResult]]:
         return (Photo(name, NO_FACE, [], 0, frame.number, frame.seconds) for frame in frames)

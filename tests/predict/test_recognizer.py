@@ -56,10 +56,10 @@ def test_a_photo_in_any_form_gives_the_same_face(model: Recognizer, photo: Path)
 
 
 def test_images_in_memory_and_files_in_order(model: Recognizer, photo: Path) -> None:
-    both, nobody = np.hstack([astronaut(), astronaut()]), np.full((64, 64, 3), 128, np.uint8)
-    faces = model.predict([both, nobody, photo], batch_size=2, workers=1)
+    both, empty = np.hstack([astronaut(), astronaut()]), np.full((64, 64, 3), 128, np.uint8)
+    faces = model.predict([both, empty, photo], batch_size=2, workers=1)
     assert [(face.path, face.face) for face in faces] == [("image 0", 0), ("image 0", 1), (str(photo), 0)]
-    assert model.predict(nobody) == model.predict([]) == []
+    assert model.predict(empty) == model.predict([]) == []
 
 
 def test_crops_may_have_no_landmarks(model: Recognizer) -> None:

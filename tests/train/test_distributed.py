@@ -25,7 +25,7 @@ FOUND = os.pathsep.join([str(SCRIPT.parent), os.environ["PYTHONPATH"]])
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 BOUND = 600
-"""Seconds that a run may last, its start on a slow machine included; gloo by itself would wait for 30 minutes."""
+"""Seconds that a run may last, its start on a slow machine included; without it, gloo would wait for 30 minutes."""
 
 
 def options(manifest: Path, folder: Path, *more: str) -> list[str]:
