@@ -78,7 +78,7 @@ def test_shares_and_token_scores_are_sums_of_pixels() -> None:
     net, (image, boxes, valid) = build(region_grid=2), faces()
     boxes[:, 1] = torch.tensor([8.0, 10.0, 24.0, 30.0])  # overlaps the first
     found = explain(net, image, boxes, valid, "pixels")
-    heat = found.heat.double().numpy()
+    """Sums pixels (S, S) by box; each counts for the box in which it lies deepest, in halves of the box; ties share."""
     for face in range(2):
         shares = depths_one_by_one(heat[face], [[2, 2, 14, 14], [8, 10, 24, 30]])
         shares += [0.0]
