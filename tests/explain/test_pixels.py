@@ -60,7 +60,7 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
 
 
 def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
-    """Sums pixels (S, S) by box; each counts for the box in which it lies deepest, in halves of the box; ties are shared."""
+    """Sums pixels (S, S) by box; each counts for the box in which it lies deepest, in halves of the box; ties share."""
     sums = [0.0] * len(boxes)
     for y, x in np.ndindex(*pixels.shape):
         depth = []
@@ -78,7 +78,7 @@ def test_shares_and_token_scores_are_sums_of_pixels() -> None:
     net, (image, boxes, valid) = build(region_grid=2), faces()
     boxes[:, 1] = torch.tensor([8.0, 10.0, 24.0, 30.0])  # overlaps the first
     found = explain(net, image, boxes, valid, "pixels")
-    """Sums pixels (S, S) by box; each counts for the box in which it lies deepest, in halves of the box; ties share."""
+    heat = found.heat.double().numpy()
     for face in range(2):
         shares = depths_one_by_one(heat[face], [[2, 2, 14, 14], [8, 10, 24, 30]])
         shares += [0.0]
