@@ -27,31 +27,26 @@ def fit_thresholds(probabilities: Array, target: NDArray[np.int64]) -> dict[str,
     """Returns the thresholds of N faces with their true labels: probabilities (N, C), class indices (N,)."""
     own = probabilities[np.arange(len(target)), target]
     groups = [own[target == label] for label in range(probabilities.shape[1])]
+
+    def threshold(own: Array, coverage: int) -> float:  # that `coverage` percent reach; 0 when there are too few
+        rank = (len(own) + 1) * (100 - coverage) // 100
+        return float(np.sort(own)[rank - 1]) if rank else 0.0
+
     return {
-        str(coverage): [
-            _threshold(own, coverage),
-            *(_threshold(group, coverage) if len(group) >= LEAST else None for group in groups),
+        str(each): [
+            threshold(own, each),
+            *(threshold(group, each) if len(group) >= LEAST else None for group in groups),
         ]
-        for coverage in COVERAGES
+        for each in COVERAGES
     }
-
-
-def _threshold(own: Array, coverage: int) -> float:
-    """Returns the probability that `coverage` percent of true labels (N,) reach; 0 when there are too few."""
-    rank = (len(own) + 1) * (100 - coverage) // 100
-    return float(np.sort(own)[rank - 1]) if rank else 0.0
 
 
 def in_set(
     probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_class: bool = False
 ) -> NDArray[np.bool_]:
-    """Returns a mask (..., C) of the labels in the prediction set of each face.
+    """Returns a mask (..., C) of the labels in the prediction set of each face, from probabilities (..., C).
 
-    Args:
-        probabilities: Of every label (..., C).
-        thresholds: As fitted.
-        coverage: 90 or 95, in percent.
-        by_class: Whether every label has this coverage; sets are larger then. A label without a threshold is in none.
+    `by_class`: every label has this coverage (in percent), with larger sets. A label without a threshold is in none.
     """
     least = np.array(thresholds[str(coverage)], float)
     member: NDArray[np.bool_] = np.asarray(probabilities) >= (least[1:] if by_class else least[0])

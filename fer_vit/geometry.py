@@ -24,8 +24,7 @@ TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.6
 def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:
     """Returns the similarity transform (2, 3), without reflection, that maps points (L, 2) to points (L, 2).
 
-    With rotation it is the least-squares fit, Umeyama (1991) in closed form for two dimensions. Without rotation it
-    only shifts and scales to an equal spread around the mean.
+    The least-squares fit (Umeyama 1991), or, without rotation, a shift and a scale to an equal spread around the mean.
     """
     # With points as complex numbers x + iy, rotation and scale are one factor.
     src, dst = (np.asarray(points, float) @ [1, 1j] for points in (source, target))
@@ -65,9 +64,8 @@ def fit_matrix(image: Image, size: int) -> Array:
 
 
 def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks") -> Array:
-    """Returns the matrix (2, 3) from pixels of an image to pixels of its square face crop of side `size`.
+    """Returns the matrix (2, 3) that maps landmarks (5, 2) onto a template (5, 2), given in fractions of `size`.
 
-    `align` "landmarks" turns, scales and shifts the landmarks (5, 2) onto the template (5, 2), in fractions of the
-    crop's side; "crop" only scales and shifts, for models trained on upright crops.
+    It turns, scales and shifts; with `align` "crop" it does not turn, for models trained on upright crops.
     """
     return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")

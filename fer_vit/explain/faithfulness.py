@@ -47,7 +47,7 @@ def measure(
     """Measures how well methods explain the predicted class of each face.
 
     * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while tokens are masked,
-      or restored, in tenths, the highest scores first. Low, or high, is good.
+      or restored, in tenths, the highest scores first.
     * pixel deletion, pixel insertion: the same with the pixels that some token covers, replaced by a baseline;
       0 for the probability with all of them replaced, 1 for the whole face. NaN for faces that keep more than
       half of their probability when all are replaced: there is little that an explanation could point to.
@@ -75,7 +75,7 @@ def measure(
 
 
 class _Faces(NamedTuple):
-    """Faces whose tokens or pixels are hidden, to see what is left of the class that was predicted."""
+    """Traced faces and the class (B,) that was predicted."""
 
     net: RegionViT
     seen: Trace
@@ -155,10 +155,9 @@ def randomised(
 ) -> Iterator[tuple[str, Tensor]]:
     """Sanity check: does the explanation change with shuffled weights?
 
-    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): the weights of the classifier, the pooling, block
-    after block from the last to the first, and then of the embeddings too are shuffled. A method whose explanation
-    stays the same explains the faces, not the model. Yields what was shuffled last, and the rank correlation (B,) of
-    the tokens' scores with the scores by the intact model, for the class that the intact model predicts.
+    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): classifier, pooling, block after block from the
+    last to the first, then the embeddings too. Yields what was shuffled last, and the rank correlation (B,) of the
+    tokens' scores with the scores by the intact model, for the class that the intact model predicts.
     """
     intact = explain(net, image, boxes, valid, method)
     label = intact.probabilities.argmax(-1)

@@ -86,7 +86,7 @@ def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """Integrated gradients of the image, see `integrated_gradients`."""
     with evaluating(net):
         maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
-    return torch.stack([box_sums(heat, seen.where) for heat in maps]), maps, region_sums(maps, seen.boxes)
+    return box_sums(maps, seen.where), maps, region_sums(maps, seen.boxes)
 
 
 def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
@@ -111,7 +111,7 @@ def ablation(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     with no_autocast(falls):
         shares = torch.einsum("brc,ebc->ebr", falls, directions.to(falls))
         scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / together.sum(1).clamp(min=1)
-    return scores, _heat(seen, scores), shares
+    return scores, spread(scores, seen.where, seen.image.shape[-1]), shares
 
 
 def random_scores(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
@@ -147,11 +147,7 @@ def from_tokens(net: RegionViT, seen: Trace, scores: Tensor) -> Attribution:
     scores = scores.masked_fill(~located_tokens(seen.tokens, net.layout.num_prefix), 0.0)
     # A sum would favour large regions, which cover many patches.
     shares = torch.stack([region_means(seen.membership, one) for one in scores])
-    return scores, _heat(seen, scores), shares
-
-
-def _heat(seen: Trace, scores: Tensor) -> Tensor:
-    return torch.stack([spread(one, seen.where, seen.image.shape[-1]) for one in scores])
+    return scores, spread(scores, seen.where, seen.image.shape[-1]), shares
 
 
 def relevance_flow(
@@ -208,10 +204,10 @@ def blur(image: Tensor) -> Tensor:
 
 
 def box_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
-    """Adds up the scores of pixels (B, S, S) inside each box (B, N, 4): (B, N). Pixels on an edge count in part."""
-    rows, columns = overlaps(boxes, pixels.shape[1:], 1)
+    """Adds up the scores of pixels (E, B, S, S) inside each box (B, N, 4): (E, B, N); edges count in part."""
+    rows, columns = overlaps(boxes, pixels.shape[2:], 1)
     with no_autocast(pixels):
-        return torch.einsum("bny,byx,bnx->bn", rows, pixels, columns)
+        return torch.einsum("bny,ebyx,bnx->ebn", rows, pixels, columns)
 
 
 def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
@@ -231,11 +227,11 @@ def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
 
 
 def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """Spreads the score of each box (B, N) evenly over its pixels: (B, S, S). Where boxes overlap, scores add up."""
+    """Spreads the scores of boxes (E, B, N) evenly over their pixels: (E, B, S, S). Overlaps add up."""
     rows, columns = overlaps(boxes, (size, size), 1)
     density = scores / (rows.sum(-1) * columns.sum(-1)).clamp(min=1)
     with no_autocast(scores):
-        return torch.einsum("bn,bny,bnx->byx", density, rows, columns)
+        return torch.einsum("ebn,bny,bnx->ebyx", density, rows, columns)
 
 
 def covered(boxes: Tensor, size: int) -> Tensor:

@@ -48,10 +48,7 @@ class Trace(NamedTuple):
 
 
 def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
-    """Classifies faces and records what explanations need; arguments as for `RegionViT.forward`.
-
-    Raises FerVitError when gradients are disabled by `torch.inference_mode`.
-    """
+    """Classifies faces and records what explanations need. Raises FerVitError under `torch.inference_mode`."""
     if torch.is_inference_mode_enabled():
         raise FerVitError("Explanations need gradients: call this outside torch.inference_mode().")
     boxes = boxes.masked_fill(~valid[..., None], 0.0)
@@ -71,8 +68,7 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
 def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
     """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1.
 
-    timm's attention computes explicit weights only when it is not fused, and passes them through `attn_drop`, where a
-    hook reads them. Hard attention masks tokens instead of removing them.
+    Unfused attention of timm passes them through `attn_drop`, where a hook reads them.
     """
     recorded: list[Tensor] = []
 
@@ -115,10 +111,7 @@ def masked_logits(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
 
 
 def drops(net: RegionViT, tokens: Tokens, units: Tensor) -> Tensor:
-    """How much the logits of a model in evaluation mode fall when each unit (B, U, T) is masked alone: (B, U, C).
-
-    Exact, because the model can mask tokens; negative where a logit rises.
-    """
+    """How much the logits of a model in evaluation mode fall when each unit (B, U, T) is masked alone: (B, U, C)."""
     # Not the logits of a trace: other kernels may have computed them, which matters in bfloat16.
     intact = net.forward_head(net.forward_features(tokens)).float()
     falls = [intact - masked_logits(net, tokens, unit) for unit in units.unbind(1)]
@@ -164,10 +157,7 @@ def membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tenso
 
 
 def units(layout: TokenLayout, membership: Tensor) -> Tensor:
-    """Each region as a set of tokens (B, R, T): its tokens, and patches of which half or more lie in its box.
-
-    A region that covers half of no patch has the patch that it covers most.
-    """
+    """Each region as a set of tokens (B, R, T): its own, and patches half covered, or else the most covered one."""
     chosen = membership > 0
     if layout.num_patches:
         covered = membership[..., layout.patches]

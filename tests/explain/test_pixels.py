@@ -116,8 +116,8 @@ def test_boxes_against_pixels_one_by_one() -> None:
             inside[y, x] |= left <= x + 0.5 <= right and top <= y + 0.5 <= bottom
         sums[number] = (part * pixels[0].double().numpy()).sum()
         drawn += scores[0, number].item() * part / max(part.sum(), 1)
-    assert np.allclose(box_sums(pixels, BOXES[None])[0], sums, atol=1e-4)
-    assert np.allclose(spread(scores, BOXES[None], 32)[0], drawn, atol=1e-6)
+    assert np.allclose(box_sums(pixels[None], BOXES[None])[0, 0], sums, atol=1e-4)
+    assert np.allclose(spread(scores[None], BOXES[None], 32)[0, 0], drawn, atol=1e-6)
     assert np.array_equal(covered(BOXES[None], 32)[0], inside)
 
 
