@@ -78,20 +78,16 @@ class ConvStem(nn.Module):
         widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
         *early, late = (downsample(before, after, convs) for before, after in pairwise(widths))
         self.early = nn.Sequential(*early)
-        self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias), Rows())
+        self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias))
         self.early_width = widths[-2]
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, S, S) -> (B, N, D); between `early` and `late` it is a map (B, C', 2 S/P, 2 S/P), rounded up."""
-        return self.late(self.early(x))  # type: ignore[no-any-return]
+        return self.finish(self.early(x))
 
-
-class Rows(nn.Module):
-    """Turns a feature map into tokens, row by row."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, D, H, W) -> (B, H W, D)."""
-        return x.flatten(2).transpose(1, 2)
+    def finish(self, features: Tensor) -> Tensor:
+        """Turns the map into patches, row by row."""
+        return self.late(features).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
 
 
 def downsample(before: int, after: int, convs: int) -> nn.Sequential:
@@ -166,7 +162,7 @@ class RegionEmbed(nn.Module):
 def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
     """RoIAlign: crops boxes (B, R, 4) from a map (B, C, H, W), each cell the mean of 2 x 2 points.
 
-    He et al., "Mask R-CNN" (ICCV 2017); points more than a pixel outside of the map are 0. -> (B R, C, side, side)
+    He et al., "Mask R-CNN" (ICCV 2017); points more than a pixel outside the map are 0. -> (B R, C, side, side)
     """
     batch, regions = boxes.shape[:2]  # `len` would export a fixed number of faces
     index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)

@@ -4,10 +4,10 @@ Encoder, class and register tokens, patch positions and classifier are timm's. O
 B images, S crop size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width, C classes.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -23,7 +23,7 @@ from fer_vit.model.attention import ATTENTION, PostNormBlock, class_attention
 from fer_vit.model.config import ModelSettings, RegionViTConfig, check_config
 from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, position_code
 from fer_vit.model.pooling import POOLS, ExpressionLinear
-from fer_vit.model.tokens import TokenLayout, Tokens, count_kept, keep_patches, patch_centres, token_centres
+from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centres, token_centres
 
 
 class RegionViT(nn.Module):
@@ -68,8 +68,9 @@ class RegionViT(nn.Module):
         sizes = (vit.num_prefix_tokens, vit.embed_dim, len(settings.labels), config.num_heads, config.causal)
         self.pool: Any = POOLS[config.pool](*sizes) if settings.labels else nn.Identity()
         self.relation = ATTENTION[config.attention].relation
-        rates = config.keep_rate or (1.0,) * len(vit.blocks)
-        self.num_kept = tuple(accumulate(rates, count_kept, initial=self.layout.num_patches))
+        self.num_kept = [self.layout.num_patches]
+        for rate in config.keep_rate or (1.0,) * len(vit.blocks):
+            self.num_kept.append(math.ceil(self.num_kept[-1] * rate - 1e-9))  # a floating-point error is not a patch
         self.drop_by_mask = False
         middle = torch.full((vit.num_prefix_tokens, 2), config.img_size / 2)
         patches = patch_centres(grid) * self.patch_size
@@ -143,7 +144,7 @@ class RegionViT(nn.Module):
         source = embed.early(image) if stem else image  # features: (B, C', 2 S/P, 2 S/P), rounded up
         if not self.layout.num_patches:
             return source.new_zeros(image.shape[0], 0, self.vit.embed_dim), source
-        return embed.late(source) if stem else embed(image), source
+        return embed.finish(source) if stem else embed(image), source
 
     def fill_regions(self, image: Tensor, boxes: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns boxes (B, R, 4) and which are present (B, R), with defaults for None."""
@@ -257,10 +258,8 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
         "final_norm": False if config.block == "post_norm" else None,  # every block ends in one
     }
     if config.keep_rate or (config.attention, config.block) != ("dot", "pre_norm"):
-        options |= {
-            "attn_layer": ATTENTION[config.attention],
-            "block_fn": PostNormBlock if config.block == "post_norm" else Block,
-        }
+        block = PostNormBlock if config.block == "post_norm" else Block
+        options |= {"attn_layer": ATTENTION[config.attention], "block_fn": block}
     if isinstance(config.pretrained, str):
         if not Path(config.pretrained).is_file():
             raise FerVitError(f"Expected a state dict at {config.pretrained} (network.pretrained), but there is none.")

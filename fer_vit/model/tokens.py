@@ -3,7 +3,6 @@
 B images, P patch size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,10 +74,8 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     """Hard attention: keeps the patches with the highest scores, in their original order.
 
     Prefix tokens and regions always stay. Liang et al., "Not All Patches Are What You Need: Expediting Vision
-    Transformers via Token Reorganizations" (ICLR 2022), without their fused token.
-
-    There are T' tokens with scores (B, T'), since patches may have been removed before; `layout` is of all T tokens,
-    and `number` at most the number of patches left. `by_mask` masks the others instead of removing them.
+    Transformers via Token Reorganizations" (ICLR 2022), without their fused token. The tokens left have scores (B, T');
+    `layout` is of all T tokens. `by_mask` masks the other patches instead of removing them.
     """
     stop = tokens.x.shape[1] - layout.num_regions * layout.tokens_per_region
     patches = slice(layout.num_prefix, stop)
@@ -101,16 +98,11 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
     return Tokens(take(tokens.x), valid, take(tokens.centres))
 
 
-def count_kept(patches: int, rate: float) -> int:
-    """Returns how many of `patches` a keep rate keeps: rounded up, floating-point error aside."""
-    return math.ceil(patches * rate - 1e-9)
-
-
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
     """Hides regions, each with all its tokens, like missing ones.
 
-    A face is chosen with probability `rate` and loses a share of its regions drawn uniformly from none to all: a model
-    that never saw a face without regions would fail where none are visible.
+    A face is chosen with probability `rate` and loses a share of its regions, uniform from none to all: a model that
+    never saw a face without regions would fail where none are visible.
     """
     if tokens.valid is None:
         return tokens

@@ -75,7 +75,7 @@ def test_conv_stem_is_the_layers_written_out(stem: ConvStem, widths: list[int], 
     assert stem.num_patches == stem(image).shape[1]
     features = stem.early(image)  # a cell is half a patch
     assert features.shape == (2, stem.early_width, 64 // side, 64 // side)
-    assert torch.equal(stem.late(features), stem(image))
+    assert torch.equal(stem.finish(features), stem(image))
 
 
 class Crops(nn.Module):

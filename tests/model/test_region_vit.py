@@ -206,17 +206,6 @@ def test_causal_queries_see_only_earlier_ones() -> None:
         assert changed.tolist() == [not causal] * 3 + [True] * 2
 
 
-def test_tokens_lie_where_they_were_cut() -> None:
-    net = build(replace(SMALL, reg_tokens=1, patch_size=16, img_size=64))
-    image, boxes, valid = faces(size=64)
-    centres = net.tokenize(image, boxes, valid).centres
-    assert (centres[:, :2] == 32).all()  # class and register token: the middle
-    assert centres[0, net.layout.patches].view(4, 4, 2)[1, 3].tolist() == [56, 24]
-    corners, sides = boxes[:, 1, :2], boxes[:, 1, 2:] - boxes[:, 1, :2]
-    second = centres[:, net.layout.regions].view(3, 3, 4, 2)[:, 1]
-    assert torch.allclose(second[:, 2], corners + sides * torch.tensor([0.25, 0.75]), atol=1e-4)
-
-
 def test_regions_of_the_stem_lie_where_its_cells_look() -> None:
     """A box that the image is mirrored about keeps its token, but for the order of its cells."""
     torch.manual_seed(0)
@@ -301,7 +290,7 @@ def test_hard_attention_is_soft_attention_restricted_to_kept_patches(change: dic
     image, boxes, valid = faces()
     valid[0, 1] = False
     tokens = net.tokenize(image, boxes, valid)
-    assert net.num_kept == (16, 16, 8, 6)
+    assert net.num_kept == [16, 16, 8, 6]  # 5.6 is rounded up
     widths = []
     for block in net.vit.blocks:
         block.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape[1]))

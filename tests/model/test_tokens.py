@@ -7,7 +7,6 @@ from timm.layers import build_sincos2d_pos_embed
 from fer_vit.model.tokens import (
     TokenLayout,
     Tokens,
-    count_kept,
     drop_regions,
     keep_patches,
     patch_centres,
@@ -58,10 +57,6 @@ def test_hard_attention_without_regions() -> None:
     masked = keep_patches(tokens, scores, layout, 2, by_mask=True)
     assert masked.valid.tolist() == [[True, True, False, False, True]]
     assert masked.valid.dtype == torch.bool
-
-
-def test_a_keep_rate_rounds_up_but_not_for_a_floating_point_error() -> None:
-    assert [count_kept(10, rate) for rate in (1.0, 0.7, 0.71, 0.1, 0.01)] == [10, 7, 8, 1, 1]
 
 
 def test_region_dropout_hides_whole_regions_and_nothing_else() -> None:
