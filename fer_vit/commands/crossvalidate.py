@@ -12,10 +12,9 @@ from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.faces import Faces, as_objects, predict_manifest
 from fer_vit.evaluate.groups import evaluate_faces
-from fer_vit.evaluate.writer import write_results
+from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
-from fer_vit.report.evaluation import FILES
 from fer_vit.train.cli import fit
 
 

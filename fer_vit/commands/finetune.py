@@ -13,10 +13,9 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Merged, predict_manifest
 from fer_vit.evaluate.groups import evaluate_faces
 from fer_vit.evaluate.tables import align_probabilities
-from fer_vit.evaluate.writer import write_results
+from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
-from fer_vit.report.evaluation import FILES
 from fer_vit.report.table import interval_text
 from fer_vit.sources.common import is_zip
 from fer_vit.store.folder import TO_FILL, read_model

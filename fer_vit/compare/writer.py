@@ -10,9 +10,9 @@ from PIL import Image as Pil
 
 from fer_vit.compare.study import LEAST, Kind, Study, compare_pair, intraclass_correlation, mixed_model, person_mean
 from fer_vit.evaluate.groups import holm
+from fer_vit.evaluate.writer import Section, markdown_page, write_files
 from fer_vit.report.charts import intervals_figure
 from fer_vit.report.draw import printable
-from fer_vit.report.evaluation import Section, markdown_page, write_files
 from fer_vit.report.table import NOTHING, Interval, interval_text
 from fer_vit.version import __version__
 

@@ -1,8 +1,11 @@
 """Writes an evaluation: the results as JSON, as Markdown, and as one page with the faces behind them."""
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +15,91 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.groups import FEW, FOUND
 from fer_vit.evaluate.scores import confusion_matrix, face_losses, suspect_labels
+from fer_vit.files import atomic_write
 from fer_vit.geometry import Array
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.draw import printable
-from fer_vit.report.evaluation import Card, Section, markdown_page, write_files
-from fer_vit.report.table import NOTHING, Interval, interval_text
+from fer_vit.report.html import render
+from fer_vit.report.table import NOTHING, Interval, interval_text, markdown
+
+FILES = ("results.json", "results.md", "index.html")
+"""The page is written last."""
+
+KINDS = {"mistake": "mistakes", "label": "likely wrong labels", "differ": "where the two differ"}
+"""Why a face is worth a look."""
+
+
+class Section(NamedTuple):
+    """A table, its head first, with a title, what explains it, and a chart."""
+
+    title: str
+    text: str
+    rows: Sequence[Sequence[str]]
+    picture: Pil.Image | None = None
+
+
+class Card(NamedTuple):
+    """A face: its picture, None when it cannot be read, indices of label and prediction, and which of `KINDS` it is."""
+
+    picture: Pil.Image | None
+    name: str
+    truth: int
+    guess: int
+    confidence: float
+    kinds: Sequence[str]
+    lines: Sequence[str]  # further text
+
+
+def write_files(
+    folder: Path, text: str, results: Mapping[str, Any], facts: Mapping[str, str], parts: Sequence[Section], **page: Any
+) -> str:
+    """Writes `FILES` to a folder atomically; returns a line with their names. `page`: see `write_evaluation`."""
+    with atomic_write(folder) as new:
+        new.mkdir()
+        (new / "results.md").write_text(text, encoding="utf-8")
+        (new / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_evaluation(new / "index.html", facts, parts, **page)
+    return f"Written to {folder}: {', '.join(FILES)}"
+
+
+def markdown_page(title: str, facts: Mapping[str, str], parts: Sequence[Section]) -> str:
+    """Returns the tables of a page as Markdown."""
+    head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in facts.items())
+    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
+    return "\n\n".join(filter(None, [f"# {title}", head, *chain.from_iterable(blocks)])) + "\n"
+
+
+def write_evaluation(
+    path: Path,
+    facts: Mapping[str, str],
+    sections: Sequence[Section],
+    labels: Sequence[str] = (),
+    confusion: Sequence[Sequence[int]] = (),
+    cards: Sequence[Card] = (),
+    left_out: int = 0,
+    title: str = "How good the predictions are",
+    generator: str = "fer-vit evaluate",
+) -> None:
+    """Writes the page; without labelled faces there are only sections.
+
+    `confusion` counts faces (C, C) by label and prediction, `left_out` those that have no card.
+    """
+    counts = Counter(kind for card in cards for kind in card.kinds)
+    render(
+        path,
+        "evaluation",
+        title=title,
+        generator=generator,
+        facts=facts,
+        sections=sections,
+        labels=labels,
+        confusion=confusion,
+        cards=cards,
+        kinds={kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"},
+        counts=counts,
+        left_out=left_out,
+    )
+
 
 PICTURES = 500
 """The largest number of faces on the page, so that it opens quickly."""
@@ -76,7 +159,10 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     if results["all"]["agreement with an annotator"]["mean"] is not None:
         text += " An annotator is drawn by the votes; where rare votes were dropped, as in FERPlus, people agree less."
     text += " With few faces, calibration errors are biased upwards, and their intervals may lie above them."
-    parts = [Section("By expression", "", class_table(results["all"], np.array(results["confusion"]), faces.labels))]
+    confusion = np.array(results["confusion"])
+    frequent, share = faces.labels[confusion.sum(1).argmax()], confusion.sum(1).max() / confusion.sum()
+    text += f" Without a model: always {printable(frequent)} has an accuracy of {share:.1%}."
+    parts = [Section("By expression", "", class_table(results["all"], confusion, faces.labels))]
     parts += groups
     if votes := results.get("by votes"):
         parts.append(Section("By votes for the label", "", score_table("votes", votes), chart(votes, "accuracy")))
@@ -112,13 +198,13 @@ def cell(one: Interval | float | str | None, loss: bool = False, signed: bool = 
 
 
 def class_table(scores: Mapping[str, Interval], confusion: NDArray[np.int64], labels: Sequence[str]) -> list[list[str]]:
-    """Returns a row for each expression: its faces, recall and precision."""
+    """Returns faces, recall and precision of each expression that occurs in the labels or the predictions."""
     rows: dict[str, dict[str, Any]] = {}
     for index, label in enumerate(labels):
-        guesses = confusion[:, index].sum()
+        faces, guesses = int(confusion[index].sum()), confusion[:, index].sum()
         precision = f"{confusion[index, index] / guesses:.1%}" if guesses else "never predicted"
-        faces, recall = int(confusion[index].sum()), scores[f"recall of {label}"]
-        rows[label] = {"faces": faces, "recall": recall, "precision": precision}
+        if faces or guesses:
+            rows[label] = {"faces": faces, "recall": scores[f"recall of {label}"], "precision": precision}
     return score_table("expression", rows)
 
 

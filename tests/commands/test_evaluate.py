@@ -16,11 +16,11 @@ from fer_vit.data.shards import write_manifest
 from fer_vit.evaluate import scores, writer
 from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.evaluate.tables import read_table
+from fer_vit.evaluate.writer import FILES
 from fer_vit.face.image import encode_png
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
-from fer_vit.report.evaluation import FILES
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, TINY, fails, main, run
@@ -105,6 +105,7 @@ def test_a_model_on_a_manifest(
     out, text = capsys.readouterr().out, (tmp_path / "e" / "results.md").read_text()
     assert text in out
     assert "| all faces | 100.0%" in text
+    assert f"Without a model: always neutral has an accuracy of {confusion.sum(1).max() / count:.1%}." in text
     # The other split is another result; nothing else lies in the folder.
     assert run_evaluate(tmp_path / "t", data, *words, "--split", "test")["split"] == "test"
     assert {path.name for path in (tmp_path / "t").iterdir()} == set(FILES)

@@ -1,11 +1,22 @@
-import numpy as np
+import re
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from fer_vit import load
+from fer_vit.errors import FerVitError
 from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.report.charts import (
+    attention_figure,
     draw_confusion,
     faithfulness_figure,
     faithfulness_table,
+    rasterize,
+    strongest_pairs,
 )
+from fer_vit.report.draw import REGION, Attention, FaceView
+from fer_vit.sources.drawn import draw_face
 
 BETTER = {"deletion": -1, "insertion": 1}
 
@@ -44,3 +55,64 @@ def test_the_picture_has_a_panel_for_each_measure() -> None:
     assert [axes.get_title() for axes in figure.axes[:2]] == ["deletion\nless is better", "insertion\nmore is better"]
     assert len(figure.axes) == 3
     figure.canvas.draw()
+
+
+REGIONS = ("right_eye", "nose", "mouth")
+BOXES = {"right_eye": np.array([8.0, 8, 16, 16]), "mouth": np.array([40.0, 40, 56, 56])}
+VIEW = FaceView(np.full((64, 64, 3), 90, np.uint8), np.eye(2, 3), 64, BOXES, probabilities={"$x$": 0.75})
+
+
+def attention(patches: tuple[int, int] = (0, 0)) -> Attention:
+    relations = np.array([[[0.5, 0.0, 0.5], [0.0, 0.0, 0.0], [0.2, 0.0, 0.8]]])
+    soft = np.zeros((1, *patches))
+    if soft.size:
+        soft[0, 0, 1] = 1.0
+    return Attention(relations, np.array([[0.2, 0.0, 0.8]]), soft, np.array([np.nan]))
+
+
+def green(picture: np.ndarray) -> np.ndarray:
+    """Where the picture has the colour of regions."""
+    colour = [int(REGION[i : i + 2], 16) for i in (1, 3, 5)]
+    return (np.abs(picture.astype(int) - colour).sum(-1) < 12)[: picture.shape[1]]
+
+
+def test_an_arc_joins_the_middles_and_discs_have_the_area_of_their_attention() -> None:
+    shown = green(rasterize(attention_figure(VIEW, attention(), REGIONS)))
+    scale = shown.shape[1] / 64
+    for x, y, there in ((12, 12, True), (48, 48, True), (50, 12, False), (12, 50, False)):
+        assert shown[round(y * scale), round(x * scale)] == there
+    # The arc bends to one side of the straight line.
+    middle = np.array([30, 30]) + np.array([36, -36]) * 0.15 / 2 * -1
+    near = shown[round((middle[1] - 3) * scale) : round((middle[1] + 3) * scale)]
+    assert near[:, round((middle[0] - 3) * scale) : round((middle[0] + 3) * scale)].any()
+    none = attention()._replace(relations=np.zeros((1, 3, 3)))
+    discs = green(rasterize(attention_figure(VIEW, none, REGIONS)))
+    small, large = discs[: round(30 * scale)].sum(), discs[round(30 * scale) :].sum()
+    assert 2.5 < large / small < 6  # 4, less the outlines and names
+
+
+def test_patches_are_a_soft_map_where_they_are() -> None:
+    with_map = rasterize(attention_figure(VIEW, attention((2, 2)), REGIONS)).astype(int)
+    without = rasterize(attention_figure(VIEW, attention(), REGIONS)).astype(int)
+    scale, change = with_map.shape[1] / 64, np.abs(with_map - without).sum(-1)
+    assert change[round(10 * scale), round(54 * scale)] > 60
+    assert change[round(54 * scale), round(26 * scale)] == 0
+
+
+def test_pairs_are_of_regions_that_are_there_strongest_first() -> None:
+    relations = np.array([[0.4, 0.3, 0.3], [0.5, 0.4, 0.1], [0.0, 0.0, 1.0]])
+    assert strongest_pairs(relations, [0, 1, 2]) == [(0.8, 0, 1), (0.3, 0, 2), (0.1, 1, 2)]
+    assert strongest_pairs(relations, [0, 2]) == [(0.3, 0, 2)]
+
+
+def test_a_notebook_plots_attention_and_saves_it(tmp_path: Path) -> None:
+    face = load("ferplus-small", "cpu").predict(draw_face("happiness", 0, 160)[0], face="crop")[0]
+    drawn = face.attend(draw_face("happiness", 0, 160)[0])
+    assert drawn.relations.shape == (19, 11, 11)  # the encoder and 3 x 6 heads
+    assert np.allclose(drawn.output.sum(-1), 1, atol=1e-5)
+    assert face.plot(attention=True, file=tmp_path / "face.svg").size[0] == 600
+    text = (tmp_path / "face.svg").read_text()
+    assert len(re.findall("<image", text)) == 1
+    assert text.count(f"stroke: {REGION}") > 5
+    with pytest.raises(FerVitError, match="ends in"):
+        face.plot(attention=True, file=tmp_path / "face.txt")

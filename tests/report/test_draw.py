@@ -3,15 +3,18 @@
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import ImageColor
+from skimage.color import rgb2lab
 
-from fer_vit.geometry import Array, apply, invert
+from fer_vit.geometry import Array, Image, apply, invert
 from fer_vit.report import draw
-from fer_vit.report.draw import REGION
+from fer_vit.report.draw import AGAINST, EXPRESSIONS, FOR, REGION, Marked, draw_faces
 
 CROP = 64
 
@@ -124,3 +127,66 @@ print("matplotlib" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+GREY = np.full((200, 300, 3), 100, np.uint8)
+
+
+def pixels(image: Image, colour: str) -> int:
+    """The number of pixels of a colour."""
+    return int((image == [int(colour[i : i + 2], 16) for i in (1, 3, 5)]).all(-1).sum())
+
+
+def test_the_bar_is_as_long_as_the_probability_in_the_colour_of_the_expression() -> None:
+    box = np.array([50.0, 80, 120, 150])
+    full, half = (
+        pixels(draw_faces(GREY, [Marked(box, "happiness", p, 3)]), EXPRESSIONS["happiness"]) for p in (1.0, 0.5)
+    )
+    assert full > 0
+    assert 0.45 < half / full < 0.6
+    assert (draw_faces(GREY, [Marked(box, "joy", 1.0)]) != GREY).any()  # a class of one's own
+
+
+def test_the_picture_itself_stays_and_boxes_lie_where_faces_are() -> None:
+    marked = draw_faces(GREY, [Marked(np.array([50.0, 80, 120, 150]), "fear", 0.7, 0)])
+    assert (GREY == 100).all()
+    assert (marked[80, 51:120] == 255).all()
+    assert (marked[150, 51:120] == 255).all()
+    assert (marked[90:140, 60:110] == 100).all()
+    assert (draw_faces(GREY, []) == GREY).all()
+
+
+def test_any_box_and_any_label_can_be_drawn() -> None:
+    boxes = [None, np.array([-20.0, -20, 10, 10]), np.array([290.0, 190, 400, 300])]
+    for box in boxes:
+        assert draw_faces(GREY, [Marked(box, "a\nb\x00\ud800" * 30, 0.4)]).shape == GREY.shape
+
+
+MACHADO = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+"""Machado et al., "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), severity 1, for
+linear RGB."""
+
+
+def seen(colour: str, vision: str) -> NDArray[np.float64]:
+    """CIELAB of a colour as it is seen."""
+    value = np.array(ImageColor.getrgb(colour)) / 255
+    linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+    shown = np.clip(MACHADO[vision] @ linear, 0, 1)
+    value = np.where(shown <= 0.0031308, 12.92 * shown, 1.055 * shown ** (1 / 2.4) - 0.055)
+    return rgb2lab(value)
+
+
+@pytest.mark.parametrize("vision", MACHADO)
+def test_regions_differ_from_expressions_and_heat_maps(vision: str) -> None:
+    for colour in (*EXPRESSIONS.values(), FOR, AGAINST):
+        assert np.linalg.norm(seen(REGION, vision) - seen(colour, vision)) > 25, colour
+
+
+def test_for_differs_from_against() -> None:
+    for vision, pair in product(MACHADO, [(FOR, AGAINST)]):
+        assert np.linalg.norm(np.subtract(*(seen(colour, vision) for colour in pair))) > 50, vision

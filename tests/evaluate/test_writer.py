@@ -2,11 +2,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from fer_vit.report.evaluation import Card, Section, write_evaluation
+from fer_vit.evaluate.writer import Card, Section, class_table, write_evaluation
 from tests.helpers.browser import chromium, loaded, opened
 
 HOSTILE = """</script><img src=x onerror="document.title='owned'">"""
@@ -94,3 +95,10 @@ def test_without_a_mistake_there_is_no_empty_gallery(tmp_path: Path) -> None:
     assert '<table class="confusion">' in page
     assert "Faces to look at" not in page
     assert "<script>" not in page
+
+
+def test_labels_that_never_occur_have_no_row() -> None:
+    recall = {"faces": 4, "mean": 0.5, "low": 0.2, "high": 0.8}
+    scores = {f"recall of {label}": recall for label in "abc"}
+    rows = class_table(scores, np.array([[2, 0, 2], [0, 0, 0], [0, 0, 0]]), "abc")
+    assert [(row[0], row[1], row[-1]) for row in rows[1:]] == [("a", "4", "100.0%"), ("c", "0", "0.0%")]
