@@ -19,21 +19,15 @@ from fer_vit.explain.trace import Trace, no_autocast, region_means
 class Views(NamedTuple):
     """Attention to draw on a face.
 
-    Attributes:
-        relations: How much each region (row) takes from each (column) (B, V, R, R): for the encoder see `relations`;
-            for a head without earlier blocks or residual paths; 0 for queries. Rows sum to 1, or to 0 for regions that
-            are missing or attend to no region.
-        output: How much each region gives to what is classified (B, V, R), a mean over its tokens and the patches
-            under it; sums to 1.
-        patches: The same for every patch (B, V, rows, columns); over all patches and region tokens it sums to 1.
-        distance: How far patch and region tokens look on average (B, V), in crop pixels: Dosovitskiy et al., "An Image
-            is Worth 16x16 Words" (ICLR 2021), figure 7; NaN for the whole encoder and queries.
+    A head's relations are without earlier blocks or residual paths; rows of regions that are missing, or attend to no
+    region, sum to 0. What regions give is a mean over their tokens and the patches under them. The distance is from
+    Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021), figure 7; NaN for the whole encoder and queries.
     """
 
-    relations: Tensor
-    output: Tensor
-    patches: Tensor
-    distance: Tensor
+    relations: Tensor  # how much each region (row) takes from each (column) (B, V, R, R); 0 for queries
+    output: Tensor  # how much each region gives to what is classified (B, V, R); sums to 1
+    patches: Tensor  # the same for patches (B, V, rows, columns); with region tokens it sums to 1
+    distance: Tensor  # how far patch and region tokens look on average (B, V), in crop pixels
 
 
 @torch.no_grad()

@@ -29,21 +29,16 @@ PASSES = 8
 class Explanation(NamedTuple):
     """Attribution for a score, negative against it.
 
-    The absolute values of scores, heat and shares sum to 1 each, or to 0 where all are 0.
-
-    Attributes:
-        probabilities: (B, C).
-        scores: Of every token (B, T); by "pixels" the sum over the pixels that it was cut from.
-        heat: Of every pixel (B, S, S); by other methods tokens' scores, spread over the pixels that they were cut from.
-        shares: Of every region (B, R), 0 for a missing one. By "pixels" the sum over the pixels of its box that lie
-            deeper in no other; by "ablation" the fall when its tokens, and the patches under it, are masked; else the
-            mean score of these.
+    The absolute values of scores, heat and shares sum to 1 each, or to 0 where all are 0. "pixels" adds up the heat of
+    the pixels that a token was cut from, or that lie deepest in a region; other methods spread the scores of tokens
+    over their pixels. "ablation" gives a region the fall when its tokens, and the patches under it, are masked; other
+    methods the mean score of these.
     """
 
-    probabilities: Tensor
-    scores: Tensor
-    heat: Tensor
-    shares: Tensor
+    probabilities: Tensor  # (B, C)
+    scores: Tensor  # of every token (B, T)
+    heat: Tensor  # of every pixel (B, S, S)
+    shares: Tensor  # of every region (B, R), 0 for a missing one
 
 
 def explain(

@@ -21,29 +21,19 @@ from fer_vit.model.tokens import TokenLayout, Tokens
 class Trace(NamedTuple):
     """One pass through the encoder and the classifier; gradients of the logits reach back to `tokens.x`.
 
-    Attributes:
-        image: Face crops (B, 3, S, S), RGB in [0, 1].
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels; 0 for a missing region.
-        valid: Which regions are present (B, R).
-        tokens: What enters the encoder.
-        attention: Weights (B, H, T, T) of every block, rows summing to 1.
-        pooled: What is classified, and how much each token counts in it.
-        logits: (B, C).
-        where: What every token was cut from (B, T, 4), xyxy; empty for class, register and missing tokens.
-        membership: How much of each token belongs to each region (B, R, T): 1 for its own tokens, the covered fraction
-            for patches, else 0.
-        layout: Which token is which.
+    `where` is what every token was cut from, empty for class, register and missing tokens; `membership` how much of
+    each token belongs to each region: 1 for its own tokens, the covered fraction for patches, else 0.
     """
 
-    image: Tensor
-    boxes: Tensor
-    valid: Tensor
+    image: Tensor  # face crops (B, 3, S, S), RGB in [0, 1]
+    boxes: Tensor  # of regions (B, R, 4), xyxy in crop pixels; 0 for a missing region
+    valid: Tensor  # which regions are present (B, R)
     tokens: Tokens
-    attention: list[Tensor]
+    attention: list[Tensor]  # weights (B, H, T, T) of every block, rows summing to 1
     pooled: Pooled
-    logits: Tensor
-    where: Tensor
-    membership: Tensor
+    logits: Tensor  # (B, C)
+    where: Tensor  # (B, T, 4), xyxy in crop pixels
+    membership: Tensor  # (B, R, T)
     layout: TokenLayout
 
 

@@ -16,15 +16,10 @@ from fer_vit.model.tokens import Tokens
 
 
 class Pooled(NamedTuple):
-    """Result of a pooling.
+    """A vector per face or per expression, and the weights of the tokens in it, which sum to 1 or to 0 without any."""
 
-    Attributes:
-        x: A vector per face (B, D), or per expression (B, C, D).
-        weights: Weight of each token in it (B, H, Q, T); rows sum to 1, or to 0 if no token is present.
-    """
-
-    x: Tensor
-    weights: Tensor
+    x: Tensor  # (B, D), or (B, C, D)
+    weights: Tensor  # (B, H, Q, T)
 
 
 class Pool(nn.Module):
@@ -90,20 +85,14 @@ class CrossAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries (B, Q, D) attend to the tokens of the memory (B, T, D) that are present (B, T).
-
-        Returns the new queries (B, Q, D) and their weights (B, H, Q, T), which are 0 if no token is present.
-        """
+        """Queries (B, Q, D), tokens (B, T, D), which are present (B, T) -> new queries, their weights (B, H, Q, T)."""
         q, k, v = (split_heads(part, self.num_heads) for part in (self.q(x), *self.kv(memory).chunk(2, dim=-1)))
         weights = masked_softmax(self.scale * q @ k.transpose(-2, -1), valid[:, None, None])
         return self.proj((weights @ v).transpose(1, 2).flatten(2)), weights
 
 
 class DecoderBlock(nn.Module):
-    """A Transformer decoder layer: self-attention, cross-attention and feed-forward, each with normalisation before.
-
-    `causal`: each query sees only itself and earlier ones.
-    """
+    """A pre-norm Transformer decoder layer; if `causal`, each query sees only itself and earlier ones."""
 
     def __init__(self, dim: int, num_heads: int, causal: bool) -> None:
         super().__init__()
@@ -116,7 +105,7 @@ class DecoderBlock(nn.Module):
         self.mlp = Mlp(dim, 4 * dim)
 
     def forward(self, x: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries attend to one another and then to the memory; arguments and results as for `CrossAttention`."""
+        """As for `CrossAttention`."""
         x = x + self.self_attn(self.norm1(x), is_causal=self.causal)
         change, weights = self.cross_attn(self.norm2(x), memory, valid)
         x = x + change

@@ -109,10 +109,7 @@ class RegionViT(nn.Module):
         valid: Tensor | None = None,
         cover: Callable[[Tensor], Tensor] | None = None,
     ) -> Tokens:
-        """Embeds faces as the encoder's input; arguments as for `forward`.
-
-        `cover` changes the contents (B, N + R k^2, D) of patch and region tokens, but not their positions.
-        """
+        """Embeds faces; `cover` changes the contents (B, N + R k^2, D) of patches and regions, not their positions."""
         patches, source = self.embed_patches(self.normalize(image))  # (B, N, D), and what regions are cut from
         regions = patches[:, :0]
         if self.region_embed is not None:
@@ -214,10 +211,7 @@ class RegionViT(nn.Module):
 
 
 def build_model(config: RegionViTConfig, labels: Sequence[str], **settings: Any) -> RegionViT:
-    """Builds a RegionViT from a configuration; the other arguments are of `ModelSettings`.
-
-    Raises FerVitError when settings contradict each other, or timm cannot build the backbone.
-    """
+    """Builds a RegionViT; other arguments are of `ModelSettings`. Raises FerVitError as `create_backbone` does."""
     return RegionViT(config, ModelSettings(list(labels), **settings), create_backbone(config, len(labels)))
 
 
@@ -225,7 +219,7 @@ def create_backbone(config: RegionViTConfig, num_classes: int) -> VisionTransfor
     """Creates the timm vision transformer that a configuration describes, with its attention, blocks and classifier.
 
     timm resamples pretrained position embeddings and patch kernels for another image or patch size.
-    Raises FerVitError when the name is not a timm vision transformer, or settings contradict each other.
+    Raises FerVitError when settings contradict each other, or timm cannot build the backbone.
     """
     check_config(config)
     try:

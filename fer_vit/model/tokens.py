@@ -11,34 +11,21 @@ from torch import Tensor
 
 
 class Tokens(NamedTuple):
-    """Input of the encoder.
+    """Input of the encoder. Class and register tokens lie in the middle of the crop."""
 
-    Attributes:
-        x: Token embeddings with their positions (B, T, D).
-        valid: False for the tokens of missing regions (B, T); None when the model has no region tokens.
-        centres: Centres of the tokens (B, T, 2), (x, y) in crop pixels; class and register tokens lie in the middle.
-    """
-
-    x: Tensor
-    valid: Tensor | None
-    centres: Tensor
+    x: Tensor  # embeddings with their positions (B, T, D)
+    valid: Tensor | None  # False for the tokens of missing regions (B, T); None: the model has no region tokens
+    centres: Tensor  # (B, T, 2), (x, y) in crop pixels
 
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Order of the tokens: prefix tokens, then patches row by row, then regions with k x k tokens each.
+    """Order of the tokens: prefix tokens, then patches row by row, then regions with k x k tokens each."""
 
-    Attributes:
-        num_prefix: Number of class and register tokens; the class token, if there is one, comes first.
-        grid: Rows and columns of patches; (0, 0) without patch tokens.
-        num_regions: Number of regions; 0 without region tokens.
-        region_grid: k, the tokens along each side of a region.
-    """
-
-    num_prefix: int
-    grid: tuple[int, int]
-    num_regions: int
-    region_grid: int
+    num_prefix: int  # class and register tokens; the class token, if there is one, comes first
+    grid: tuple[int, int]  # rows and columns of patches; (0, 0) without patch tokens
+    num_regions: int  # 0 without region tokens
+    region_grid: int  # k
 
     @property
     def num_patches(self) -> int:

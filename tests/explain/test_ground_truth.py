@@ -94,7 +94,7 @@ def truth_first(net: RegionViT, method: str, faces: Faces) -> dict[str, float]:
 def nets() -> list[RegionViT]:
     """Small models of regions that see them from the image alone, trained with regions hidden at random.
 
-    Three: what a single one attends to depends on its seed, and on the processor's rounding.
+    Three, since attention depends on the seed and on the processor's rounding.
     """
     return [train_on_drawn_faces(CONFIG, seed, 30, 2e-3) for seed in range(3)]
 
