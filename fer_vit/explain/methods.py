@@ -78,14 +78,14 @@ def find_method(name: str, known: Mapping[str, Method]) -> Method:
 
 
 def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
-    """Integrated gradients of the image, see `integrated_gradients`."""
+    """What each pixel adds to the score, from a blurred face to this one (integrated gradients)."""
     with evaluating(net):
         maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
     return box_sums(maps, seen.where), maps, region_sums(maps, seen.boxes)
 
 
 def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
-    """Gradient times attention through all blocks, see `relevance_flow`."""
+    """Gradient times attention, from the score back to the model's tokens."""
     depth, pool = len(seen.attention), seen.pooled.weights
     attended = [*seen.attention, pool] if net.pool.per_expression else seen.attention
     scores = []
@@ -96,7 +96,7 @@ def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
 
 
 def ablation(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
-    """Fall of the score when a region's tokens, and the patches under it, are masked together.
+    """How far the score falls when a region's tokens, and the patches under it, are masked together.
 
     A token's score is the mean fall of the regions that it belongs to, 0 outside all of them.
     """
@@ -130,7 +130,7 @@ def attention(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
 
 
 METHODS: dict[str, Method] = {"pixels": pixels, "relevance": relevance, "ablation": ablation}
-"""By the name that the command line takes. A new method is a function and a line here."""
+"""By the name that the command line takes. A report shows the first line of a method's docstring."""
 CONTROLS: dict[str, Method] = {"random": random_scores, "centre": centre}
 """Baselines for the methods: their scores do not depend on what the model learned."""
 MEASURED: dict[str, Method] = METHODS | {"attention": attention} | CONTROLS

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from fer_vit.data.sample import Batch
+from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import PhotoOptions
@@ -33,11 +34,6 @@ REPORT = (
     "index.html",
 )
 """All that a report may contain, and a new one replaces. The page comes last, when all that it shows exists."""
-METHOD_TEXTS = {
-    "pixels": "what each pixel adds to the score, from a blurred face to this one",
-    "relevance": "gradient times attention, from the score back to the model's tokens",
-    "ablation": "how far the score falls without a region",
-}
 ATTENTION_TEXT = (
     "Where the model looks: how much regions take from each other and give to the output. "
     "It does not depend on the expression, and a region with much attention need not change the prediction."
@@ -136,7 +132,8 @@ def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: 
 
 def meanings(model: Recognizer, method: str) -> dict[str, str]:
     """Returns a sentence on attention and on attribution, and how faithful each was measured to be."""
-    drives = f"What drives the prediction: {METHOD_TEXTS[method]}; orange for it, blue against it."
+    text = str(METHODS[method].__doc__).partition("\n")[0]
+    drives = f"What drives the prediction: {text[0].lower()}{text[1:]} Orange is for it, blue against it."
     faithfulness = model.net.settings.faithfulness
     return {
         "attention": f"{ATTENTION_TEXT} {_measured(faithfulness.get('attention', ()))}",
