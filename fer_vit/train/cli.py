@@ -38,8 +38,6 @@ from fer_vit.train.run import AtomicCheckpointIO, LastCheckpoint, has_bf16, prin
 from fer_vit.train.task import FERTask
 
 Task = Literal["classification", "pretraining"]
-Options = list[str] | dict[str, Any]
-"""Words of a command line, or nested values as in a config."""
 
 
 class TrainCLI(LightningCLI):
@@ -49,7 +47,7 @@ class TrainCLI(LightningCLI):
     """
 
     def __init__(
-        self, verb: str, args: Options, name: str, settings: Namespace | None, task: Task = "classification"
+        self, verb: str, args: list[str], name: str, settings: Namespace | None, task: Task = "classification"
     ) -> None:
         self.verb, self.settings, self.task = verb, settings, task
         logger = "lightning.pytorch.loggers.TensorBoardLogger"
@@ -86,16 +84,15 @@ class TrainCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the options on top of the settings of the checkpoint, or of the model to start from."""
-        parse = parser.parse_object if isinstance(args, dict) else parser.parse_args
         try:
-            self.config = parse(args, self.settings)
+            self.config = parser.parse_args(args, self.settings)
         except ArgumentError as error:
             raise FerVitError(f"{error}{suggest_option(args, parser)}") from error
         if name := self.config.model.get("init"):
             taken = model_settings(read_model(name, pretraining=True)[0])
             taken["network"] = Namespace(**asdict(taken["network"]))  # type: ignore[no-untyped-call]
             settings = Namespace(model=Namespace(**taken))  # type: ignore[no-untyped-call]
-            self.config = parse(args, settings)
+            self.config = parser.parse_args(args, settings)
 
     def before_instantiate_classes(self) -> None:
         """Computes in float32 where bfloat16 would be emulated, which is many times slower."""
@@ -133,28 +130,13 @@ def fit(config: str | Path, **overrides: Any) -> str:
 
     Overrides have the names of the command line: `fit("finetune", **{"data.manifest": path})`.
     """
-    path = find_config(str(config))
-    options = yaml.safe_load(Path(path).read_text())
+    words = ["fit", f"--config={config}"]
     for name, value in overrides.items():
-        set_option(options, name, value)
-    checkpoint = options.get("ckpt_path")
-    given = Words(ckpt_path=checkpoint and Path(checkpoint), config=[path], task=None, help=None)
-    return run_verb("fit", options, given)
+        words.append(f"--{name}={json.dumps(value) if isinstance(value, dict | list | tuple | bool | None) else value}")
+    return train(words)
 
 
-def set_option(options: Options, name: str, value: Any) -> None:
-    """Adds an option, for example `model.init`, after those given; its value is JSON in words."""
-    if isinstance(options, list):
-        options.append(f"--{name}={value if isinstance(value, str) else json.dumps(value)}")
-        return
-    *groups, last = name.split(".")
-    nested: dict[str, Any] = options
-    for group in groups:
-        nested = nested.setdefault(group, {})
-    nested[last] = value
-
-
-def run_verb(verb: str, options: Options, given: Words) -> str:
+def run_verb(verb: str, options: list[str], given: Words) -> str:
     """Runs fit, validate or test; `given` has the options that are needed first (see `first_options`).
 
     With `ckpt_path` the settings of the checkpoint are the defaults; options override them.
@@ -172,11 +154,11 @@ def run_verb(verb: str, options: Options, given: Words) -> str:
             raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` evaluates a checkpoint, but got none.")
         settings = checkpoint_settings(checkpoint, given.ckpt_path) if checkpoint else None
         task = choose_task(given, checkpoint)
-        set_option(options, "task", task)
+        options = [*options, f"--task={task}"]
         if checkpoint:  # contains the weights
-            set_option(options, "model.network.pretrained", False)
+            options.append("--model.network.pretrained=false")
             if task == "classification":
-                set_option(options, "model.init", None)
+                options.append("--model.init=null")
         name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
         cli = TrainCLI(verb, options, name, settings, task)
         if path := cli.config.ckpt_path:  # perhaps from a config; checked before the run has a folder
@@ -200,7 +182,7 @@ def run_verb(verb: str, options: Options, given: Words) -> str:
 def first_options(words: list[str]) -> Words:
     """Reads the options that are needed first: `ckpt_path`, `config`, `task`, and whether only help is requested."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--ckpt_path", type=Path)
+    parser.add_argument("--ckpt_path", type=lambda word: None if word == "null" else Path(word))
     parser.add_argument("-c", "--config", action="append", default=[])
     parser.add_argument("--task", choices=get_args(Task))
     parser.add_argument("-h", "--help", "--print_config", dest="help", nargs="?", const=True)

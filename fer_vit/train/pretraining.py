@@ -72,7 +72,8 @@ class MaskedPretraining(RegionViTModule):
 
     Attributes:
         net: The model, without a head.
-        pictures: Faces of the last validation: original, masked, reconstructed (3, n, 3, S, S).
+        pictures: Faces of the last validation: original, masked, reconstructed (3, n, 3, S, S); None without
+            patch tokens.
     """
 
     def __init__(
@@ -118,8 +119,8 @@ class MaskedPretraining(RegionViTModule):
         once = batch.row >= 0  # negative: a repeat that pads a rank's share
         hidden = hidden._replace(weights=hidden.weights * once[:, None, None])
         self.loss.update(pixel_loss(preds, hidden), weight=hidden.weights.sum())
-        if batch_idx == 0:
-            filled = reconstruct(self.net, batch.boxes, hidden, preds)
+        if batch_idx == 0 and self.net.layout.num_patches:
+            filled = reconstruct(self.net, hidden, preds)
             self.pictures = torch.stack([batch.image, hidden.seen, filled])[:, :SHOWN].float().cpu()
 
     def on_validation_epoch_end(self) -> None:
@@ -128,9 +129,9 @@ class MaskedPretraining(RegionViTModule):
         check_loss(loss, "val")  # before a checkpoint is saved
         self.log("val/loss", loss, prog_bar=True)
         self.loss.reset()
-        assert self.pictures is not None
-        grid = make_grid(self.pictures.transpose(0, 1).flatten(0, 1), nrow=len(self.pictures))
-        self.log_picture("val/reconstruction", grid, "CHW")
+        if self.pictures is not None:
+            grid = make_grid(self.pictures.transpose(0, 1).flatten(0, 1), nrow=len(self.pictures))
+            self.log_picture("val/reconstruction", grid, "CHW")
 
     def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
         """Hides the patches with the least noise (B, ceil(S / P)^2) and predicts all tokens (B, M, C P^2 + 2)."""
@@ -228,32 +229,10 @@ def moment_loss(preds: Tensor, hidden: Hidden) -> Tensor:
     return errors.sum() / (2 * known.sum()).clamp(min=1)
 
 
-def reconstruct(net: RegionViT, boxes: Tensor, hidden: Hidden, preds: Tensor) -> Tensor:
-    """Fills the hidden pixels of faces (B, 3, S, S) with predictions (B, M, C P^2 + 2).
-
-    Without patch tokens they come from the regions, later ones over earlier ones; the rest stays hidden.
-    """
+def reconstruct(net: RegionViT, hidden: Hidden, preds: Tensor) -> Tensor:
+    """Fills the hidden pixels of faces (B, 3, S, S) with predictions for their patches (B, M, C P^2 + 2)."""
     values, moments = preds[..., :-2].float(), preds[..., -2:].float()
     pixels = (values * moments[..., 1:] + moments[..., :1]) * hidden.light[:, None, 1:] + hidden.light[:, None, :1]
-    layout, size, patch = net.layout, net.config.img_size, net.patch_size
-    if layout.num_patches:
-        whole = F.fold(pixels[:, : layout.num_patches].transpose(1, 2), size, patch, stride=patch)
-    else:
-        whole = paste_regions(pixels, boxes, layout, size, patch)
-    return torch.where(hidden.pixels & ~whole.isnan(), whole.clamp(0, 1), hidden.seen)
-
-
-def paste_regions(pixels: Tensor, boxes: Tensor, layout: TokenLayout, size: int, patch_size: int) -> Tensor:
-    """Draws pixels of region tokens (B, R k^2, C P^2) into their boxes (B, R, 4): (B, C, S, S), NaN elsewhere."""
-    batch, side = len(pixels), layout.region_grid * patch_size
-    columns = pixels.reshape(batch * layout.num_regions, layout.tokens_per_region, -1).transpose(1, 2)
-    crops = F.fold(columns, side, patch_size, stride=patch_size).view(batch, layout.num_regions, -1, side, side)
-    centres = torch.arange(size, device=pixels.device) + 0.5
-    where = torch.cartesian_prod(centres, centres).flip(1).view(1, size, size, 2)  # (x, y)
-    whole = crops.new_full((batch, crops.shape[2], size, size), torch.nan)
-    for crop, box in zip(crops.unbind(1), boxes.unbind(1), strict=True):
-        corner, sides = box[:, None, None, :2], (box[:, None, None, 2:] - box[:, None, None, :2]).clamp(min=1e-6)
-        grid = (where - corner) / sides * 2 - 1  # -1 and 1 are the edges of the box
-        values = F.grid_sample(crop, grid, padding_mode="border", align_corners=False)
-        whole = torch.where((grid.abs() <= 1).all(-1)[:, None], values, whole)
-    return whole
+    patch = net.patch_size
+    whole = F.fold(pixels[:, : net.layout.num_patches].transpose(1, 2), net.config.img_size, patch, stride=patch)
+    return torch.where(hidden.pixels, whole.clamp(0, 1), hidden.seen)

@@ -13,17 +13,14 @@ from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.evaluate import scores
 from fer_vit.evaluate.faces import evaluate_logits
-from fer_vit.train.cli import set_option
 from tests.helpers.commands import TINY, fails
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """A tiny network that is trained for two steps, as a config."""
-    options: dict[str, object] = {}
-    for word in TINY:
-        name, _, value = word.removeprefix("--").partition("=")
-        set_option(options, name, yaml.safe_load(value))
+    pairs = [word.removeprefix("--").split("=") for word in TINY]
+    options = {name: yaml.safe_load(value) for name, value in pairs}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(options))
     return tmp_path / "tiny.yaml"
 

@@ -14,7 +14,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import write_manifest, write_shards
+from fer_vit.data.shards import write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face, read
 from fer_vit.store.folder import load_checkpoint
@@ -151,17 +151,3 @@ def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path
     rows = table(tmp_path / "two")
     assert [row["path"] for row in rows] == sorted(map(str, faces.rglob("*.png")))
     assert_same(rows, table(tmp_path / "one"))
-
-
-@pytest.mark.slow
-def test_two_processes_share_a_stream(tmp_path: Path) -> None:
-    reading = read(tmp_path / "faces", count=96, size=32)
-    write_shards(tmp_path / "shards", reading, "drawn", 3)
-    words = [word for word in TINY if "limit" not in word]
-    words += [f"--data.manifest={tmp_path / 'shards'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
-    words += ["--data.batch_size=4", "--data.num_workers=1", "--trainer.devices=2", "--trainer.strategy=ddp"]
-    subprocess.run([sys.executable, SCRIPT, "fit", *words], check=True, capture_output=True, timeout=300)
-    state = torch.load(tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
-    trained = sum(row.split == "train" for row in reading.rows)
-    assert state["global_step"] == trained // 8
-    assert state["FaceDataModule"]["world_size"] == 2

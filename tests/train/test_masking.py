@@ -9,14 +9,11 @@ from torch import Tensor
 
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.model.tokens import TokenLayout
 from fer_vit.train.pretraining import (
     Hidden,
-    cut_tokens,
     encode_hidden,
     hide,
     moment_loss,
-    paste_regions,
     pixel_loss,
     reconstruct,
 )
@@ -170,9 +167,6 @@ def test_patches_at_the_edges_may_be_cut_off() -> None:
     hidden = hide(net, image[..., :29, :29], boxes, valid, noise, 0.6)
     whole = hide(build(**MODELS["conv, regions of the stem alone"]), image, boxes, valid, noise, 0.6)
     assert torch.equal(hidden.pixels, whole.pixels[..., :29, :29])
-    shown = reconstruct(net, boxes, hidden, perfect(hidden))
-    assert shown.shape == (3, 3, 29, 29)
-    assert torch.equal(shown[..., :1, :], hidden.seen[..., :1, :])  # above all regions
 
 
 def perfect(hidden: Hidden) -> Tensor:
@@ -185,7 +179,7 @@ def test_a_perfect_prediction_restores_the_face(name: str) -> None:
     image, boxes, valid, noise = faces()
     image = image.mean(1, keepdim=True).expand(-1, 3, -1, -1)
     hidden = hide(net, image, boxes, valid, noise, 0.6)
-    assert torch.allclose(reconstruct(net, boxes, hidden, perfect(hidden)), image, atol=1e-5)
+    assert torch.allclose(reconstruct(net, hidden, perfect(hidden)), image, atol=1e-5)
     assert moment_loss(perfect(hidden), hidden) == 0
 
 
@@ -196,7 +190,7 @@ def test_a_reconstruction_contains_nothing_of_the_hidden_pixels() -> None:
     other = hide(net, torch.where(hidden.pixels, image / 3, image), boxes, valid, noise, 0.6)
     preds = torch.rand(3, 18, 194)
     assert not torch.allclose(hidden.moments, other.moments)
-    assert torch.equal(reconstruct(net, boxes, hidden, preds), reconstruct(net, boxes, other, preds))
+    assert torch.equal(reconstruct(net, hidden, preds), reconstruct(net, other, preds))
 
 
 def test_a_constant_prediction_has_a_loss_of_1() -> None:
@@ -204,16 +198,3 @@ def test_a_constant_prediction_has_a_loss_of_1() -> None:
     image, boxes, valid, noise = faces()
     hidden = hide(net, image, boxes, valid, noise, 0.6)
     assert pixel_loss(torch.zeros(3, 16, 194), hidden).item() == pytest.approx(1, abs=1e-4)
-
-
-def test_regions_are_pasted_where_they_are() -> None:
-    layout = TokenLayout(1, (0, 0), 2, 2)
-    ramp = torch.arange(32.0).expand(1, 1, 32, 32) + 100 * torch.arange(32.0)[:, None]  # bilinear resampling is exact
-    boxes = torch.tensor([[[4.0, 6.0, 20.0, 22.0], [17.0, 12.0, 29.0, 24.0]]])
-    whole = paste_regions(cut_tokens(ramp, boxes, layout, 8), boxes, layout, 32, 8)
-    inside = torch.zeros(32, 32, dtype=torch.bool)
-    inside[6:22, 4:20] = inside[12:24, 17:29] = True
-    assert whole[0, 0][~inside].isnan().all()
-    inner = torch.zeros(32, 32, dtype=torch.bool)
-    inner[7:21, 5:16] = inner[13:23, 18:28] = True
-    assert torch.allclose(whole[0, 0][inner], ramp[0, 0][inner], atol=1e-2)

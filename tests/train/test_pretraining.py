@@ -19,7 +19,7 @@ from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import TINY, fails, main
 from tests.helpers.marks import slow
 from tests.train.test_masking import CONFIG, MODELS
-from tests.train.test_resume import differences, keep, newest
+from tests.train.test_resume import newest
 
 PRETRAIN = ["--task=pretraining", "--model.network.stem=conv", "--trainer.limit_val_batches=1"]
 
@@ -149,19 +149,6 @@ def test_a_classifier_starts_from_it(
     taken = {name.removeprefix("net."): value for name, value in before["state_dict"].items() if "net." in name}
     assert len(taken) == 148 + 0
     assert all(torch.equal(state[name], value) for name, value in taken.items())
-
-
-@pytest.mark.slow
-def test_it_resumes_bit_for_bit(unlabelled: Path, tmp_path: Path) -> None:
-    words = ["--model.network.dropout=0.1", "--trainer.callbacks+=fer_vit.train.module.EMA", "--trainer.max_epochs=2"]
-    words += ["--trainer.limit_train_batches=1.0"]
-    whole = fit(unlabelled / "faces.parquet", tmp_path / "whole", *words, *keep("step{step}", "every_n_train_steps=6"))
-    (middle,) = (tmp_path / "whole").rglob("step6.ckpt")
-    again = fit(unlabelled / "faces.parquet", tmp_path / "again", *words, f"--ckpt_path={middle}")
-    first, second = load_checkpoint(whole), load_checkpoint(again)
-    assert second["global_step"] == first["global_step"] == 8
-    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "lr_schedulers"):
-        assert differences(second[part], first[part]) == []
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(drawn: Path) -> None:

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +14,6 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.train.symmetry import Symmetry, asymmetry, make_symmetric, mirror_image
-from tests.helpers.commands import TINY, main
-from tests.train.test_resume import newest
 
 SWAPPED = [1, 0, 3, 2, 4, 5, 7, 6, 8, 9, 10]
 """Whose place each region has in a mirror image."""
@@ -37,23 +34,6 @@ CONFIG = RegionViTConfig(
     pool="avg",
 )
 
-
-SYMMETRIC = [
-    "--model.network.img_size=25",
-    "--model.network.stem=conv",
-    "--model.network.tokens=region",
-    "--model.network.region_source=stem",
-    "--model.network.region_grid=1",
-    "--model.network.pos_embed=none",
-    "--model.network.pool=avg",
-]
-WITH = [
-    "--trainer.callbacks+=fer_vit.train.symmetry.Symmetry",
-    "--trainer.callbacks+=fer_vit.train.module.EMA",
-    "--trainer.accumulate_grad_batches=2",
-    "--trainer.limit_train_batches=4",
-    "--trainer.gradient_clip_val=0.5",
-]
 NEW: Any = SimpleNamespace(ckpt_path=None)
 
 
@@ -121,23 +101,6 @@ def test_training_keeps_the_weights_symmetric() -> None:
     assert not any(torch.equal(value, start[name]) for name, value in state.items() if value.ndim)
     net.eval()
     assert torch.allclose(net(image, boxes), net(*mirrored(image, boxes)), atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_run_with_averaged_weights_stays_symmetric_and_resumes(drawn: Path, tmp_path: Path) -> None:
-    def fit(folder: Path, *more: str) -> list[str]:
-        save = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={folder}"]
-        return ["fit", *TINY, *SYMMETRIC, *save, *more]
-
-    main(fit(tmp_path / "one", *WITH))
-    first = newest(tmp_path / "one")
-    main(fit(tmp_path / "two", *WITH, "--trainer.max_epochs=2", f"--ckpt_path={first}"))
-    for path in (first, newest(tmp_path / "two")):
-        checkpoint = torch.load(path, weights_only=True)
-        for state in (checkpoint["state_dict"], checkpoint["current_model_state"]):
-            net = {name.removeprefix("net."): value for name, value in state.items() if name.startswith("net.")}
-            assert len(net) > 30
-            assert all(torch.equal(value, mirror_image(name, net)) for name, value in net.items() if value.ndim)
 
 
 def test_a_run_that_began_without_it_cannot_resume_with_it() -> None:

@@ -13,12 +13,10 @@ from torch.utils.data import DataLoader
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
-from fer_vit.face.regions import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.tokens import drop_regions
 from fer_vit.processes import derived_seed
-from fer_vit.train.module import loss_error, warmup_cosine
 from fer_vit.train.task import FERTask
 
 NETWORK = RegionViTConfig(
@@ -60,19 +58,6 @@ def log_into(task: FERTask) -> dict[str, tuple[float, dict[str, object]]]:
     task.log = log  # type: ignore[method-assign, assignment]
     task.log_dict = lambda values: [log(*item) for item in values.items()]  # type: ignore[method-assign, assignment]
     return logged
-
-
-def test_a_batch_is_learned() -> None:
-    task = build(region_dropout=0.5, label_smoothing=0.1).train()
-    optimiser = torch.optim.AdamW(task.parameters(), 3e-3)
-    data = batch()
-    for _ in range(40):
-        optimiser.zero_grad()
-        loss = task.training_step(data, 0)
-        loss.backward()
-        optimiser.step()
-    logits = task.eval().net(data.image, data.boxes, data.valid)
-    assert logits.argmax(1).tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def smoothed_loss(logits: torch.Tensor, target: torch.Tensor, smoothing: float) -> float:
@@ -230,13 +215,6 @@ def test_the_schedule_of_a_run(warmup: float, rise: int) -> None:
         np.testing.assert_allclose(rates[rise:], 0.5 * (0.2 + 0.8 * (1 + cosine) / 2), rtol=1e-6)
 
 
-def test_a_schedule_of_one_step_and_beyond_the_last() -> None:
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = warmup_cosine(optimiser, steps=1, warmup_steps=1, floor=0.25)
-    (factor,) = schedule.lr_lambdas
-    assert [factor(step) for step in range(4)] == pytest.approx([0.5, 1.0, 0.25, 0.25])
-
-
 def test_a_run_without_an_end_has_no_schedule() -> None:
     with pytest.raises(FerVitError) as error:
         with_trainer(build(), estimated_stepping_batches=math.inf).configure_optimizers()
@@ -369,13 +347,6 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
     assert again.net.settings == ModelSettings(["a", "b", "c"], "crop", TEMPLATE)
 
 
-def test_the_default_recipe_is_a_plain_classifier() -> None:
-    recipe = {"lr": 1e-3, "weight_decay": 0.05, "layer_decay": 1.0, "warmup": 0.1, "min_lr": 0.01}
-    recipe |= dict.fromkeys(("label_smoothing", "logit_adjust", "region_dropout"), 0.0)
-    assert FERTask(labels=["a", "b"]).net.config == RegionViTConfig(regions=DEFAULT_REGIONS)
-    assert build().hparams.items() >= {**recipe, "compile": False, "init": None, "freeze": "none"}.items()
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -391,34 +362,6 @@ def test_the_default_recipe_is_a_plain_classifier() -> None:
 def test_wrong_settings(change: dict[str, object], words: str) -> None:
     with pytest.raises(FerVitError, match=words):
         FERTask(**{"network": NETWORK, "labels": ["a", "b"], **change})
-
-
-def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = []
-    monkeypatch.setattr(
-        "fer_vit.train.task.build_model", lambda *args, **_: built.append(args) or torch.nn.Linear(1, 1)
-    )
-    network = replace(NETWORK, pretrained="weights.pth")
-    task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
-    assert built == [(network, ["a", "b"])]
-    assert task.hparams["network"]["pretrained"] is False
-
-
-@pytest.mark.parametrize(
-    ("bad", "advice", "images"),
-    [
-        ([0, 2], "Look at these images", "x, z"),
-        ([], "Lower model.lr, or use float32", "x, y, z"),
-    ],
-)
-def test_images_of_a_loss_that_is_not_finite(bad: list[int], advice: str, images: str) -> None:
-    logits = torch.zeros(3, 4)
-    logits[bad, 1] = torch.inf
-    error = loss_error(torch.tensor(torch.inf), logits, ["x", "y", "z"], "epoch 1, step 20")
-    assert str(error) == (
-        f"The loss is inf (epoch 1, step 20). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` resumes from a "
-        f"checkpoint. Images: {images}"
-    )
 
 
 def test_a_loss_that_is_not_finite_names_the_images() -> None:
