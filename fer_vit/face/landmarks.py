@@ -1,6 +1,6 @@
-"""Facial landmarks by a small network that fer-vit ships.
+"""Facial landmarks by a small network that comes with fer-vit, and the pose of the head by its landmarks.
 
-It was trained on rotated, covered, blurred and small faces with YuNet's landmarks of the unchanged faces
+The network was trained on rotated, covered, blurred and small faces with YuNet's landmarks of the unchanged faces
 (benchmarks/landmarks.py).
 """
 
@@ -79,15 +79,15 @@ DISTANCE = 60.0
 
 
 class Pose(NamedTuple):
-    """Angles in degrees: yaw in [-90, 90], pitch and roll in [-180, 180]."""
+    """Angles in degrees, relative to the line from the camera to the face; 0 for a frontal, upright face."""
 
-    yaw: float
-    pitch: float
-    roll: float
+    yaw: float  # [-90, 90], positive if the face turns to the right of the picture (the person's left)
+    pitch: float  # [-180, 180], positive if the face looks up
+    roll: float  # [-180, 180], positive if the face is turned clockwise in the picture
 
 
 def head_pose(landmarks: ArrayLike) -> Pose:
-    """Returns the pose of a head with landmarks (5, 2) in pixels, the y axis down."""
+    """Returns the pose of a mean head whose projection fits landmarks (5, 2) in pixels best, the y axis down."""
     points, head = np.asarray(landmarks, float), HEAD - HEAD.mean(0)
     points = points - points.mean(0)
     points *= np.linalg.norm(head[:, :2]) / (DISTANCE * max(float(np.linalg.norm(points)), 1e-9))

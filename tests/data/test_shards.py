@@ -79,10 +79,6 @@ def test_wrong_folders_of_shards(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FerVitError, match=r"Expected shards such as train-00000-of-00008.parquet"):
         Manifest.read(tmp_path / "empty")
-    with pytest.raises(
-        FerVitError, match=r"Expected a file, a folder or s3://bucket/prefix, but got ftp://host/shards"
-    ):
-        Manifest.read("ftp://host/shards")
 
 
 def test_a_url_survives_path() -> None:

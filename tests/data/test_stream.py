@@ -129,17 +129,6 @@ def test_a_streamed_sample_is_the_manifests(shards: Path) -> None:
     assert seen == len(dataset) // 4 * 4
 
 
-def test_a_streamed_face_is_changed_otherwise_in_every_epoch(shards: Path) -> None:
-    loader, epochs = module(shards).train_dataloader(), []
-    for epoch in (0, 1, 0):
-        loader.sampler.set_epoch(epoch)
-        epochs.append({path: image for batch in loader for path, image in zip(batch.path, batch.image, strict=True)})
-    assert all(torch.equal(epochs[0][path], image) for path, image in epochs[2].items())
-    both = epochs[0].keys() & epochs[1].keys()
-    assert len(both) > 5
-    assert not any(torch.equal(epochs[0][path], epochs[1][path]) for path in both)
-
-
 def test_invalid_streams(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=r"use model\.logit_adjust"):
         module(shards, balanced=True)

@@ -170,14 +170,6 @@ def test_a_crop_without_a_face_is_a_full_image_face() -> None:
         assert (face.landmarks == undetected.landmarks).all()
 
 
-def test_colour_moves_no_landmark_of_a_crop(yunet: Path, astronaut: Image) -> None:
-    crop = astronaut[50:180, 160:290]
-    grey = np.repeat(cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
-    found, again = detect_in_crop(FaceDetector(yunet), crop), detect_in_crop(FaceDetector(yunet), grey)
-    np.testing.assert_array_equal(found.box, again.box)
-    np.testing.assert_array_equal(found.landmarks, again.landmarks)
-
-
 # Refined landmarks
 
 
@@ -280,19 +272,6 @@ def test_a_download_is_not_redirected_away_from_https(
     assert not list(cache.iterdir())
 
 
-def test_a_download_follows_https(cache: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detect, "YUNET_URL", f"{server}/to?https://localhost:1/x")
-    with pytest.raises(FerVitError, match="port=1"):  # a closed port
-        yunet_path()
-
-
-def test_several_processes_download_at_once(cache: Path) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        paths = list(pool.map(lambda _: yunet_path(), range(8)))
-    assert {path.read_bytes() for path in paths} == {b"a model"}
-    assert list(cache.iterdir()) == [cache / "served.onnx"]
-
-
 def test_a_failed_download_names_the_alternatives(cache: Path) -> None:
     (cache.parent / "served.onnx").unlink()
     with pytest.raises(FerVitError, match=r"Fetch http:.* FER_VIT_YUNET=path/to/file.*--detector landmarks") as caught:
@@ -309,15 +288,6 @@ def test_auto_selects_yunet_if_its_file_is_present(cache: Path) -> None:
     assert not cache.exists()
     yunet_path()
     assert detect.choose_detector("auto") == "yunet"
-
-
-def test_the_default_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
-    monkeypatch.delenv("FER_VIT_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert yunet_path() == tmp_path / "xdg/fer-vit/served.onnx"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert yunet_path() == tmp_path / "home/.cache/fer-vit/served.onnx"
 
 
 def test_a_named_file_is_used_and_checked(

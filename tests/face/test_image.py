@@ -129,8 +129,3 @@ def test_reading_files_and_reasons_of_failures(tmp_path: Path) -> None:
         read_bytes(tmp_path)
     with pytest.raises(ImageError, match="File name too long"):
         read_bytes(tmp_path / ("a" * 300))
-
-
-@pytest.mark.parametrize("image", [drawing(), drawing()[..., 0]])
-def test_png_keeps_every_pixel(image: np.ndarray) -> None:
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encode_png(image)))), image)

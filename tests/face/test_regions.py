@@ -52,13 +52,8 @@ def test_every_region_by_hand(unit: float) -> None:
     assert boxes.dtype == np.float32
     np.testing.assert_allclose(boxes, by_hand(list(BY_HAND), unit), rtol=1e-5)
     assert REGIONS.keys() == BY_HAND.keys()
-
-
-def test_default_regions() -> None:
-    names = ["right_eye", "left_eye", "right_brow", "left_brow", "nose", "mouth", "right_cheek", "left_cheek"]
-    assert list(DEFAULT_REGIONS) == names
-    np.testing.assert_allclose(region_boxes(HAND), by_hand(names), rtol=1e-5)
     assert region_boxes(HAND, []).shape == (0, 4)
+    assert list(DEFAULT_REGIONS) == list(BY_HAND)[:8]
 
 
 @pytest.mark.parametrize("squeeze", [(0.5, 1.0), (1.0, 0.5)], ids=["turned", "nodding"])
@@ -68,12 +63,6 @@ def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
     np.testing.assert_allclose(sides(boxes)[:, 0], [side for _, _, side in BY_HAND.values()], rtol=1e-5)
     brow = boxes[list(BY_HAND).index("right_brow")]
     np.testing.assert_allclose((brow[:2] + brow[2:]) / 2, HAND[0] * squeeze - (0, 36), rtol=1e-5)
-
-
-def test_equal_eyes_leave_centres_on_their_landmarks() -> None:
-    """Without a line through the eyes there is no direction."""
-    face = HAND * (0, 1) + (50, 0)
-    np.testing.assert_allclose(centres(region_boxes(face, ["right_brow", "chin"])), [[50, 100], [50, 200]])
 
 
 @pytest.mark.parametrize("degrees", [-120, -30, 10, 90, 180])

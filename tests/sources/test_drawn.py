@@ -1,15 +1,21 @@
-"""A drawn data set: balanced, repeatable, and never over somebody else's files."""
+"""Drawn faces: exact, repeatable, and different in known regions only; a folder of them keeps the files of others."""
 
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fer_vit.data.schema import SPLITS
 from fer_vit.errors import FerVitError
+from fer_vit.face.crop import warp
 from fer_vit.face.image import read_image
+from fer_vit.face.regions import REGIONS, region_boxes
+from fer_vit.geometry import TEMPLATE, Image, crop_matrix
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.drawn import draw_face, read
+from fer_vit.sources.drawn import differing_regions, draw_face, read
 
 
 def test_read_draws_a_balanced_data_set(tmp_path: Path) -> None:
@@ -60,3 +66,101 @@ def test_a_folder_that_was_drawn_before_is_taken_again(tmp_path: Path) -> None:
     for other in ({"seed": 1}, {"size": 33}, {"colour": True}, {"count": 10}):
         with pytest.raises(FerVitError, match="holds something else"):
             read(tmp_path / "faces", **{"count": 9, "size": 32} | other)  # type: ignore[arg-type]
+
+
+BROWS, EYES = {"right_brow", "left_brow"}, {"right_eye", "left_eye"}
+PAIRS = list(combinations(EXPRESSIONS, 2))
+
+
+def box_mask(box: NDArray[np.float32], size: int, margin: float) -> NDArray[np.bool_]:
+    """Pixels (size, size) that lie wholly in a box which is wider by `margin` pixels on every side."""
+    x0, y0, x1, y1 = box
+    low, high = np.arange(size), np.arange(size) + 1
+    columns = (low >= x0 - margin) & (high <= x1 + margin)
+    rows = (low >= y0 - margin) & (high <= y1 + margin)
+    mask: NDArray[np.bool_] = rows[:, None] & columns
+    return mask
+
+
+def changed(first: Image, second: Image) -> Image:
+    """The largest change of any channel, per pixel."""
+    return np.asarray(np.abs(first.astype(int) - second).max(2), np.uint8)
+
+
+@pytest.mark.parametrize("size", [48, 448])
+@pytest.mark.parametrize("colour", [False, True])
+def test_same_arguments_give_the_same_bytes(size: int, colour: bool) -> None:
+    image, landmarks = draw_face("fear", 5, size, colour)
+    again, points = draw_face("fear", 5, size, colour)
+    assert image.shape == (size, size, 3)
+    assert image.dtype == np.uint8
+    assert image.tobytes() == again.tobytes()
+    assert (landmarks == points).all()
+    assert colour == bool((image[..., :1] != image).any())
+    assert (draw_face("fear", 6, size, colour)[0] != image).mean() > 0.5
+
+
+def test_regions_of_each_expression_against_neutral() -> None:
+    truth = {
+        "neutral": set(),
+        "happiness": {"mouth"},
+        "surprise": BROWS | EYES | {"mouth"},
+        "sadness": BROWS | {"mouth"},
+        "anger": BROWS,
+        "disgust": {"nose", "mouth"},
+        "fear": BROWS | EYES,
+        "contempt": {"mouth"},
+    }
+    assert {name: set(differing_regions(name, "neutral")) for name in EXPRESSIONS} == truth
+    assert differing_regions("surprise", "fear") == BROWS | {"mouth"}
+    for a, b in PAIRS:
+        assert differing_regions(a, b) == differing_regions(b, a) <= REGIONS.keys()
+        assert differing_regions(a, b)
+
+
+@pytest.mark.parametrize("size", [48, 96])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> None:
+    faces = {name: draw_face(name, seed, size, colour=True) for name in EXPRESSIONS}
+    for a, b in PAIRS:
+        names = sorted(differing_regions(a, b))
+        change = changed(faces[a][0], faces[b][0])
+        for landmarks in (faces[a][1], faces[b][1]):
+            boxes = region_boxes(landmarks, names)
+            # One pixel for anti-aliasing.
+            allowed = np.any([box_mask(box, size, margin=1) for box in boxes], axis=0)
+            assert not change[~allowed].any(), (a, b)
+            for name, box in zip(names, boxes, strict=True):
+                assert change[box_mask(box, size, margin=0)].max() > 20, (a, b, name)
+
+
+def test_landmarks_lie_on_pupils_and_mouth_corners() -> None:
+    """Aligned by their landmarks, the mean of many faces has pupils and mouth corners at the template's points."""
+    size = 96
+    faces = [draw_face("neutral", seed) for seed in range(40)]
+    mean = np.mean([warp(image, crop_matrix(points, size), size)[..., 0] for image, points in faces], axis=0)
+    for x, y in np.array(TEMPLATE[:2]) * size:
+        left, top = int(x) - 8, int(y) - 3
+        row, column = np.unravel_index(mean[top : top + 12, left : left + 17].argmin(), (12, 17))
+        assert abs(left + column + 0.5 - x) < 2
+        assert abs(top + row + 0.5 - y) < 3
+    mouth = mean[int(0.70 * size) : int(0.82 * size)]
+    assert abs(int(0.70 * size) + mouth[:, size // 2].argmin() + 0.5 - TEMPLATE[3][1] * size) < 3
+    dark = np.flatnonzero(mouth.min(0) < (mouth.min(0).min() + mouth.max()) / 2) + 0.5
+    assert np.abs(np.array([dark.min(), dark.max()]) / size - (TEMPLATE[3][0], TEMPLATE[4][0])).max() < 0.04
+
+
+def test_corners_follow_the_mouth() -> None:
+    neutral, smile, sad = (draw_face(name, 3)[1] for name in ("neutral", "happiness", "sadness"))
+    assert (smile[3:, 1] < neutral[3:, 1]).all()
+    assert (sad[3:, 1] > neutral[3:, 1]).all()
+    assert (smile[:3] == neutral[:3]).all()
+    smirk = draw_face("contempt", 3)[1][3:] - neutral[3:]
+    assert sorted(np.abs(smirk).max(1) > 0.5) == [False, True]  # one side alone
+
+
+def test_unknown_expression() -> None:
+    with pytest.raises(FerVitError, match="got `boredom`"):
+        draw_face("boredom", 0)
+    with pytest.raises(FerVitError, match="got `boredom`"):
+        differing_regions("neutral", "boredom")
