@@ -98,7 +98,6 @@ def test_a_cover_fills_the_smallest_rectangle_around_regions(
 
 def test_visible_needs_two_pixels_and_the_centre_inside() -> None:
     boxes = {
-        (10, 10, 20, 20): True,
         (10, 10, 12, 12): True,
         (10, 10, 11.9, 11.9): False,
         (-9, 10, 11, 30): True,
@@ -109,12 +108,10 @@ def test_visible_needs_two_pixels_and_the_centre_inside() -> None:
         (0, -np.inf, 10, 10): False,
         (np.nan, 0, 10, 10): False,
         (0, 0, 10, np.nan): False,
-        (-5, 10, 5, 20): True,
         (10, -5, 20, 5): True,
         (10, -6, 20, 5): False,
         (95, 10, 105, 20): False,
         (94, 10, 105, 20): True,
-        (50, 10, 51.9, 99): False,
         (50, 0, 52, 1): True,
     }
     assert visible(np.array(list(boxes), np.float32), SIZE).tolist() == list(boxes.values())

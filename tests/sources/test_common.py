@@ -49,12 +49,6 @@ def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
     assert all(r.split != "val" for r in rows.rows), "the given reading is unchanged"
 
 
-def test_without_training_images_there_is_no_note() -> None:
-    only_test = Reading(("fear",), [Row(b"", "a", "test", "fear")])
-    assert hold_out(only_test) == only_test
-    assert "A fixed tenth" in hold_out(reading(fear=10)).notes[0]
-
-
 def test_read_csv_counts_lines_and_skips_blank_ones(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'\xef\xbb\xbfa,"(0, 1)"\r\n\r\nb,2\r\n')
@@ -76,11 +70,6 @@ def test_malformed_tables(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(FerVitError, match=rf"a\.csv, {message}"):
         list(read_table(tmp_path / "a.csv", ("file", "Age")))
-
-
-def test_a_table_is_read_by_column(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("file, AGE\na.png , 3\n")
-    assert list(read_table(tmp_path / "a.csv", ("Age",))) == [(2, {"file": "a.png", "age": "3"})]
 
 
 def test_not_found_lists_the_content(tmp_path: Path) -> None:
