@@ -7,7 +7,7 @@ from fer_vit.conformal import COVERAGES, fit_thresholds, in_set
 
 
 def drawn(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of three classes, the last one rare and hard, and the truth, which they do not quite follow."""
+    """Draws probabilities of three classes, the last one rare and hard, and the truth, which follows others."""
     target = rng.choice(3, count, p=[0.6, 0.3, 0.1])
     logits = rng.normal(size=(count, 3)) + np.array([2.0, 1.5, 0.3])[target][:, None] * np.eye(3)[target]
     shares = np.exp(logits)
@@ -31,7 +31,7 @@ def by_loops(probabilities: np.ndarray, target: np.ndarray, coverage: int) -> li
 
 
 @pytest.mark.parametrize("count", [5, 40, 399])
-def test_thresholds_are_those_of_the_textbook(count: int) -> None:
+def test_thresholds_are_the_textbooks(count: int) -> None:
     rng = np.random.default_rng(count)
     probabilities, target = drawn(count, rng)
     others, _ = drawn(100, rng)
@@ -62,7 +62,7 @@ def test_a_class_needs_19_faces_for_sets_by_class(count: int, known: bool) -> No
 
 
 @pytest.mark.parametrize("coverage", COVERAGES)
-def test_sets_hold_the_truth_as_often_as_promised(coverage: int) -> None:
+def test_sets_contain_the_truth_at_the_guaranteed_rate(coverage: int) -> None:
     rng, rounds = np.random.default_rng(0), 300
     hits, rare = [], {False: [], True: []}
     for _ in range(rounds):

@@ -44,7 +44,7 @@ BETTER = {
 def measure(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, methods: Sequence[str]
 ) -> dict[str, dict[str, Tensor]]:
-    """Measures how well methods explain the predicted class of each face.
+    """Measures how well methods explain the predicted class of each face: (B,) by method and name in `BETTER`.
 
     * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while tokens are masked,
       or restored, in tenths, the highest scores first.
@@ -56,8 +56,6 @@ def measure(
     * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with tokens instead of
       pixels: whether groups with a higher mean score change the probability more, weighted by how much higher, in
       [-1, 1]. NaN for faces with fewer tokens than groups.
-
-    Arguments as for `explain`. Returns by method each measure (B,) by the names of `BETTER`.
     """
     seen = trace(net, image, boxes, valid)
     label = seen.logits.argmax(-1)

@@ -54,10 +54,9 @@ def to_grey(image: Tensor) -> Tensor:
 
 
 class ConvStem(nn.Module):
-    """Patch embedding by 3x3 convolutions, `convs` for every halving, for small images trained from scratch.
+    """Patch embedding by 3x3 convolutions, `convs` for every halving; an `embed_layer` of timm.
 
-    Replaces timm's `PatchEmbed` (an `embed_layer`); the patch size is a power of two. After Xiao et al.,
-    "Early Convolutions Help Transformers See Better" (NeurIPS 2021), who use one convolution for every halving.
+    After Xiao et al., "Early Convolutions Help Transformers See Better" (NeurIPS 2021), who use one per halving.
     """
 
     def __init__(
@@ -182,9 +181,9 @@ def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
 
 
 def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:
-    """Returns the weights of a map's `cells` in each of a box's `side` cells along an axis: (B, R, side, cells).
+    """Returns a map's weights in the cells of a box from `start` to `stop` (B, R) along an axis: (B, R, side, cells).
 
-    The box reaches from `start` to `stop` (B, R); a cell's value is the mean of two interpolated points.
+    A cell's value is the mean of two interpolated points.
     """
     steps = (torch.arange(2 * side, device=start.device, dtype=start.dtype) + 0.5) / (2 * side)
     points = start[..., None] + (stop - start)[..., None] * steps - 0.5  # (B, R, 2 side)
