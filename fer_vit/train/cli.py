@@ -23,14 +23,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from fer_vit.errors import FerVitError, suggest_option
 from fer_vit.face.crop import CropSpec
-from fer_vit.store.folder import (
-    build_network,
-    find_config,
-    is_pretraining,
-    load_checkpoint,
-    read_model,
-    unpack_checkpoint,
-)
+from fer_vit.store import folder
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import model_settings
 from fer_vit.train.pretraining import MaskedPretraining
@@ -89,7 +82,7 @@ class TrainCLI(LightningCLI):
         except ArgumentError as error:
             raise FerVitError(f"{error}{suggest_option(args, parser)}") from error
         if name := self.config.model.get("init"):
-            taken = model_settings(read_model(name, pretraining=True)[0])
+            taken = model_settings(folder.read_model(name, pretraining=True)[0])
             taken["network"] = Namespace(**asdict(taken["network"]))  # type: ignore[no-untyped-call]
             settings = Namespace(model=Namespace(**taken))  # type: ignore[no-untyped-call]
             self.config = parser.parse_args(args, settings)
@@ -119,9 +112,10 @@ def train(args: list[str]) -> str:
     """Runs fit, validate or test with command-line words; returns and raises as `run_verb`."""
     verb, *words = args
     pairs = zip(["", *words], words, strict=False)
-    words = [find_config(word) if before in ("-c", "--config") else word for before, word in pairs]
-    prefix = "--config="
-    words = [prefix + find_config(word.removeprefix(prefix)) if word.startswith(prefix) else word for word in words]
+    words = [folder.find_config(word) if before in ("-c", "--config") else word for before, word in pairs]
+    for place, word in enumerate(words):
+        if word.startswith("--config="):
+            words[place] = f"--config={folder.find_config(word.removeprefix('--config='))}"
     return run_verb(verb, words, first_options(words))
 
 
@@ -149,7 +143,7 @@ def run_verb(verb: str, options: list[str], given: Words) -> str:
     """
     hide_noise()
     try:
-        checkpoint = load_checkpoint(given.ckpt_path) if given.ckpt_path else None
+        checkpoint = folder.load_checkpoint(given.ckpt_path) if given.ckpt_path else None
         if verb != "fit" and not given.help and not checkpoint:
             raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` evaluates a checkpoint, but got none.")
         settings = checkpoint_settings(checkpoint, given.ckpt_path) if checkpoint else None
@@ -163,7 +157,7 @@ def run_verb(verb: str, options: list[str], given: Words) -> str:
         cli = TrainCLI(verb, options, name, settings, task)
         if path := cli.config.ckpt_path:  # perhaps from a config; checked before the run has a folder
             if not checkpoint or Path(path) != given.ckpt_path:
-                checkpoint = load_checkpoint(Path(path))
+                checkpoint = folder.load_checkpoint(Path(path))
             cli.model.on_load_checkpoint(checkpoint)
         del checkpoint
         method = {name: cli.config_init[name] for name in cli.run_options}
@@ -197,9 +191,9 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
 
     Raises FerVitError when they do not fit the weights or are not fer-vit's, as in an untrusted file.
     """
-    settings, state = unpack_checkpoint(checkpoint, path)
-    build_network(settings, state, path)
-    task = MaskedPretraining if is_pretraining(checkpoint["hyper_parameters"]) else FERTask
+    settings, state = folder.unpack_checkpoint(checkpoint, path)
+    folder.build_network(settings, state, path)
+    task = MaskedPretraining if folder.is_pretraining(checkpoint["hyper_parameters"]) else FERTask
     left_out = ("labels", "init")
     hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name not in left_out}
     if unknown := hyper.keys() - inspect.signature(task).parameters.keys():
@@ -226,7 +220,7 @@ def choose_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
             chosen = chosen or (content.get("task") if isinstance(content, dict) else None)
     if not checkpoint:
         return chosen or "classification"
-    task: Task = "pretraining" if is_pretraining(checkpoint["hyper_parameters"]) else "classification"
+    task: Task = "pretraining" if folder.is_pretraining(checkpoint["hyper_parameters"]) else "classification"
     if chosen not in (None, task):
         raise FerVitError(
             f"Expected a checkpoint of {chosen}, but {given.ckpt_path} is of {task}. A classifier starts from any "

@@ -42,9 +42,8 @@ def test_figures_are_scikit_learns(samples: int, true: tuple[int, ...]) -> None:
 
 
 def test_one_class_has_no_figures() -> None:
-    with pytest.raises(FerVitError) as error:
+    with pytest.raises(FerVitError, match="at least two classes, but got 1"):
         expression_metrics(1)
-    assert str(error.value) == "Expected at least two classes, but got 1. Add images of others."
     expression_metrics(2)
 
 
@@ -71,7 +70,6 @@ def test_loss_against_loops_in_float64(smoothing: float) -> None:
         log_p = z - np.log(np.exp(z).sum())
         total -= ((1 - smoothing) * t + smoothing / 4) @ log_p
     assert expression_loss(logits, target, smoothing).item() == pytest.approx(total / 6, abs=1e-6)
-    assert expression_loss(logits.bfloat16(), target).dtype == torch.float32
 
 
 def test_the_loss_is_computed_in_float32() -> None:

@@ -18,18 +18,8 @@ LOST = "Another process of this run died or no longer answers; its output may sh
 @pytest.mark.parametrize(
     ("error", "initialized", "last", "line"),
     [
-        (
-            OSError(errno.ENOSPC, "No space left"),
-            False,
-            None,
-            "Cannot write the logs (No space left). Start again when ",
-        ),
-        (
-            OSError(errno.ENOSPC, "Full"),
-            True,
-            "a",
-            "Cannot write the logs (Full). Resume with `--ckpt_path a` when there",
-        ),
+        (OSError(errno.ENOSPC, "Full"), False, None, "Cannot write the logs (Full). Start again when "),
+        (OSError(errno.ENOSPC, "Full"), True, "a", "Cannot write the logs (Full). Resume with `--ckpt_path a` when"),
         (ValueError("x"), True, "a", None),
         (torch.distributed.DistError("x"), True, "a", f"{LOST}Resume with the same options and `--ckpt_path a`."),
         (RuntimeError("[gloo/transport/tcp] x"), True, None, f"{LOST}Start again: no checkpoint exists yet."),
@@ -82,9 +72,8 @@ def test_a_process_that_does_not_end_by_itself_is_killed(
     ended: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[object] = []
-    other = SimpleNamespace(
-        pid=2, returncode=-9, poll=lambda: None, send_signal=lambda number: sent.append(("other", number))
-    )
+    signals = {"send_signal": lambda number: sent.append(("other", number))}
+    other = SimpleNamespace(pid=2, returncode=-9, poll=lambda: None, **signals)
     monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
     others = [other]
     monkeypatch.setattr(module.time, "sleep", lambda seconds: others.clear() if ended and seconds > 10 else None)

@@ -182,16 +182,8 @@ def test_layer_decay_reaches_the_optimiser() -> None:
     assert rates.keys() == {name for name, _ in task.net.named_parameters()}
     decays = {name: group["weight_decay"] for name, group in groups.items()}
     assert decays["vit.blocks.0.attn.qkv.weight"] == 0.1
-    assert {
-        decays[name]
-        for name in (
-            "region_embed.name_embed.mouth",
-            "vit.pos_embed",
-            "vit.cls_token",
-            "vit.head.bias",
-            "vit.norm.weight",
-        )
-    } == {0.0}
+    plain = ("region_embed.name_embed.mouth", "vit.pos_embed", "vit.cls_token", "vit.head.bias", "vit.norm.weight")
+    assert {decays[name] for name in plain} == {0.0}
 
 
 @pytest.mark.parametrize(("warmup", "rise"), [(0.1, 20), (0.0, 0), (1.0, 200)])
@@ -216,10 +208,8 @@ def test_the_schedule_of_a_run(warmup: float, rise: int) -> None:
 
 
 def test_a_run_without_an_end_has_no_schedule() -> None:
-    with pytest.raises(FerVitError) as error:
+    with pytest.raises(FerVitError, match=r"set trainer\.max_epochs or max_steps"):
         with_trainer(build(), estimated_stepping_batches=math.inf).configure_optimizers()
-    words = "The learning rate falls over all steps: set trainer.max_epochs or max_steps."
-    assert str(error.value) == words
 
 
 def test_the_users_learning_rate_overrides_the_checkpoints() -> None:
@@ -381,10 +371,6 @@ def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
         task.net.vit.norm.weight.fill_(torch.nan)
     task.validation_step(batch(), 0)
     logged = log_into(task)
-    with pytest.raises(FerVitError) as error:
+    with pytest.raises(FerVitError, match="The loss on the val split is nan: the weights are unusable"):
         task.on_validation_epoch_end()
-    assert str(error.value) == (
-        "The loss on the val split is nan: the weights are unusable. Lower model.lr or set trainer.gradient_clip_val; "
-        "`--ckpt_path` resumes from a checkpoint."
-    )
     assert logged == {}
