@@ -4,10 +4,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from fer_vit.app.server import LivePage
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
 from fer_vit.predict.live import Seen, is_camera, shown_name, watch
@@ -16,6 +16,9 @@ from fer_vit.predict.results import photo_rows, table_columns
 from fer_vit.predict.tables import format_counts
 from fer_vit.report.draw import percent
 from fer_vit.report.table import TableWriter
+
+if TYPE_CHECKING:
+    from fer_vit.app.server import LivePage
 
 
 def live(
@@ -52,7 +55,7 @@ def live(
     """
     check(source, output, overwrite)
     from fer_vit.app.guard import HERE  # only here: the extra may not be installed
-    from fer_vit.app.server import create_app, listen, serving
+    from fer_vit.app.server import LivePage, create_app, listen, serving
 
     model, page = load(checkpoint), LivePage(output.name if output else None)
     with ExitStack() as stack:
@@ -92,7 +95,7 @@ def list_people(seen: Seen) -> str:
     return ", ".join(f"{face.track} {face.label} {percent(face.probability)}" for face in faces) or "no face"
 
 
-def print_summary(page: LivePage, output: Path | None) -> None:
+def print_summary(page: "LivePage", output: Path | None) -> None:
     """Prints counts of all frames, and the table's path."""
     if page.frames:
         print(f"{page.frames:,} frames\n{page.labels.total():,} faces: {format_counts(page.labels)}")

@@ -110,7 +110,7 @@ class People:
             person.add(label, row[SMOOTHED + label], seconds, max(self._step, SHORTEST), number in self._before)
         self._before = {row["track"] for row in faces}
 
-    def write(self, path: Path, labels: list[str], overwrite: bool = True) -> None:
+    def write(self, path: Path, labels: list[str], overwrite: bool) -> None:
         """Writes a table with a row for each person."""
         self.end()
         columns: dict[str, type] = {"path": str, "track": int, "first_seen": float, "last_seen": float, "frames": int}
@@ -129,7 +129,7 @@ def is_textgrid(path: Path) -> bool:
     return path.suffix.lower() == ".textgrid"
 
 
-def write_intervals(path: Path, intervals: Sequence[Interval], overwrite: bool = True) -> None:
+def write_intervals(path: Path, intervals: Sequence[Interval], overwrite: bool) -> None:
     """Writes intervals as a table or, by its suffix, as a TextGrid."""
     if is_textgrid(path):
         with atomic_write(path, overwrite=overwrite) as file:

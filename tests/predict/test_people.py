@@ -39,7 +39,7 @@ def table(videos: list[list[list[dict[str, object]]]], tmp_path: Path) -> list[d
     for rows in videos:
         for frame in rows:
             people.add(frame)
-    people.write(tmp_path / "people.parquet", LABELS)
+    people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
     return pq.read_table(tmp_path / "people.parquet").to_pylist()
 
 
@@ -77,12 +77,15 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
     assert [(i.track, i.start, round(i.end, 6), i.label) for i in found] == expected
     assert [i.confidence for i in found] == pytest.approx([0.7, 0.62, 0.7, 0.645, 0.615, 0.645])
     for name in ("i.csv", "i.TextGrid"):
-        write_intervals(tmp_path / name, found)
+        write_intervals(tmp_path / name, found, overwrite=True)
     table = pandas.read_csv(tmp_path / "i.csv")
     assert list(table.columns) == list(Interval._fields)
     assert table["confidence"].tolist() == pytest.approx([i.confidence for i in found])
     assert [*table[["track", "start", "end", "label"]].itertuples(index=False, name=None)] == expected
-    grid = textgrid.openTextgrid(str(tmp_path / "i.TextGrid"), includeEmptyIntervals=False)
+    grid = textgrid.openTextgrid(str(tmp_path / "i.TextGrid"), includeEmptyIntervals=True)
     assert grid.tierNames == ("track 0", "track 3")
     entries = [(name, *entry) for name in grid.tierNames for entry in grid.getTier(name).entries]
-    assert entries == [(f"track {track}", *rest) for track, *rest in expected]
+    gaps = [(3, 0.0, 0.1, ""), (3, 1.2, 1.3, "")]
+    assert entries == [(f"track {track}", *rest) for track, *rest in sorted([*expected, *gaps])]
+    write_intervals(tmp_path / "none.TextGrid", [], overwrite=True)
+    assert "xmin = 0.000000\nxmax = 1.000000\n" in (tmp_path / "none.TextGrid").read_text()
