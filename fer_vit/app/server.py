@@ -1,4 +1,8 @@
-"""The server: pages, the API and results. `create_app` makes an ASGI app; `serve` answers requests on a socket."""
+"""The server: pages, the API, results and the camera. `create_app` makes an ASGI app; `serve` answers on a socket.
+
+A browser requests one camera picture after another. A slow browser requests fewer, so that nothing piles up, and each
+viewer sees the newest one.
+"""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""What is compared: predictions averaged by photo or clip, and these by person and condition."""
+"""Predictions averaged by photo or clip, by person and condition; intervals and tests over persons."""
 
 import warnings
 from collections.abc import Sequence

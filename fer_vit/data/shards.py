@@ -1,6 +1,6 @@
-"""The shards of a data set: Parquet files in a folder or under an object store's URL.
+"""Writing manifests, and the shards of a data set: Parquet files in a folder or under an object store's URL.
 
-Each is a manifest, named as Hugging Face `datasets` expects a split: `train-00002-of-00008.parquet`.
+Each shard is a manifest, named as Hugging Face `datasets` expects a split: `train-00002-of-00008.parquet`.
 """
 
 import hashlib

@@ -1,6 +1,8 @@
 """Scores of predictions with their intervals, and of one model against another; NumPy and SciPy.
 
-A score is a function of sums over faces, so that 2,000 resamples of all scores are one matrix product.
+A score is a function of sums over faces, so that 2,000 resamples of all scores are one matrix product. Intervals are
+the percentile bootstrap of Efron & Tibshirani (1993). Where all faces agree, all resamples do, so fractions of 0 and 1
+have the bounds of Clopper & Pearson (1934) instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -14,6 +14,7 @@ from typing import Any
 
 import timm
 import torch
+from timm.layers import Attention
 from timm.models import load_state_dict
 from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn, init_weights_vit_timm
 from torch import Tensor, nn
@@ -251,7 +252,7 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
         "embed_layer": partial(ConvStem, convs=config.stem_convs) if config.stem == "conv" else None,
         "final_norm": False if config.block == "post_norm" else None,  # every block ends in one
     }
-    if config.keep_rate or (config.attention, config.block) != ("dot", "pre_norm"):
+    if _replaces_blocks(config):
         block = PostNormBlock if config.block == "post_norm" else Block
         options |= {"attn_layer": ATTENTION[config.attention], "block_fn": block}
     if isinstance(config.pretrained, str):
@@ -261,10 +262,22 @@ def _timm_options(config: RegionViTConfig) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _replaces_blocks(config: RegionViTConfig) -> bool:
+    return bool(config.keep_rate) or (config.attention, config.block) != ("dot", "pre_norm")
+
+
 def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration does not fit its backbone."""
     if not isinstance(vit, VisionTransformer):
         raise FerVitError(f"Expected a plain timm vision transformer as backbone, but {config.backbone} is not one.")
+    if _replaces_blocks(config):
+        with torch.device("meta"):
+            block = timm.create_model(config.backbone, depth=1).blocks[0]
+        if type(block) is not Block or type(block.attn) is not Attention:
+            raise FerVitError(
+                f"{config.backbone} has special blocks: use a plain one, for example vit_small_patch16_224, with "
+                "attention, block or keep_rate."
+            )
     side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
     if config.tokens != "region" and config.img_size % side:
         raise FerVitError(f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}.")

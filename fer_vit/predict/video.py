@@ -1,4 +1,7 @@
-"""Videos as streams of frames with the times in their files, read by FFmpeg through PyAV."""
+"""Videos as streams of frames with the times in their files, read by FFmpeg through PyAV.
+
+Faces are found in frames, followed between searches, and numbered by person.
+"""
 
 import math
 import os

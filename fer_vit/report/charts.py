@@ -1,4 +1,4 @@
-"""Charts: confusion, calibration, faithfulness; NumPy and matplotlib, no torch."""
+"""Charts, and attention drawn on a face: regions as discs, arcs between them, patches as a soft map."""
 
 from collections.abc import Mapping, Sequence
 

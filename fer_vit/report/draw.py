@@ -1,4 +1,4 @@
-"""One face as a picture: its box, its regions and the prediction.
+"""A face or a photo as a picture: boxes, regions and predictions, in the colours of all pictures.
 
 `zoom` first scales a face to display resolution; everything else is drawn at that scale, so that lines and text are
 crisp on a 48-pixel face and cheap on a 24-megapixel photo.

@@ -1,4 +1,4 @@
-"""Common parts of trainings: seeds, optimiser, schedule, checks of loss and checkpoint, logged pictures."""
+"""Common parts of trainings: copied weights, seeds, optimiser, schedule, averaged weights, checks, logged pictures."""
 
 import math
 from collections.abc import Mapping

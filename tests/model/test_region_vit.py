@@ -271,6 +271,7 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
         ({"keep_rate": (0.5, 1.5)}, "above 0, up to 1, but got .*1.5"),
         ({"keep_rate": (0.5, 1.0), "tokens": "region"}, "drops patches"),
         ({"backbone": "vit_base_patch16_siglip_224", "pool": "avg", "tokens": "region"}, "add reg_tokens: 1"),
+        ({"backbone": "vit_base_patch16_rpn_224", "pool": "avg", "attention": "additive"}, "special blocks"),
         ({"keep_rate": (0.5, 1.0), "backbone": "vit_base_patch16_siglip_224", "pool": "avg"}, "has none"),
         ({"dropout": 1.5}, "dropout"),
     ],
