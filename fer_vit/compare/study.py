@@ -170,7 +170,7 @@ def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Stud
     names = sorted({*map(str, known.columns[by])})
     if len(names) < 2 or (baseline or names[0]) not in names:
         expected = f"the baseline {baseline} and others" if baseline else "two or more conditions"
-        hint = suggest(baseline or "", names)
+        hint = suggest(baseline, names) if baseline else ""
         raise FerVitError(f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}")
     names.sort(key=lambda name: name != baseline)
     pairs = [pair for pair in combinations(range(len(names)), 2) if not (baseline and pair[0])]

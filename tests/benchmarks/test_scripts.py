@@ -19,6 +19,7 @@ ARGUMENTS = {
     "landmarks": "landmarks.onnx faces.parquet more.parquet --epochs 1",
     "model_card": "faces.parquet model --write",
     "predicting": "faces.parquet photos --count 9 --rounds 1",
+    "training": "--rounds 1 --compile",
     "shipped_model": "ferplus.zip fairface.zip runs --seeds 2",
 }
 

@@ -1,0 +1,175 @@
+"""Compares a training step of RegionViT in Lightning with a timm ViT in a plain loop.
+
+python -m benchmarks.training
+
+The timm ViT has the same width, depth and number of tokens (register tokens replace the regions). Both run in bfloat16,
+on the GPU if there is one; `--compile` compiles both. Utilisation is relative to large matrix products.
+"""
+
+import logging
+import time
+import warnings
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import lightning as L
+import timm
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from benchmarks.machine import arguments, in_turns, machine, ratios, spread
+from fer_vit.data.sample import Batch
+from fer_vit.face.regions import DEFAULT_REGIONS, region_boxes
+from fer_vit.geometry import TEMPLATE
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import build_model
+from fer_vit.train.run import multiply_adds
+from fer_vit.train.task import FERTask
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+WARM_UP, STEPS = 3, 12
+SIZES = {
+    "48 px, patch 8, width 192, 6 blocks": (
+        RegionViTConfig(
+            "vit_tiny_patch16_224", img_size=48, patch_size=8, depth=6, region_grid=1, regions=DEFAULT_REGIONS
+        ),
+        64 if DEVICE.type == "cpu" else 1024,
+    ),
+    "ViT-Ti/16, 224 px": (RegionViTConfig("vit_tiny_patch16_224", regions=DEFAULT_REGIONS), 16),
+}
+if DEVICE.type == "cuda":
+    SIZES["ViT-Ti/16, 224 px"] = (SIZES["ViT-Ti/16, 224 px"][0], 256)
+    SIZES["ViT-S/16, 224 px"] = (RegionViTConfig("vit_small_patch16_224", regions=DEFAULT_REGIONS), 256)
+    SIZES["ViT-B/16, 224 px"] = (RegionViTConfig("vit_base_patch16_224", regions=DEFAULT_REGIONS), 128)
+
+
+def faces(config: RegionViTConfig, number: int) -> Batch:
+    """Returns a batch of noise with the regions of the template."""
+    boxes = torch.from_numpy(region_boxes(torch.tensor(TEMPLATE).numpy() * config.img_size, config.regions)).float()
+    return Batch(
+        image=torch.rand(number, 3, config.img_size, config.img_size, device=DEVICE),
+        boxes=boxes.expand(number, -1, -1).contiguous().to(DEVICE),
+        valid=torch.ones(number, len(config.regions), dtype=torch.bool, device=DEVICE),
+        target=torch.rand(number, len(EXPRESSIONS), device=DEVICE).softmax(-1),
+        row=torch.arange(number),
+        path=[""] * number,
+        to_crop=torch.zeros(number, 2, 3),
+    )
+
+
+class Clock(Callback):
+    """Records the start of each training step."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Records the time."""
+        synchronize()
+        self.times.append(time.perf_counter())
+
+
+def synchronize() -> None:
+    """Waits for the GPU."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def lightning_step(config: RegionViTConfig, batch: Batch, compiled: bool) -> float:
+    """Returns the seconds of a step of FERTask in Lightning's Trainer, as in `fer-vit fit`."""
+    clock = Clock()
+    with TemporaryDirectory() as folder:
+        trainer = L.Trainer(
+            max_steps=WARM_UP + STEPS + 1,
+            precision="bf16-mixed",
+            gradient_clip_val=1.0,
+            logger=TensorBoardLogger(folder),
+            callbacks=[clock],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            accelerator=DEVICE.type,
+            devices=1,
+        )
+        task = FERTask(config, labels=list(EXPRESSIONS), compile=compiled)
+        trainer.fit(task, DataLoader([batch] * (WARM_UP + STEPS + 1), batch_size=None))  # type: ignore[arg-type]
+    return (clock.times[-1] - clock.times[WARM_UP]) / STEPS
+
+
+def bare_vit(config: RegionViTConfig) -> torch.nn.Module:
+    """Returns a timm ViT with as many tokens."""
+    options = {name: getattr(config, name) for name in ("patch_size", "depth") if getattr(config, name)}
+    extra = len(config.regions) * config.region_grid**2
+    return timm.create_model(
+        config.backbone, img_size=config.img_size, num_classes=len(EXPRESSIONS), reg_tokens=extra, **options
+    ).to(DEVICE)
+
+
+def plain_step(net: torch.nn.Module, image: Tensor, target: Tensor) -> float:
+    """Returns the seconds of a step in a minimal training loop."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05)
+    for step in range(WARM_UP + STEPS):
+        if step == WARM_UP:
+            synchronize()
+            start = time.perf_counter()
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = F.cross_entropy(net(image), target)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+    synchronize()
+    return (time.perf_counter() - start) / STEPS
+
+
+def against_a_bare_vit(config: RegionViTConfig, number: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
+    """Returns the seconds of a step by name and round."""
+    batch = faces(config, number)
+    names = {"bare ViT, fused attention": True, "bare ViT, explicit attention": False}
+    found: dict[str, list[float]] = {"RegionViT": [], **{name: [] for name in names}}
+    for _ in range(rounds):
+        found["RegionViT"].append(lightning_step(config, batch, compiled))
+        for name, fused in names.items():
+            net = bare_vit(config)
+            use_fused_attention(net, fused)
+            found[name].append(plain_step(torch.compile(net) if compiled else net, batch.image, batch.target))
+    return found
+
+
+def peak(side: int = 8192 if DEVICE.type == "cuda" else 2048) -> float:
+    """Returns the measured multiply-adds per second of large bfloat16 matrix products."""
+    a = torch.randn(side, side, device=DEVICE, dtype=torch.bfloat16)
+    (times,) = in_turns({"product": lambda: a @ a}, 5, 1.0).values()
+    return side**3 / min(times)
+
+
+def main() -> None:
+    """Runs the measurements."""
+    parser = arguments(__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    best = peak()
+    print(f"{machine()}\nmatrix products in bfloat16: {best / 1e9:,.0f} billion multiply-adds a second")
+    for name, (config, number) in SIZES.items():
+        found = against_a_bare_vit(config, number, args.rounds, args.compile)
+        print(f"\n{name}, batch {number}\n\n| | seconds a step | RegionViT takes |\n| --- | ---: | ---: |")
+        for other, times in found.items():
+            part = ratios({"RegionViT": found["RegionViT"], other: times}, other)["RegionViT"]
+            print(f"| {other} | {spread(times, 3)} | {spread(part)} |", flush=True)
+        # A step is a forward pass and two times its work backward.
+        work = 3 * number * sum(multiply_adds(build_model(config, EXPRESSIONS)).values())
+        use = [work / seconds / best for seconds in found["RegionViT"]]
+        print(f"\nmodel FLOPs utilisation of RegionViT: {spread([100 * part for part in use], 0)} %")
+
+
+if __name__ == "__main__":
+    main()
