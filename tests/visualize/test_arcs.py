@@ -1,6 +1,7 @@
 """Arcs of attention against what is known: the label of a drawn face depends on two regions together."""
 
 from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -104,3 +105,19 @@ def test_two_regions_that_must_be_combined_are_joined_more_often_than_by_chance(
 def test_an_arc_is_no_proof_that_two_regions_are_combined(net: RegionViT) -> None:
     # The mouth is covered, and the label depends on the brow alone: attention follows position, not content.
     assert found(net, drawn_faces(range(10_000, 10_160), 1.0)) > 0.3
+
+
+def test_masking_regions_in_pairs_finds_the_two_that_are_combined(net: RegionViT) -> None:
+    image, boxes, label = drawn_faces(range(10_000, 10_160), 0.0)
+
+    @torch.no_grad()
+    def score(*hidden: int) -> Tensor:
+        valid = torch.ones(len(label), len(REGIONS), dtype=torch.bool)
+        valid[:, list(hidden)] = False
+        logits = net(image, boxes, valid)
+        return logits.gather(1, label[:, None])[:, 0] - logits.gather(1, 1 - label[:, None])[:, 0]
+
+    pairs = list(combinations(range(len(REGIONS)), 2))
+    whole, alone = score(), [score(region) for region in range(len(REGIONS))]
+    joint = torch.stack([(whole - alone[a] - alone[b] + score(a, b)).abs() for a, b in pairs], 1)
+    assert (joint.argmax(1) == pairs.index((BROW, MOUTH))).float().mean() > 0.9
