@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from fer_vit.report.table import TableWriter
 from fer_vit.version import __version__
 from tests.helpers.browser import chromium, loaded, opened
-from tests.helpers.commands import fails, main
+from tests.helpers.commands import fails, main, run
 
 HOSTILE = """<img src=x onerror="document.title='owned'">"""
 LABELS = ["calm", HOSTILE]
@@ -76,15 +76,8 @@ def test_columns_of_another_table_different_persons_and_few(tmp_path: Path, caps
 
 
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
-    main(
-        [
-            "compare",
-            str(write_study(tmp_path, 8, True)),
-            "--by=condition",
-            "--person=subject",
-            f"--output={tmp_path / 'c'}",
-        ]
-    )
+    words = ("--by=condition", "--person=subject", "--output", tmp_path / "c")
+    run("compare", write_study(tmp_path, 8, True), *words)
     with chromium() as browser:
         page, wrong = opened(browser, (tmp_path / "c" / "index.html").as_uri())
         page.set_viewport_size({"width": 390, "height": 844})

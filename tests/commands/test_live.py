@@ -1,7 +1,6 @@
 import csv
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -85,9 +84,6 @@ def test_what_cannot_be(clip: Path, checkpoint: Path, tmp_path: Path, capsys: py
     (tmp_path / "text.mp4").write_text("no video")
     words = ("--checkpoint", checkpoint, "--port", 0)
     assert "text.mp4: not a video that can be decoded." in fails(capsys, "live", tmp_path / "text.mp4", *words)
-    with socket.create_server(("localhost", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert "already in use" in fails(capsys, "live", clip, "--checkpoint", checkpoint, "--port", port)
 
 
 def test_a_viewer_can_stop_it(

@@ -66,11 +66,11 @@ def bright(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fer_vit.face.detect.FaceDetector", BrightFaces)
 
 
-def zipped(folder: Path, inside: str = "") -> Path:
+def zipped(folder: Path) -> Path:
     path = folder.with_suffix(".zip")
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted(folder.rglob("*.*")):
-            archive.write(file, Path(inside, file.relative_to(folder)))
+            archive.write(file, file.relative_to(folder))
     return path
 
 
@@ -112,23 +112,14 @@ def test_without_a_detector(
         prepare("folder", photos, tmp_path / "cut.parquet", detector=detector, cut=True)
 
 
-def test_drawn_faces_need_no_detector_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", no_detector)
-    prepare("drawn", tmp_path / "faces", tmp_path / "faces.parquet", count=16, size=32, colour=True, seed=3)
-    manifest = Manifest.read(tmp_path / "faces.parquet")
-    assert len(manifest) == 16
-    assert np.isfinite(manifest.landmarks()).all()
-
-
 @pytest.mark.usefixtures("bright")
-@pytest.mark.parametrize("inside", ["", "photos"], ids=["contents", "folder"])
 def test_a_zip_gives_the_same_rows_with_the_images_inside(
-    photos: Path, tmp_path: Path, inside: str, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare("folder", photos, tmp_path / "plain.parquet")
     plain = Manifest.read(tmp_path / "plain.parquet")
     (tmp_path / "out").mkdir()
-    prepare("folder", zipped(photos, inside), tmp_path / "out" / "zip.parquet")
+    prepare("folder", zipped(photos), tmp_path / "out" / "zip.parquet")
     packed = Manifest.read(tmp_path / "out" / "zip.parquet")
     for column in ("split", "label", "landmarks", "score"):
         assert packed.table[column].to_pylist() == plain.table[column].to_pylist()
@@ -194,16 +185,20 @@ def test_names_and_places_are_checked_before_images_are_read(
         prepare("folder", photos, tmp_path / "photos.parquet", detector="none")
 
 
-def test_training_images_are_dealt_to_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", no_detector)
     out = tmp_path / "shards"
     for name, shards in (("whole.parquet", None), ("shards", 3), ("again", 3)):
-        prepare("drawn", tmp_path / f"{name}-faces", tmp_path / name, count=40, size=32, shards=shards)
+        prepare("drawn", tmp_path / f"{name}-faces", tmp_path / name, count=40, size=32, colour=True, shards=shards)
     trains = [f"train-0000{k}-of-00003.parquet" for k in range(3)]
     others = [f"{split}-00000-of-00001.parquet" for split in ("test", "val")]
     assert sorted(path.name for path in out.iterdir()) == sorted(trains + others)
     assert f"{out}: 40 rows" in capsys.readouterr().out
     whole, dealt, again = (Manifest.read(tmp_path / name) for name in ("whole.parquet", "shards", "again"))
     assert dealt.names == whole.names
+    assert np.isfinite(whole.landmarks()).all()
     images = [{one.name(row): one.image_bytes(row) for row in range(40)} for one in (whole, dealt, again)]
     assert images[0] == images[1]
     sizes = [len(Manifest.read(out / name)) for name in trains]
