@@ -14,6 +14,7 @@ import torch
 from fer_vit.data.sample import Batch
 from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
+from fer_vit.geometry import Array
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
@@ -34,6 +35,8 @@ REPORT = (
     "index.html",
 )
 """All that a report may contain, and a new one replaces. The page comes last, when all that it shows exists."""
+WHOLE = "the whole encoder"
+"""Name of the first view of attention."""
 ATTENTION_TEXT = (
     "Where the model looks: how much regions take from each other and give to the output. "
     "It does not depend on the expression, and a region with much attention need not change the prediction."
@@ -82,22 +85,21 @@ def write_report(
                 small += face.size < SMALL
     found = {label: averages[label] for label in model.labels if label in averages}
     write_tables(folder, found, regions)
-    views = ["the whole encoder"]
+    views = [WHOLE]
     if records:
-        blocks, distance = len(model.net.vit.blocks), every.means["distance"].value
-        write_heads(folder, every, blocks)
-        views += [f"block {b}, head {h}: {distance[view]:.0f} px" for view, b, h in head_views(distance, blocks)]
-        views += [f"query of {label}" for label in model.labels[: len(distance) - len(views)]]
-    counts = {"Photos": status, "Frames": frames}
-    warning = f"{small:,} of {format_count(len(records), 'face')} below {SMALL} pixels: labels of small faces flicker"
-    limited = {"Explained": f"at most {most:,} faces of photos, and of videos"} if fewer or len(records) >= most else {}
+        write_heads(folder, every, len(model.net.vit.blocks))
+        views = name_views(model, every.means["distance"].value)
+    facts = {"Method": method, "Model": name}
+    facts |= {kind: format_counts(count) for kind, count in (("Photos", status), ("Frames", frames)) if count}
+    if fewer or len(records) >= most:
+        facts["Explained"] = f"at most {most:,} faces of photos, and of videos"
+    if small:
+        number = f"{small:,} of {format_count(len(records), 'face')}"
+        facts["Warning"] = f"{number} below {SMALL} pixels: labels of small faces flicker"
     write_page(
         folder / "index.html",
         "Why each prediction?",
-        {"Method": method, "Model": name}
-        | {kind: format_counts(count) for kind, count in counts.items() if count}
-        | limited
-        | ({"Warning": warning} if small else {}),
+        facts,
         model.labels,
         records,
         regions,
@@ -113,6 +115,13 @@ def write_report(
         skipped=[(_short(path, root), reason) for path, reason in seen.items()],
     )
     return len(records)
+
+
+def name_views(model: Recognizer, distance: Array) -> list[str]:
+    """Names the views of attention, whose mean distances (V,) are NaN for all but heads."""
+    views = head_views(distance, len(model.net.vit.blocks))
+    heads = [f"block {block}, head {head}: {distance[view]:.0f} px" for view, block, head in views]
+    return [WHOLE, *heads, *(f"query of {label}" for label in model.labels[: len(distance) - 1 - len(heads)])]
 
 
 def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: int, frames: int) -> None:
