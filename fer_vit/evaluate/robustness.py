@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluate.scores import clopper_pearson, mean_intervals
+from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDetector, resized
 from fer_vit.face.image import decode_image
 from fer_vit.face.regions import cover_regions
@@ -135,15 +135,10 @@ def measure_robustness(
     """
     landmarks = rows.landmarks()
     hits: dict[str, Array] = {}
-    for name, corruption in tqdm(
-        corruptions(FaceDetector(min_score=CROP_SCORE)).items(), desc="robustness", disable=None
-    ):
-        if only and name not in only:
-            continue
-        guesses = [
-            predict_labels(model, CorruptedImages(rows, landmarks, one), corruption) for one in corruption.changes
-        ]
-        hits[name] = (np.array(guesses) == truth).mean(0)
+    chosen = corruptions(FaceDetector(min_score=CROP_SCORE)).items()
+    for name, corruption in tqdm([one for one in chosen if not only or one[0] in only], "robustness", disable=None):
+        images = (CorruptedImages(rows, landmarks, change) for change in corruption.changes)
+        hits[name] = np.mean([predict_labels(model, one, corruption) == truth for one in images], axis=0)
         if name == UNALTERED and np.isfinite(aside := yaw(landmarks)).any():
             most = np.nanquantile(aside, 1 - TURNED)
             hits[MOST_TURNED] = np.where(aside >= most, hits[name], np.nan)
@@ -159,10 +154,10 @@ def predict_labels(model: Recognizer, images: Sequence[Image], corruption: Corru
 
 def summarize_robustness(hits: dict[str, Array], units: NDArray[np.int64] | None = None) -> dict[str, dict[str, Any]]:
     """Returns by corruption the number of faces, the accuracy, and the difference from the unaltered faces."""
-    values = np.column_stack([*hits.values(), *(hit - hits[UNALTERED] for hit in hits.values())])
-    means = mean_intervals(values, units)
+    accuracies = mean_intervals(np.column_stack([*hits.values()]), units, binary=True)
+    differences = mean_intervals(np.column_stack([hit - hits[UNALTERED] for hit in hits.values()]), units)
     return {
-        name: {"faces": accuracy["faces"], "accuracy": clopper_pearson(accuracy, ~np.isnan(hits[name]), units)}
+        name: {"faces": accuracy["faces"], "accuracy": accuracy}
         | ({} if name in (UNALTERED, MOST_TURNED) else {"difference": difference})
-        for name, accuracy, difference in zip(hits, means[: len(hits)], means[len(hits) :], strict=True)
+        for name, accuracy, difference in zip(hits, accuracies, differences, strict=True)
     }

@@ -6,7 +6,6 @@ have the bounds of Clopper & Pearson (1934) instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +16,11 @@ from fer_vit.report.table import Interval
 
 RESAMPLES = 2000
 """Bootstrap resamples."""
+BINS = 15
+"""Bins of the calibration error."""
 
 
-def resampled_sums(values: NDArray[np.float64], units: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+def resampled_sums(values: Array, units: NDArray[np.int64] | None = None) -> Array:
     """Sums the values (N, M) of N faces in bootstrap resamples; returns (RESAMPLES, M).
 
     A resample is stored as how often each face was drawn, so all sums are one matrix product, and hundreds of values
@@ -36,9 +37,7 @@ def resampled_sums(values: NDArray[np.float64], units: NDArray[np.int64] | None 
 
 
 def score_intervals(
-    values: NDArray[np.float64],
-    score: Callable[[NDArray[np.float64]], Mapping[str, NDArray[np.float64]]],
-    units: NDArray[np.int64] | None = None,
+    values: Array, score: Callable[[Array], Mapping[str, Array]], units: NDArray[np.int64] | None = None
 ) -> dict[str, Interval]:
     """Returns results that are functions of sums over N faces, with their intervals.
 
@@ -47,61 +46,49 @@ def score_intervals(
         score: The results (...) by name, NaN where there is none, of sums (..., M).
         units: See `resampled_sums`.
     """
-    drawn = score(resampled_sums(values, units)) if _count(np.ones(len(values), bool), units) > 1 else {}
-    return {name: _interval(value, drawn.get(name), len(values)) for name, value in score(values.sum(0)).items()}
+    drawn = score(resampled_sums(values, units)) if count_units(np.ones(len(values), bool), units) > 1 else {}
+    results = {}
+    for name, value in score(values.sum(0)).items():
+        mean = float(value) if np.isfinite(value) else None
+        low, high = (None, None) if mean is None or not drawn else np.nanpercentile(drawn[name], [2.5, 97.5]).tolist()
+        results[name] = Interval(mean=mean, low=low, high=high, faces=len(values))
+    return results
 
 
-def mean_intervals(
-    values: NDArray[np.float64], units: NDArray[np.int64] | None = None, binary: bool = False
-) -> list[Interval]:
+def mean_intervals(values: Array, units: NDArray[np.int64] | None = None, binary: bool = False) -> list[Interval]:
     """Returns the mean of each of M values over N faces (N, M) and its interval; values that are NaN do not count.
 
     `binary`: values are 0 or 1; means of exactly 0 or 1 get Clopper-Pearson bounds.
     """
-    present, width = ~np.isnan(values), values.shape[1]
-    sums = np.hstack([np.where(present, values, 0.0), present])
+    present = ~np.isnan(values)
 
-    def means(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        total, count = sums[..., :width], sums[..., width:]
-        mean: NDArray[np.float64] = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
-        return mean
+    def means(sums: Array) -> dict[str, Array]:
+        total, count = np.split(sums, 2, axis=-1)
+        mean = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+        return {str(index): mean[..., index] for index in range(values.shape[1])}
 
-    several = _count(np.ones(len(values), bool), units) > 1
-    drawn = means(resampled_sums(sums, units)).T if several else [None] * width
-    intervals = [_interval(*one) for one in zip(means(sums.sum(0)), drawn, present.sum(0).tolist(), strict=True)]
-    limit = clopper_pearson if binary else drop_single
-    return [limit(one, member, units) for one, member in zip(intervals, present.T, strict=True)]
+    found = score_intervals(np.hstack([np.where(present, values, 0.0), present]), means, units)
+    return [bound(one, member, units, binary) for one, member in zip(found.values(), present.T, strict=True)]
 
 
-def clopper_pearson(one: Interval, member: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> Interval:
-    """Returns a fraction of the faces in `member` (N,); one of exactly 0 or 1 gets the bounds of Clopper & Pearson."""
-    one = drop_single(Interval(**one | {"faces": int(member.sum())}), member, units)
-    if one["low"] is None or one["mean"] not in (0, 1):
-        return one
-    bound = 0.025 ** (1 / _count(member, units))
-    low, high = (bound, 1.0) if one["mean"] else (0.0, 1 - bound)
-    return Interval(mean=one["mean"], low=low, high=high, faces=one["faces"])
+def bound(
+    one: Interval, member: NDArray[np.bool_], units: NDArray[np.int64] | None = None, binary: bool = True
+) -> Interval:
+    """Returns a result of the faces in `member` (N,): without an interval if they are of one person or image.
+
+    `binary`: exactly 0 or 1 gets the bounds of Clopper & Pearson.
+    """
+    count, (mean, low, high) = count_units(member, units), (one["mean"], one["low"], one["high"])
+    if count < 2:
+        low = high = None
+    elif binary and low is not None and mean in (0, 1):
+        low, high = (0.025 ** (1 / count), 1.0) if mean else (0.0, 1 - 0.025 ** (1 / count))
+    return Interval(mean=mean, low=low, high=high, faces=int(member.sum()))
 
 
-def drop_single(one: Interval, member: NDArray[np.bool_], units: NDArray[np.int64] | None) -> Interval:
-    """Returns a result without its interval if all faces in `member` (N,) are of one person or image."""
-    return one if _count(member, units) > 1 else Interval(**one | {"low": None, "high": None})
-
-
-def _count(member: NDArray[np.bool_], units: NDArray[np.int64] | None) -> int:
+def count_units(member: NDArray[np.bool_], units: NDArray[np.int64] | None) -> int:
     """Counts the persons or images of the faces in `member`."""
     return int(member.sum()) if units is None else len(np.unique(units[member]))
-
-
-def _interval(value: NDArray[np.float64], drawn: NDArray[np.float64] | None, faces: int) -> Interval:
-    known = bool(np.isfinite(value))
-    low = high = None
-    if drawn is not None and known:
-        low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist()
-    return Interval(mean=float(value) if known else None, low=low, high=high, faces=faces)
-
-
-BINS = 15
 
 
 def face_sums(probabilities: Array, targets: Array) -> Array:
@@ -155,10 +142,10 @@ def score_faces(
     probabilities: Array, targets: Array, labels: Sequence[str], units: NDArray[np.int64] | None = None
 ) -> dict[str, Interval]:
     """Returns the scores of N faces with their intervals."""
-    results = score_intervals(face_sums(probabilities, targets), partial(scores, labels=labels), units)
+    results = score_intervals(face_sums(probabilities, targets), lambda sums: scores(sums, labels), units)
     counted = dict.fromkeys(("accuracy", "macro F1", "UAR"), np.ones(len(targets), bool))  # all are 0 or 1 if one is
     counted |= recall_masks(targets, labels)
-    return results | {name: clopper_pearson(results[name], member, units) for name, member in counted.items()}
+    return results | {name: bound(results[name], member, units) for name, member in counted.items()}
 
 
 def recall_masks(targets: Array, labels: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
@@ -184,7 +171,7 @@ def compare_scores(
 
     results = score_intervals(np.hstack([face_sums(first, targets), face_sums(second, targets)]), difference, units)
     counted = recall_masks(targets, labels)
-    return results | {name: drop_single(results[name], member, units) for name, member in counted.items()}
+    return results | {name: bound(results[name], member, units, binary=False) for name, member in counted.items()}
 
 
 def mcnemar(correct: NDArray[np.bool_], other: NDArray[np.bool_]) -> dict[str, float]:
