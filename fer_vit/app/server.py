@@ -1,4 +1,4 @@
-"""The server: pages, the API, results and the camera. `create_app` makes an ASGI app; `serve` answers on a socket.
+"""The server: pages, the API, results and the camera. `create_app` makes an ASGI app; `serving` runs it on a socket.
 
 A browser requests one camera picture after another. A slow browser requests fewer, so that nothing piles up, and each
 viewer sees the newest one.
@@ -33,10 +33,39 @@ from fer_vit.version import __version__
 if TYPE_CHECKING:  # this process needs no PyTorch
     from fer_vit.predict.live import Seen
 
+try:
+    import uvicorn
+    from fastapi import Depends, FastAPI, File, Form, HTTPException, Request, UploadFile
+    from fastapi.exceptions import RequestValidationError
+    from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+    from starlette.routing import Route
+    from starlette.types import ASGIApp
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ModuleNotFoundError as missing:
+    raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".') from missing
+
 PATIENCE = 10.0
 """Seconds that a browser waits for a new picture before it gets the old one."""
 MAX_BARS = 8
 """Faces of which the page shows all expressions."""
+MAX_FILES = 20
+"""Photos and clips in one request."""
+TABLES = {"text/csv": "faces.csv", "application/vnd.apache.parquet": "faces.parquet", "application/json": "faces.jsonl"}
+PROGRESS = "application/x-ndjson"
+"""The media type of a response that has a line for each event of a job."""
+REPORT_POLICY = (
+    "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
+    f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The form is not readable, or has too many files."},
+    403: {"description": "The host name is unknown, or another site sent the request."},
+    404: {"description": "There is nothing here, or no longer."},
+    408: {"description": "The upload is too slow."},
+    413: {"description": "The upload is too large."},
+    422: {"description": "A value or a file is wrong; `detail` has the reason."},
+    429: {"description": "Too many jobs are waiting."},
+}
 
 
 class LivePage:
@@ -97,37 +126,6 @@ class LivePage:
                     "picture": b64encode(buffer.getvalue()).decode(),
                 }
             return self._drawn
-
-
-try:
-    import uvicorn
-    from fastapi import Depends, FastAPI, File, Form, HTTPException, Request, UploadFile
-    from fastapi.exceptions import RequestValidationError
-    from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-    from starlette.routing import Route
-    from starlette.types import ASGIApp
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-except ModuleNotFoundError as missing:
-    raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".') from missing
-
-MAX_FILES = 20
-"""Photos and clips in one request."""
-TABLES = {"text/csv": "faces.csv", "application/vnd.apache.parquet": "faces.parquet", "application/json": "faces.jsonl"}
-PROGRESS = "application/x-ndjson"
-"""The media type of a response that has a line for each event of a job."""
-REPORT_POLICY = (
-    "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
-    f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
-)
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "The form is not readable, or has too many files."},
-    403: {"description": "The host name is unknown, or another site sent the request."},
-    404: {"description": "There is nothing here, or no longer."},
-    408: {"description": "The upload is too slow."},
-    413: {"description": "The upload is too large."},
-    422: {"description": "A value or a file is wrong; `detail` has the reason."},
-    429: {"description": "Too many jobs are waiting."},
-}
 
 
 @dataclass

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from unicodedata import normalize
 
@@ -29,7 +28,7 @@ from fer_vit.labels import Merge, canonical
 from fer_vit.predict.plan import NAME, Plan
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import BOX, PROBABILITY, table_columns, table_labels
-from fer_vit.report.table import FACTS, SUFFIXES, Cell, csv_cell
+from fer_vit.report.table import FACTS, SUFFIXES, csv_cell
 
 MARGIN = 0.15
 """Margin of a picture on each side of a face's box, as a fraction of the box."""
@@ -61,21 +60,19 @@ def read_faces(
 ) -> tuple[Faces, Recognizer | None, Manifest | None]:
     """Reads a table of predictions, or predicts a manifest, which is returned with the model."""
     if is_predictions(data):
-        if checkpoint is not None:
-            raise FerVitError("`--checkpoint` is for manifests. Leave it out, or predict with it first.")
-        if conditions.merge or conditions.prior or conditions.classes:
+        if checkpoint or conditions.merge or conditions.prior or conditions.classes:
             raise FerVitError(
-                "`--merge`, `--prior` and `--classes` are for manifests. Leave them out, or name a manifest."
+                "`--checkpoint`, `--merge`, `--prior` and `--classes` are for manifests. Leave them out, or name a "
+                "manifest."
             )
         faces = read_predictions(data)
         return (add_labels(faces, labels, conditions.split) if labels else faces), None, None
     if labels is not None:
         raise FerVitError(f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels.")
     rows = Manifest.read(data, [conditions.split]).split(conditions.split)
-    classes, merge = conditions.classes, conditions.merge
-    if classes:
-        merge = {name: name if name in classes else None for name in rows.names}
-    rows = rows.merge_labels(merge) if merge else rows
+    only = {name: name if name in conditions.classes else None for name in rows.names} if conditions.classes else None
+    if merge := conditions.merge or only:
+        rows = rows.merge_labels(merge)
     return *conditions.predict(checkpoint, rows), rows
 
 
@@ -128,8 +125,7 @@ def read_table(*paths: Path) -> Columns:
                 raise ValueError("a line is no object")
             columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
         else:
-            names, *lines = _csv_lines(paths[0]) or [[]]
-            columns = {_plain(name) or "": [_plain(line[place]) for line in lines] for place, name in enumerate(names)}
+            columns = _read_csv(paths[0])
     if "path" in columns:  # text, even where the file has a number
         columns["path"] = [cell if cell is None else str(cell) for cell in columns["path"]]
     return {name: as_objects(cells) for name, cells in columns.items()}
@@ -140,19 +136,18 @@ def _read_parquet(path: Path) -> pa.Table:
         return pq.read_table(path, partitioning=None)
 
 
-def _csv_lines(path: Path) -> list[list[str]]:
-    """Reads the lines of a CSV that are not blank; all have as many cells as the head."""
-    lines: list[list[str]] = []
+def _read_csv(path: Path) -> dict[str, list[str | None]]:
+    """Reads a CSV without its blank rows; all have as many cells as the head."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        for line in (reader := csv.reader(file)):
-            if not any(cell.strip() for cell in line):  # spreadsheets leave `,,` where a row was emptied
-                continue
-            if not lines and len(line) == 1 and (";" in line[0] or "\t" in line[0]):
-                raise ValueError("its cells are separated by semicolons or tabs: save it with commas")
-            if lines and len(line) != len(lines[0]):
-                raise ValueError(f"line {reader.line_num} has {len(line)} cells, but the head has {len(lines[0])}")
-            lines.append(line)
-    return lines
+        reader = csv.reader(file)  # spreadsheets leave `,,` where a row was emptied
+        lines = [(reader.line_num, line) for line in reader if any(map(str.strip, line))]
+    names = lines[0][1] if lines else []
+    if len(names) == 1 and (";" in names[0] or "\t" in names[0]):
+        raise ValueError("its cells are separated by semicolons or tabs: save it with commas")
+    for number, line in lines:
+        if len(line) != len(names):
+            raise ValueError(f"line {number} has {len(line)} cells, but the head has {len(names)}")
+    return {_plain(name) or "": [_plain(line[place]) for _, line in lines[1:]] for place, name in enumerate(names)}
 
 
 def _plain(cell: str) -> str | None:
@@ -171,8 +166,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _row_name(path: Path, index: int | np.integer) -> str:
     """Names a row for a message, counted from 1."""
-    counted = " (counted after the head, without blank rows)" if path.suffix.lower() == ".csv" else ""
-    return f"{path}, row {index + 1}{counted}"
+    return f"{path}, row {index + 1} (counted after the head, without blank rows)"
 
 
 def read_predictions(path: Path, videos: bool = False) -> Faces:
@@ -181,7 +175,15 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
     Raises:
         FerVitError: It is another table, is damaged or not complete, or a row has no proper probabilities.
     """
-    files = _finished_tables(path) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        plan = Plan(path)
+        if left := plan.missing():
+            raise FerVitError(
+                f"{path} lacks {len(left):,} of its {len(plan.chunks):,} tables. Run the same `fer-vit predict` again "
+                "to complete it."
+            )
+        files = [plan.table(chunk) for chunk in plan.chunks]
     table = read_table(*files)
     labels = table_labels(table)
     if not {"path", "confidence"} <= table.keys() or None in table["path"] or len(labels) < 2:
@@ -196,27 +198,23 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
             f"{path} has frames of videos, and only photos can be evaluated. Predict them without videos."
         )
     predicted = table["confidence"] != np.array(None)
+    probabilities = np.column_stack([table[PROBABILITY + label].astype(float) for label in labels])
+    wrong = predicted & ~((probabilities >= 0).all(1) & (abs(probabilities.sum(1) - 1) < 0.01))
+    if wrong.any():
+        raise FerVitError(
+            f"{_row_name(path, wrong.argmax())}: expected probabilities of {short(', '.join(labels))} that sum to 1."
+        )
     return Faces(
         labels=labels,
         paths=table["path"],
-        probabilities=_probabilities(table, labels, predicted, path),
+        probabilities=np.where(predicted[:, None], probabilities, np.nan),
         detected=predicted & (table.get("score", predicted) != 0),
         targets=None,
         columns={name: cells for name, cells in table.items() if not name.startswith(PROBABILITY)},
         rows=np.arange(len(predicted)),
-        picture=partial(_picture, table),
+        picture=lambda row: cut_face(table, row),
         facts=_read_facts(files[0]),
     )
-
-
-def _finished_tables(folder: Path) -> list[Path]:
-    plan = Plan(folder)
-    if left := plan.missing():
-        raise FerVitError(
-            f"{folder} lacks {len(left):,} of its {len(plan.chunks):,} tables. Run the same `fer-vit predict` again to "
-            "complete it."
-        )
-    return [plan.table(chunk) for chunk in plan.chunks]
 
 
 def _read_facts(path: Path) -> dict[str, str]:
@@ -228,34 +226,22 @@ def _read_facts(path: Path) -> dict[str, str]:
         return {str(name): str(fact) for name, fact in facts.items()}
 
 
-def _probabilities(table: Columns, labels: Sequence[str], predicted: NDArray[np.bool_], path: Path) -> Array:
-    cells = np.column_stack([table[PROBABILITY + label].astype(float) for label in labels])
-    wrong = predicted & ~((cells >= 0).all(1) & (abs(cells.sum(1) - 1) < 0.01))
-    if wrong.any():
-        raise FerVitError(
-            f"{_row_name(path, wrong.argmax())}: expected probabilities of {short(', '.join(labels))} that sum to 1."
-        )
-    return np.where(predicted[:, None], cells, np.nan)
-
-
 def _parse_cells(cells: NDArray[np.object_], kind: type, name: str, path: Path) -> NDArray[np.object_]:
     """Converts a column (N,) to a type: a CSV has text. None stays. Raises FerVitError for a cell of another type."""
-    if kind is str:
-        return cells
-    parsed: list[Cell] = []
+    parsed, words = cells.copy(), {"true": True, "false": False}
     for row, cell in enumerate(cells):
         try:
-            words = {"true": True, "false": False}
-            parsed.append(None if cell is None else words[str(cell).lower()] if kind is bool else kind(float(cell)))
+            if cell is not None and kind is not str:
+                parsed[row] = words[str(cell).lower()] if kind is bool else kind(float(cell))
         except (KeyError, TypeError, ValueError) as error:
             expected = "true or false" if kind is bool else "a number"
             raise FerVitError(
                 f"{_row_name(path, row)}: expected {expected} in `{name}`, but got {short(str(cell))}."
             ) from error
-    return as_objects(parsed)
+    return parsed
 
 
-def _picture(table: Columns, row: int) -> Image:
+def cut_face(table: Columns, row: int) -> Image:
     """Returns the face in a row of a table, cut out of its photo with `MARGIN`."""
     image, box = read_image(Path(table["path"][row])), [table[name][row] for name in BOX if name in table]
     if len(box) < len(BOX) or None in box:
@@ -298,7 +284,7 @@ def _read_joinable(path: Path, *needed: str) -> Columns:
         has = "no row" if present else short(", ".join(table)) or "none"
         columns = f"column{'s' * (len(needed) > 1)} {' and '.join(needed)}"
         raise FerVitError(f"Expected {columns} and at least one row in {path}, but it has {has}.")
-    empty = np.array([None in cells for cells in zip(*(table[name] for name in needed), strict=True)])
+    empty = (np.stack([table[name] for name in needed]) == np.array(None)).any(0)
     if empty.any():
         raise FerVitError(
             f"{_row_name(path, empty.argmax())}: expected a {' and a '.join(needed)}, but one is empty. Fill it in or "

@@ -24,9 +24,12 @@ from fer_vit.report.table import NOTHING, Interval, interval_text, markdown
 
 FILES = ("results.json", "results.md", "index.html")
 """The page is written last."""
-
 KINDS = {"mistake": "mistakes", "label": "likely wrong labels", "differ": "where the two differ"}
 """Why a face is worth a look."""
+PICTURES = 500
+"""The largest number of faces on the page, so that it opens quickly."""
+SIDE = 96
+"""Longer side of the pictures in pixels."""
 
 
 class Section(NamedTuple):
@@ -99,12 +102,6 @@ def write_evaluation(
         counts=counts,
         left_out=left_out,
     )
-
-
-PICTURES = 500
-"""The largest number of faces on the page, so that it opens quickly."""
-SIDE = 96
-"""Longer side of the pictures in pixels."""
 
 
 def write_results(
