@@ -174,3 +174,22 @@ def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
     assert max(seen) < 0.35
     assert np.allclose(error.std(0), 0.03 * SIZE, rtol=0.25)
     assert np.abs(error.mean(0)).max() < 0.6
+
+
+def test_steps_draw_independently() -> None:
+    image = np.full((SIZE, SIZE, 3), 100, np.uint8)
+    image[:, SIZE // 2 :] = 160
+    facts = []
+    for seed in range(1500):
+        augment = Augment(AugmentConfig(degrees=0.0, scale=0.0, shift=0.1, erase=0.5))
+        changed, points, _ = augment(image, POINTS, SPEC, seed)
+        shift = (points.sum(0) - POINTS.sum(0)) / 5
+        mirrored = changed[0, 0, 0] > changed[0, -1, 0]
+        middle = [np.median(changed[:, :20, 0]), np.median(changed[:, -20:, 0])]
+        erased = len(np.unique(changed)) > 3
+        facts.append([*shift, mirrored, sum(middle), abs(middle[1] - middle[0]), erased])
+    assert np.ptp(facts, axis=0).min() > 0.9
+    # Brightness and contrast are seen together in the greys and are left out as a pair.
+    correlation = np.corrcoef(np.array(facts).T) - np.eye(6)
+    correlation[3, 4] = correlation[4, 3] = 0
+    assert np.abs(correlation).max() < 0.1

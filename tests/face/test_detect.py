@@ -307,3 +307,25 @@ def test_a_named_file_is_used_and_checked(
     monkeypatch.chdir(yunet.parent)
     monkeypatch.setenv("FER_VIT_YUNET", yunet.name)
     assert yunet_path() == yunet  # absolute: the working directory may change
+
+
+def test_a_download_follows_https(cache: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "YUNET_URL", f"{server}/to?https://localhost:1/x")
+    with pytest.raises(FerVitError, match="port=1"):  # a closed port
+        yunet_path()
+
+
+def test_several_processes_download_at_once(cache: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(lambda _: yunet_path(), range(8)))
+    assert {path.read_bytes() for path in paths} == {b"a model"}
+    assert list(cache.iterdir()) == [cache / "served.onnx"]
+
+
+def test_the_default_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
+    monkeypatch.delenv("FER_VIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert yunet_path() == tmp_path / "xdg/fer-vit/served.onnx"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert yunet_path() == tmp_path / "home/.cache/fer-vit/served.onnx"

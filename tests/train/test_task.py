@@ -374,3 +374,16 @@ def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
     with pytest.raises(FerVitError, match="The loss on the val split is nan: the weights are unusable"):
         task.on_validation_epoch_end()
     assert logged == {}
+
+
+def test_a_batch_is_learned() -> None:
+    task = build(region_dropout=0.5, label_smoothing=0.1).train()
+    optimiser = torch.optim.AdamW(task.parameters(), 3e-3)
+    data = batch()
+    for _ in range(40):
+        optimiser.zero_grad()
+        loss = task.training_step(data, 0)
+        loss.backward()
+        optimiser.step()
+    logits = task.eval().net(data.image, data.boxes, data.valid)
+    assert logits.argmax(1).tolist() == [0, 1, 2, 0, 1, 2]
