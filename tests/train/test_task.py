@@ -17,6 +17,7 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.tokens import drop_regions
 from fer_vit.processes import derived_seed
+from fer_vit.train.module import warmup_cosine
 from fer_vit.train.task import FERTask
 
 NETWORK = RegionViTConfig(
@@ -387,3 +388,21 @@ def test_a_batch_is_learned() -> None:
         optimiser.step()
     logits = task.eval().net(data.image, data.boxes, data.valid)
     assert logits.argmax(1).tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_schedule_of_one_step_and_beyond_the_last() -> None:
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = warmup_cosine(optimiser, steps=1, warmup_steps=1, floor=0.25)
+    (factor,) = schedule.lr_lambdas
+    assert [factor(step) for step in range(4)] == pytest.approx([0.5, 1.0, 0.25, 0.25])
+
+
+def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    monkeypatch.setattr(
+        "fer_vit.train.task.build_model", lambda *args, **_: built.append(args) or torch.nn.Linear(1, 1)
+    )
+    network = replace(NETWORK, pretrained="weights.pth")
+    task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
+    assert built == [(network, ["a", "b"])]
+    assert task.hparams["network"]["pretrained"] is False
