@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks.machine import arguments, in_turns, machine, ratios, spread
 from fer_vit.data.sample import Batch
-from fer_vit.face.regions import DEFAULT_REGIONS, region_boxes
+from fer_vit.face.crop import DEFAULT_REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.attention import use_fused_attention

@@ -9,9 +9,9 @@ holds for faces from the distribution of the calibration faces.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from fer_vit.geometry import Array, IntArray, Mask
+
 COVERAGES = (90, 95)
 """In percent."""
 LEAST = 19
@@ -23,7 +23,7 @@ None: the label has fewer than `LEAST` calibration faces.
 """
 
 
-def fit_thresholds(probabilities: Array, target: NDArray[np.int64]) -> dict[str, list[float | None]]:
+def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[float | None]]:
     """Returns the thresholds of N faces with their true labels: probabilities (N, C), class indices (N,)."""
     own = probabilities[np.arange(len(target)), target]
     groups = [own[target == label] for label in range(probabilities.shape[1])]
@@ -41,13 +41,11 @@ def fit_thresholds(probabilities: Array, target: NDArray[np.int64]) -> dict[str,
     }
 
 
-def in_set(
-    probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_class: bool = False
-) -> NDArray[np.bool_]:
+def in_set(probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_class: bool = False) -> Mask:
     """Returns a mask (..., C) of the labels in the prediction set of each face, from probabilities (..., C).
 
     `by_class`: every label has this coverage (in percent), with larger sets. A label without a threshold is in none.
     """
     least = np.array(thresholds[str(coverage)], float)
-    member: NDArray[np.bool_] = np.asarray(probabilities) >= (least[1:] if by_class else least[0])
+    member: Mask = np.asarray(probabilities) >= (least[1:] if by_class else least[0])
     return member

@@ -12,6 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 Image = NDArray[np.uint8]
 Array = NDArray[np.float64]
+Float32Array = NDArray[np.float32]
+IntArray = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Align = Literal["landmarks", "crop"]
 LANDMARKS = ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")
 """The landmark scheme: the person's right comes first and has the smaller x in an upright photo."""

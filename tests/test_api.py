@@ -43,7 +43,7 @@ def test_public_names_are_listed_and_imported_lazily() -> None:
 
 
 def test_commands_are_functions_beside_subpackages_of_their_name() -> None:
-    import fer_vit.evaluate.groups
+    import fer_vit.evaluate.scores
     import fer_vit.visualize.writer
 
     assert all(inspect.isfunction(getattr(fer_vit, name)) for name in ("evaluate", "visualize", "export", "finetune"))

@@ -16,8 +16,7 @@ from fer_vit.explain.faithfulness import BETTER, measure, randomised
 from fer_vit.explain.methods import CONTROLS, MEASURED, METHODS
 from fer_vit.face.detect import DetectorName
 from fer_vit.files import atomic_write, check_output
-from fer_vit.predict.inputs import find_images
-from fer_vit.predict.photos import FaceMode, PhotoOptions
+from fer_vit.predict.photos import FaceMode, PhotoOptions, find_images
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.charts import faithfulness_figure, faithfulness_table
 from fer_vit.report.table import Interval

@@ -9,9 +9,8 @@ import torch
 
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.files import check_output
-from fer_vit.predict.inputs import MEDIA_SUFFIXES, iter_images
 from fer_vit.predict.people import is_textgrid
-from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.photos import MEDIA_SUFFIXES, PhotoOptions, iter_images
 from fer_vit.predict.plan import MAX_PART_SIZE
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import Outputs, predict_folder, predict_table

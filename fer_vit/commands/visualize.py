@@ -9,8 +9,7 @@ from fer_vit.commands import accept_text
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, find_method
 from fer_vit.files import atomic_write, check_output
-from fer_vit.predict.inputs import MEDIA_SUFFIXES, find_images, is_video
-from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.photos import MEDIA_SUFFIXES, PhotoOptions, find_images, is_video
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import format_count
 from fer_vit.report.html import is_report

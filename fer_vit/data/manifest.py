@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fer_vit.data.schema import SCHEMA, SPLITS, Split, check_table, read_labels, read_votes
@@ -21,7 +20,7 @@ from fer_vit.data.shards import ROW_GROUP, Shard, find_shards
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write
-from fer_vit.geometry import LANDMARKS, Array, Image
+from fer_vit.geometry import LANDMARKS, Array, Image, Mask
 from fer_vit.labels import Merge, merge_names
 
 
@@ -75,7 +74,7 @@ class Manifest:
             splits[row] = "val"
         return self.with_column("split", splits)
 
-    def select(self, rows: NDArray[np.bool_] | pa.ChunkedArray) -> "Manifest":
+    def select(self, rows: Mask | pa.ChunkedArray) -> "Manifest":
         """Returns the rows where a mask (M,) is true."""
         return Manifest(self.path, self.table.filter(rows), self.names)
 
@@ -133,7 +132,7 @@ class Manifest:
                 ordered[:, find_label(name, labels, self.path)] = column
         return ordered
 
-    def near_duplicates(self, split: Split) -> NDArray[np.bool_]:
+    def near_duplicates(self, split: Split) -> Mask:
         """Returns a mask (M,) of images of a split that had a near-duplicate in train, as far as `prepare` checked."""
         marks = self.table["near_duplicate"].filter(pc.equal(self.table["split"], split))
         return np.asarray(pc.fill_null(marks, False))
@@ -238,7 +237,7 @@ def no_label(path: str | Path, split: Split) -> FerVitError:
     return FerVitError(f"{path} has {split} rows without a label. Give every row one, or predict instead.")
 
 
-def in_fold(rows: Manifest, fold: str) -> NDArray[np.bool_]:
+def in_fold(rows: Manifest, fold: str) -> Mask:
     """Returns a mask (M,) of training faces in a fold such as "0/3", the first of three; a model is trained without it.
 
     The CRC-32 of the person (column `person`), else of the image's bytes decides: a person and equal files are in one
@@ -249,7 +248,7 @@ def in_fold(rows: Manifest, fold: str) -> NDArray[np.bool_]:
     if not match or not int(match[1]) < int(match[2]) > 1:
         raise FerVitError(f"Expected a fold such as 0/3, 1/3 or 2/3, but got {short(fold)}.")
     index, count = map(int, match.groups())
-    mask: NDArray[np.bool_] = rows.table["split"].to_numpy() == "train"
+    mask: Mask = rows.table["split"].to_numpy() == "train"
     faces = np.flatnonzero(mask).tolist()
     persons = rows.column("person") if "person" in rows.table.column_names else [None] * len(rows)
     for row in tqdm(faces, desc="folds", unit=" images", disable=None, leave=False, delay=1):

@@ -6,18 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fer_vit.geometry import Array, Image
+from fer_vit.geometry import Array, Float32Array, Image, Mask
 
 
 class Sample(NamedTuple):
     """One face."""
 
     image: Image  # crop (S, S, 3)
-    boxes: NDArray[np.float32]  # of the regions (R, 4), xyxy in crop pixels; 0 where not `valid`
-    valid: NDArray[np.bool_]  # which regions are present (R,)
+    boxes: Float32Array  # of the regions (R, 4), xyxy in crop pixels; 0 where not `valid`
+    valid: Mask  # which regions are present (R,)
     target: Array | None  # share of every class (C,)
     row: int  # in the data set; -1 for a repeat that only pads a rank's share
     path: str  # the name of the image

@@ -33,10 +33,9 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, short
-from fer_vit.geometry import LANDMARKS, Array
+from fer_vit.geometry import LANDMARKS, Array, Mask
 from fer_vit.labels import check_labels
 
 VOTES = "label_votes"
@@ -71,7 +70,7 @@ class Row:
     votes: tuple[float, ...] | None = None  # weight of every label in the reading's order, not negative
     landmarks: Array | None = None  # (5, 2) in image pixels
     score: float | None = None  # of the face's detection; 0 if the whole image is the face
-    thumbnail: bytes = b""  # of the decoded image, see `sources.images`
+    thumbnail: bytes = b""  # of the decoded image, see `sources.common.thumbnail`
     near_duplicate: bool | None = None  # whether an image of val or test had a near-duplicate in train
     extra: dict[str, str] = field(default_factory=dict)  # values of the reading's extra columns
 
@@ -163,7 +162,7 @@ def _not_in(column: pa.ChunkedArray, allowed: Iterable[str]) -> Any:
     return pc.invert(pc.is_in(column, pa.array(list(allowed), pa.string())))
 
 
-def _to_all_rows(wrong: NDArray[np.bool_], column: pa.ChunkedArray) -> pa.Array:
+def _to_all_rows(wrong: Mask, column: pa.ChunkedArray) -> pa.Array:
     """Expands a mask of the rows that are not null to all rows of a column."""
     rows = np.zeros(len(column), bool)
     rows[column.is_valid().to_numpy()] = wrong

@@ -8,8 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from fer_vit.errors import check_number
-from fer_vit.face.crop import INTERPOLATION, REDUCTION, CropSpec, crop_face, face_matrix, mirror
-from fer_vit.face.regions import cover_regions
+from fer_vit.face.crop import INTERPOLATION, REDUCTION, CropSpec, cover_regions, crop_face, face_matrix, mirror
 from fer_vit.geometry import Array, Image
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else its import looks for updates on the network

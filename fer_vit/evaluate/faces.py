@@ -20,7 +20,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.sample import Batch
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.geometry import Array, Image
+from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.labels import Merge, merge_names
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.stages import CHUNK
@@ -48,10 +48,10 @@ class Faces:
     labels: list[str]
     paths: NDArray[np.object_]
     probabilities: Array
-    detected: NDArray[np.bool_]
+    detected: Mask
     targets: Array | None
     columns: Columns
-    rows: NDArray[np.int64]
+    rows: IntArray
     picture: Callable[[int], Image]
     facts: dict[str, str] = field(default_factory=dict)
 
@@ -62,12 +62,12 @@ class Faces:
         return replace(self, targets=targets, columns={k: v[which] for k, v in self.columns.items()}, **arrays)
 
     @property
-    def predicted(self) -> NDArray[np.bool_]:
+    def predicted(self) -> Mask:
         """Which faces have probabilities (N,)."""
         return np.isfinite(self.probabilities[:, 0])
 
     @cached_property
-    def units(self) -> NDArray[np.int64]:
+    def units(self) -> IntArray:
         """The person (column `person`), else the image, of each face as a number from 0 (N,)."""
         pairs = zip(self.columns.get("person", self.paths), self.paths, strict=True)
         names = [f"image {path}" if person is None else f"person {person}" for person, path in pairs]
@@ -84,10 +84,10 @@ class Faces:
         return self.columns.get("ambiguous", np.full(len(self.paths), None)).astype(float)
 
     @property
-    def correct(self) -> NDArray[np.bool_]:
+    def correct(self) -> Mask:
         """Which predictions equal the label, the expression with most votes (N,)."""
         assert self.targets is not None
-        correct: NDArray[np.bool_] = self.probabilities.argmax(1) == self.targets.argmax(1)
+        correct: Mask = self.probabilities.argmax(1) == self.targets.argmax(1)
         return correct
 
 

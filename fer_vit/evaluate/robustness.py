@@ -11,17 +11,15 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.scores import mean_intervals
+from fer_vit.face.crop import cover_regions
 from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDetector, resized
 from fer_vit.face.image import decode_image
-from fer_vit.face.regions import cover_regions
-from fer_vit.geometry import TEMPLATE, Array, Image
-from fer_vit.predict.inputs import Source
-from fer_vit.predict.photos import PhotoDataset, photo_loader
+from fer_vit.geometry import TEMPLATE, Array, Image, IntArray
+from fer_vit.predict.photos import PhotoDataset, Source, photo_loader
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.stages import CHUNK
 from fer_vit.processes import cores
@@ -126,7 +124,7 @@ def yaw(landmarks: Array) -> Array:
 
 
 def measure_robustness(
-    model: Recognizer, rows: Manifest, truth: NDArray[np.int64], only: Sequence[str] = ()
+    model: Recognizer, rows: Manifest, truth: IntArray, only: Sequence[str] = ()
 ) -> dict[str, Array]:
     """Returns the accuracy on each face (N,) by corruption; NaN for a face that it does not include.
 
@@ -145,14 +143,14 @@ def measure_robustness(
     return hits
 
 
-def predict_labels(model: Recognizer, images: Sequence[Image], corruption: Corruption) -> NDArray[np.int64]:
+def predict_labels(model: Recognizer, images: Sequence[Image], corruption: Corruption) -> IntArray:
     """Returns the index of the predicted label of each image, a crop of one face (N,)."""
     dataset = ShiftedLandmarks(images, model.crop_spec, "crop", corruption.detector, corruption.shift)
     batches = (batch.ready(model.device) for _, batch in photo_loader(dataset, CHUNK, cores() - 1) if batch)
     return np.array([np.argmax(face) for batch in batches for face in model.probabilities(batch)])
 
 
-def summarize_robustness(hits: dict[str, Array], units: NDArray[np.int64] | None = None) -> dict[str, dict[str, Any]]:
+def summarize_robustness(hits: dict[str, Array], units: IntArray | None = None) -> dict[str, dict[str, Any]]:
     """Returns by corruption the number of faces, the accuracy, and the difference from the unaltered faces."""
     accuracies = mean_intervals(np.column_stack([*hits.values()]), units, binary=True)
     differences = mean_intervals(np.column_stack([hit - hits[UNALTERED] for hit in hits.values()]), units)

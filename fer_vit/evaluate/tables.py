@@ -23,7 +23,7 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluate.faces import Columns, Faces, Merged, as_objects, predict_manifest
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.geometry import Array, Image
+from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.labels import Merge, canonical
 from fer_vit.predict.plan import NAME, Plan
 from fer_vit.predict.recognizer import Recognizer, load
@@ -312,7 +312,7 @@ def align_probabilities(faces: Faces, other: Faces, path: object) -> Array:
     return probabilities
 
 
-def match_paths(paths: Iterable[str], known: Iterable[str], where: object, some: bool = False) -> NDArray[np.int64]:
+def match_paths(paths: Iterable[str], known: Iterable[str], where: object, some: bool = False) -> IntArray:
     """Returns the first row of `known` for each path: equal paths, or paths of which one ends in the other.
 
     Raises:

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
-from fer_vit.evaluate.groups import FEW, FOUND
-from fer_vit.evaluate.scores import confusion_matrix, face_losses, suspect_labels
+from fer_vit.evaluate.scores import FEW, FOUND, confusion_matrix, face_losses, suspect_labels
 from fer_vit.files import atomic_write
-from fer_vit.geometry import Array
+from fer_vit.geometry import Array, IntArray
 from fer_vit.report.charts import calibration_figure, intervals_figure
 from fer_vit.report.draw import printable
 from fer_vit.report.html import render
@@ -194,7 +192,7 @@ def cell(one: Interval | float | str | None, loss: bool = False, signed: bool = 
     return interval_text(one, ("+" if signed else "") + (".3f" if loss else ".1%"))
 
 
-def class_table(scores: Mapping[str, Interval], confusion: NDArray[np.int64], labels: Sequence[str]) -> list[list[str]]:
+def class_table(scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]) -> list[list[str]]:
     """Returns faces, recall and precision of each expression that occurs in the labels or the predictions."""
     rows: dict[str, dict[str, Any]] = {}
     for index, label in enumerate(labels):

@@ -13,8 +13,17 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot, pad
 
 from fer_vit.errors import FerVitError, suggest
-from fer_vit.explain.heads import attention_to_output
-from fer_vit.explain.trace import Trace, drops, evaluating, no_autocast, overlaps, region_means, trace, units
+from fer_vit.explain.trace import (
+    Trace,
+    attention_to_output,
+    drops,
+    evaluating,
+    no_autocast,
+    overlaps,
+    region_means,
+    trace,
+    units,
+)
 from fer_vit.model.pooling import located_tokens
 from fer_vit.model.region_vit import RegionViT
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fer_vit.face.crop import mirror, warp
-from fer_vit.geometry import Array, Image, apply, crop_matrix, invert
+from fer_vit.geometry import Array, Float32Array, Image, apply, crop_matrix, invert
 
 NETWORK = Path(__file__).with_name("landmarks.onnx")
 SIDE = 64
@@ -36,7 +36,7 @@ def refine_points(image: Image, landmarks: Array) -> Array:
     return apply(invert(upright), _predict_both(warp(image, upright, SIDE)))
 
 
-def network_input(cut: Image) -> NDArray[np.float32]:
+def network_input(cut: Image) -> Float32Array:
     """Returns the network's input (1, SIDE, SIDE) from a face (SIDE, SIDE, 3): grey, mean 0, deviation 1."""
     grey = np.asarray(cv2.cvtColor(cut, cv2.COLOR_RGB2GRAY), np.float32)
     return np.asarray((grey - grey.mean()) / (grey.std() + 2))[None]

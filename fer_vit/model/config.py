@@ -37,7 +37,7 @@ class RegionViTConfig:
         stem_convs: Convolutions of stem "conv" for every halving: fewer mean a smaller receptive field.
         standardize: Bring every crop to the same mean and deviation of grey levels.
         tokens: Input of the encoder: "patch", "region" or "both".
-        regions: Names of the regions (see face.regions).
+        regions: Names of the regions (see `face.crop.REGIONS`).
         region_grid: k: a region becomes k x k tokens.
         region_source: Regions are cut from the "image", with a separate embedding, or from the features of the
             convolutional "stem" before its last halving: cheaper next to patches, with a larger receptive field.

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
 from fer_vit.files import as_text, atomic_write, remove_stale
-from fer_vit.predict.inputs import is_video
+from fer_vit.predict.photos import is_video
 
 NAME = "_plan.parquet"
 """Has one row group per chunk. Readers of Parquet folders skip names with a leading underscore."""

@@ -7,20 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CropSpec
+from fer_vit.face.crop import CropSpec, check_regions
 from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, make_detector
-from fer_vit.face.regions import check_regions
-from fer_vit.geometry import TEMPLATE
+from fer_vit.geometry import TEMPLATE, Float32Array
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.inputs import Images, Source, as_sources
-from fer_vit.predict.photos import READ, FaceMode, Photo, PhotoDataset, PhotoOptions
+from fer_vit.predict.photos import READ, FaceMode, Images, Photo, PhotoDataset, PhotoOptions, Source, as_sources
 from fer_vit.predict.results import FaceResult, Faces
 from fer_vit.predict.stages import FoundFaces, classify_faces, find_faces, smooth_faces
 from fer_vit.store.folder import load_network
@@ -168,7 +165,7 @@ class Recognizer(nn.Module):
             warnings.warn(f'{hint} {whole[0]}. Leave out face="crop".', stacklevel=2)
         return Faces(face for photo in photos for face in photo.faces)
 
-    def features(self, images: Images | Iterable[Images], **options: Any) -> NDArray[np.float32]:
+    def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
         """Returns the features (N, D) of the N faces that `predict`, whose arguments it takes, finds."""
         faces = self.predict(images, **options)
         return np.array([face.features for face in faces], np.float32).reshape(len(faces), self.net.vit.embed_dim)

@@ -13,20 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image as Pil
 
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError
-from fer_vit.explain.heads import attention_views
-from fer_vit.explain.trace import trace
+from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.crop import warp
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.face.landmarks import Pose, head_pose
-from fer_vit.geometry import LANDMARKS, Array, Image
+from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.inputs import Source
-from fer_vit.predict.photos import OK, Photo
+from fer_vit.predict.photos import OK, Photo, Source
 from fer_vit.report.draw import Attention, FaceView, Marked, draw_faces, prediction_figure
 from fer_vit.report.table import Cell, arrow_schema, arrow_table
 
@@ -84,7 +81,7 @@ class FaceResult:
     seconds: float | None = None
     track: int | None = None
     smoothed: dict[str, float] = field(default_factory=dict, repr=False)
-    features: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+    features: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
 
     @property
     def label_smoothed(self) -> str | None:

@@ -15,7 +15,6 @@ from typing import TypeAlias
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset
 from tqdm import tqdm
@@ -23,10 +22,9 @@ from tqdm import tqdm
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
-from fer_vit.geometry import LANDMARKS, Array, apply, invert
+from fer_vit.geometry import LANDMARKS, Array, Float32Array, apply, invert
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.inputs import Source, is_video
-from fer_vit.predict.photos import FoundPhoto, Photo, PhotoDataset, PhotoOptions, photo_loader
+from fer_vit.predict.photos import FoundPhoto, Photo, PhotoDataset, PhotoOptions, Source, is_video, photo_loader
 from fer_vit.predict.results import FaceResult
 from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
 
@@ -95,7 +93,7 @@ def classify_faces(
 
 
 @torch.inference_mode()
-def _classify(net: RegionViT, batch: Batch) -> tuple[list[list[float]], NDArray[np.float32]]:
+def _classify(net: RegionViT, batch: Batch) -> tuple[list[list[float]], Float32Array]:
     """Returns the probabilities (B, C) and the features (B, D) of faces; features per expression are averaged."""
     pooled = net.pool_features(batch.image, batch.boxes, batch.valid)
     features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1).cpu().numpy()
@@ -109,7 +107,7 @@ def _result(
     source: Source,
     index: int,
     values: list[float],
-    features: NDArray[np.float32],
+    features: Float32Array,
     batch: Batch,
 ) -> FaceResult:
     """Returns face `index` of a photo, from its probabilities and a batch with this face alone."""

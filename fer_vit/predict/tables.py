@@ -13,9 +13,8 @@ from tqdm import tqdm
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import choose_detector
-from fer_vit.predict.inputs import MEDIA_SUFFIXES, find_images, is_video, iter_images
 from fer_vit.predict.people import People, is_textgrid, write_intervals
-from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
+from fer_vit.predict.photos import MEDIA_SUFFIXES, NO_FACE, OK, Photo, PhotoOptions, find_images, is_video, iter_images
 from fer_vit.predict.plan import Plan, open_or_create
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns

@@ -11,14 +11,13 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Affine2D
-from numpy.typing import NDArray
 
-from fer_vit.geometry import Array, Image, invert
+from fer_vit.geometry import Array, Image, IntArray, Mask, invert
 from fer_vit.report.draw import ACCENT, FAINT, REGION, Attention, FaceView, percent, printable, ranked, to_photo, zoom
 from fer_vit.report.table import Interval, interval_text, markdown
 
 
-def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str]) -> Image:
+def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
     """Draws a confusion matrix (H, W, 3), RGB uint8: counts, coloured by their share of the row.
 
     Args:
@@ -41,7 +40,7 @@ def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str]) -> Image
     return rasterize(figure)
 
 
-def calibration_figure(confidence: Array, right: NDArray[np.bool_]) -> Image:
+def calibration_figure(confidence: Array, right: Mask) -> Image:
     """Draws how often predictions (N,) are right by confidence, and how many there are; RGB uint8 (H, W, 3)."""
     figure = Figure(figsize=(4.2, 4.2), dpi=110, layout="constrained")
     axes, below = figure.subplots(2, sharex=True, height_ratios=[4, 1])

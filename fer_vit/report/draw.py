@@ -11,7 +11,6 @@ from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image as Pil
 from PIL import ImageColor, ImageDraw, ImageFont
 
@@ -45,7 +44,7 @@ def expression_colour(label: str) -> str:
 
 
 @cache
-def evidence_colours() -> NDArray[np.uint8]:
+def evidence_colours() -> Image:
     """Returns the page's heat colours (256, 4), RGBA: 1 is strongly against, 128 is clear, 255 is strongly for."""
     value = (np.arange(256)[:, None] - 128) / 127
     colours = np.where(value < 0, *(np.array(ImageColor.getrgb(colour)) for colour in (AGAINST, FOR)))

@@ -20,7 +20,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row, Split
@@ -29,7 +28,7 @@ from fer_vit.face.crop import CUT, cut_out
 from fer_vit.face.detect import Detector, detect_in_crop
 from fer_vit.face.image import ImageError, decode_image, encode_jpeg, read_image
 from fer_vit.files import scratch_folder
-from fer_vit.geometry import Image, apply
+from fer_vit.geometry import Float32Array, Image, Mask, apply
 from fer_vit.processes import cores, worker_pool
 
 PERSON = "person"
@@ -254,7 +253,7 @@ def drop_near_duplicates(reading: Reading) -> Reading:
     return replace(reading, rows=rows, dropped=dropped)
 
 
-def find_near_duplicates(pixels: NDArray[np.uint8], trained: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def find_near_duplicates(pixels: Image, trained: Mask) -> Mask:
     """Marks training images with a near-duplicate among the others, and the others with one in train: (N,).
 
     Pixels are thumbnails (N, SIDE, SIDE); `trained` (N,) is which of them are training images.
@@ -271,7 +270,7 @@ def find_near_duplicates(pixels: NDArray[np.uint8], trained: NDArray[np.bool_]) 
     return marks
 
 
-def _standardise(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _standardise(pixels: Image) -> Float32Array:
     """Returns thumbnails as vectors (N, SIDE * SIDE) of mean 0 and length 1, whose products are correlations."""
     flat = pixels.reshape(-1, SIDE * SIDE).astype(np.float32)
     flat -= flat.mean(1, keepdims=True)

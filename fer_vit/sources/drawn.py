@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, check_number
+from fer_vit.face.crop import REGIONS
 from fer_vit.face.image import encode_png
-from fer_vit.face.regions import REGIONS
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.geometry import TEMPLATE, Array, Image, apply
 from fer_vit.labels import EXPRESSIONS
@@ -116,7 +116,7 @@ BRUSH = 0.3 + 0.7 * np.sqrt(1 - T**2)
 
 
 def differing_regions(a: str, b: str) -> frozenset[str]:
-    """Returns the regions (`face.regions.REGIONS`) in which two expressions of the same person differ."""
+    """Returns the regions (`face.crop.REGIONS`) in which two expressions of the same person differ."""
     moved = [name for name, x, y in zip(Parameters._fields, _values(a), _values(b), strict=True) if x != y]
     return frozenset(region for name in moved for region in REGIONS if region.endswith(name.split("_")[0]))
 

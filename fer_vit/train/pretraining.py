@@ -20,7 +20,7 @@ from torchvision.utils import make_grid
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import check_number
-from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
+from fer_vit.face.crop import DEFAULT_REGIONS, check_regions
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import crop_image, to_grey

@@ -22,7 +22,7 @@ from torchmetrics.classification import (
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.face.regions import DEFAULT_REGIONS, check_regions
+from fer_vit.face.crop import DEFAULT_REGIONS, check_regions
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model

@@ -15,8 +15,7 @@ from fer_vit.data.sample import Batch
 from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
 from fer_vit.geometry import Array
-from fer_vit.predict.inputs import is_video
-from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SMALL, FaceResult
 from fer_vit.predict.stages import classify_faces
@@ -24,8 +23,17 @@ from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView, printable
 from fer_vit.report.html import Evidence, FaceRecord, average_data, save_face, write_page
 from fer_vit.report.table import Cell, TableWriter
-from fer_vit.visualize.averages import FACES, Average, head_views, write_heads, write_tables
-from fer_vit.visualize.evidence import LabelChoice, Shown, explain_faces, explain_labels
+from fer_vit.visualize.evidence import (
+    FACES,
+    Average,
+    LabelChoice,
+    Shown,
+    explain_faces,
+    explain_labels,
+    head_views,
+    write_heads,
+    write_tables,
+)
 from fer_vit.visualize.timeline import limit, pictures, watch
 
 OTHER, BYTES = 0.1, 60_000

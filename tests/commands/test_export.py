@@ -14,13 +14,13 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from fer_vit import load
 from fer_vit.commands.distill import average_teachers
+from fer_vit.commands.export import example_inputs, write_onnx
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, labelled_batches
-from fer_vit.face.regions import DEFAULT_REGIONS
+from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.predict.graphs import example_inputs, write_onnx
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import DEFAULT, shipped_models

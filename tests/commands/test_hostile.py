@@ -22,8 +22,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.inputs import find_images, is_video
-from fer_vit.predict.photos import FIRST_FRAME, OK
+from fer_vit.predict.photos import FIRST_FRAME, OK, find_images, is_video
 from fer_vit.processes import WORKER_DIED
 from tests.helpers.commands import CROPS, fails, main
 from tests.helpers.hostile import add_odd, write_hostile

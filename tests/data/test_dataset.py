@@ -11,9 +11,8 @@ from fer_vit.data.sample import Draw, collate
 from fer_vit.data.schema import Reading, Row
 from fer_vit.data.shards import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CropSpec
+from fer_vit.face.crop import CropSpec, region_boxes
 from fer_vit.face.image import encode_png
-from fer_vit.face.regions import region_boxes
 from fer_vit.geometry import TEMPLATE, apply
 from fer_vit.sources.drawn import draw_face
 

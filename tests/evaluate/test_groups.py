@@ -7,7 +7,7 @@ from scipy.stats import fisher_exact
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate import scores
 from fer_vit.evaluate.faces import Faces, as_objects
-from fer_vit.evaluate.groups import (
+from fer_vit.evaluate.scores import (
     FEW,
     accuracy_by_votes,
     compare_groups,

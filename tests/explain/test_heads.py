@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.heads import attention_views, head_maps, relations
-from fer_vit.explain.trace import evaluating, record_attention, trace
+from fer_vit.explain.trace import attention_views, evaluating, head_maps, record_attention, relations, trace
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model

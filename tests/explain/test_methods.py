@@ -5,9 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.heads import relations
 from fer_vit.explain.methods import METHODS, explain, relevance_flow
-from fer_vit.explain.trace import drops, trace, units
+from fer_vit.explain.trace import drops, relations, trace, units
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
 

@@ -4,8 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from fer_vit.face.crop import CUT, CropSpec, crop_face, cut_out, mirror, place_regions, warp
-from fer_vit.face.regions import region_boxes
+from fer_vit.face.crop import CUT, CropSpec, crop_face, cut_out, mirror, place_regions, region_boxes, warp
 from fer_vit.geometry import TEMPLATE, Array, Image, apply, crop_matrix, fit_matrix, invert, similarity
 from fer_vit.sources.drawn import draw_face
 from tests.helpers.landmarks import FACE, turned

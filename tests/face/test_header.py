@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fer_vit.face.header import count_scans, image_size
-from fer_vit.face.image import MAX_PIXELS, MAX_SCANS, ImageError, decode_image, reduction_to
+from fer_vit.face.image import MAX_PIXELS, MAX_SCANS, ImageError, count_scans, decode_image, image_size, reduction_to
 from tests.helpers.hostile import BOMBS, FORMATS, bomb, many_scans, picture, tiff_bomb
 
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.regions import DEFAULT_REGIONS, REGIONS, check_regions, cover_regions, region_boxes, visible
+from fer_vit.face.crop import DEFAULT_REGIONS, REGIONS, check_regions, cover_regions, region_boxes, visible
 from fer_vit.geometry import TEMPLATE, apply
 
 SIZE = 100

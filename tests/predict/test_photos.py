@@ -16,8 +16,7 @@ from fer_vit.face.crop import CropSpec, crop_face
 from fer_vit.face.detect import Face, FaceDetector
 from fer_vit.face.image import encode_png, read_image, reduction_to
 from fer_vit.geometry import TEMPLATE, Image, apply
-from fer_vit.predict.inputs import find_images
-from fer_vit.predict.photos import FIRST_FRAME, NO_FACE, OK, PhotoDataset, PhotoOptions, photo_loader
+from fer_vit.predict.photos import FIRST_FRAME, NO_FACE, OK, PhotoDataset, PhotoOptions, find_images, photo_loader
 from tests.helpers.hostile import bomb, write_hostile
 from tests.helpers.marks import slow
 from tests.helpers.videos import write_numbered

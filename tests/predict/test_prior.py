@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fer_vit import load
+from fer_vit.commands.export import example_inputs
 from fer_vit.errors import FerVitError
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.predict.graphs import example_inputs
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import fails, main
 

@@ -16,7 +16,7 @@ from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, encode_png
 from fer_vit.predict import video
-from fer_vit.predict.inputs import is_video
+from fer_vit.predict.photos import is_video
 from fer_vit.predict.video import read_frames
 from tests.helpers.marks import slow
 from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered, write_video

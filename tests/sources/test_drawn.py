@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from fer_vit.data.schema import SPLITS
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import warp
+from fer_vit.face.crop import REGIONS, region_boxes, warp
 from fer_vit.face.image import read_image
-from fer_vit.face.regions import REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE, Image, crop_matrix
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.drawn import differing_regions, draw_face, read

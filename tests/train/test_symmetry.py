@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.regions import REGIONS, region_boxes
+from fer_vit.face.crop import REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.train.symmetry import Symmetry, asymmetry, make_symmetric, mirror_image
+from fer_vit.train.module import Symmetry, asymmetry, make_symmetric, mirror_image
 
 SWAPPED = [1, 0, 3, 2, 4, 5, 7, 6, 8, 9, 10]
 """Whose place each region has in a mirror image."""

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fer_vit.explain.heads import relations
-from fer_vit.explain.trace import trace
+from fer_vit.explain.trace import relations, trace
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model

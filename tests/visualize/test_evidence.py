@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.heads import attention_views
 from fer_vit.explain.methods import METHODS, explain
-from fer_vit.explain.trace import trace
+from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import PhotoOptions

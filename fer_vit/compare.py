@@ -1,21 +1,31 @@
-"""Predictions averaged by photo or clip, by person and condition; intervals and tests over persons."""
+"""Compares the expressions of persons between conditions or groups: intervals and tests over persons, and a page.
+
+Predictions are averaged by photo or clip, and these by person and condition.
+"""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import combinations, groupby, pairwise
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from PIL import Image as Pil
 from scipy import stats
 
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluate.faces import Faces
-from fer_vit.geometry import Array
+from fer_vit.evaluate.scores import holm
+from fer_vit.evaluate.writer import Section, markdown_page, write_files
+from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.people import People
-from fer_vit.report.table import Interval
+from fer_vit.report.charts import intervals_figure
+from fer_vit.report.draw import printable
+from fer_vit.report.table import NOTHING, Interval, interval_text
+from fer_vit.version import __version__
 
 LEAST, EQUAL = 6, 1e-9
 """Fewer persons (with five pairs, no rank test reaches p < 0.05) and smaller differences have no intervals or tests."""
@@ -63,7 +73,7 @@ def compare_pair(first: Array, second: Array, paired: bool) -> dict[str, Any] | 
     }
 
 
-def intraclass_correlation(values: Array, person: NDArray[np.int64]) -> Interval:
+def intraclass_correlation(values: Array, person: IntArray) -> Interval:
     """Returns ICC(1) of values (O,) of persons (O,): the share of the variance that lies between persons.
 
     Shrout & Fleiss 1979; for different numbers of values with their adjusted mean. Unknown where fewer than
@@ -81,7 +91,7 @@ def intraclass_correlation(values: Array, person: NDArray[np.int64]) -> Interval
     return interval(float(mean), bounds, len(sizes))
 
 
-def mixed_model(values: Array, person: NDArray[np.int64], condition: NDArray[np.int64]) -> list[dict[str, Any]]:
+def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[dict[str, Any]]:
     """Fits values (O,) by the condition (O,) with random effects of the person (O,), by REML with statsmodels.
 
     Persons with several values in a condition have random slopes besides intercepts: without slopes, 19 of 100
@@ -129,9 +139,9 @@ class Study:
 
     conditions: list[str]
     pairs: list[tuple[int, int]]
-    condition: NDArray[np.int64]
-    person: NDArray[np.int64]
-    faces: NDArray[np.int64]
+    condition: IntArray
+    person: IntArray
+    faces: IntArray
     kinds: list[Kind]
     left_out: int
 
@@ -149,7 +159,7 @@ class Study:
         return {one: dict(zip(names, sizes, strict=True)) for one, sizes in zip(self.conditions, counts, strict=True)}
 
 
-def average(values: Array, group: NDArray[np.int64], groups: int) -> Array:
+def average(values: Array, group: IntArray, groups: int) -> Array:
     """Returns the mean (G, M) of the values (N, M) in each group (N,), of which NaN do not count."""
     sums, counts = np.zeros((2, groups, values.shape[1]))
     np.add.at(sums, group, np.nan_to_num(values))
@@ -193,7 +203,7 @@ def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Stud
     return Study(names, pairs, observed[:, 1], observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum()))
 
 
-def clip_kinds(faces: Faces, observations: NDArray[np.int64]) -> list[Kind]:
+def clip_kinds(faces: Faces, observations: IntArray) -> list[Kind]:
     """Returns seconds per episode (an uninterrupted expression), and episodes and transitions per minute.
 
     Args:
@@ -225,3 +235,113 @@ def clip_kinds(faces: Faces, observations: NDArray[np.int64]) -> list[Kind]:
             Kind("Transitions per minute", names, passed[:, pairs[:, 0], pairs[:, 1]] / minutes, ".2f"),
         ]
     return [kind for kind in kinds if kind.names]
+
+
+Means = dict[str, dict[str, Interval]]
+"""Results by measure and condition."""
+Tests = dict[str, dict[str, Any] | None]
+"""Results of `compare_pair` or `mixed_model` by measure and pair of conditions."""
+TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
+
+
+def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> str:
+    """Writes results.json, results.md and index.html to a folder; returns the methods, warnings and the folder's name.
+
+    `facts` describe how the predictions were made.
+    """
+    sizes, text = study.counts(), methods(facts, study)
+    rows = [["", *sizes[study.conditions[0]]], *([name, *map(str, row.values())] for name, row in sizes.items())]
+    parts, results = [Section("Methods", text, rows)], {"methods": text, "conditions": sizes}
+    for kind in study.kinds:
+        means, tests = summarize(study, kind)
+        parts += [means_section(kind.title, means, kind.form), *tests_section(kind.title, tests, kind.form)]
+        results[kind.title] = {"means": means, "differences": tests}
+    probability = study.kinds[0]
+    members = {name: study.condition == index for index, name in enumerate(study.conditions)}
+    results["ICC(1)"] = repeated = {
+        name: {one: intraclass_correlation(values[rows], study.person[rows]) for one, rows in members.items()}
+        for name, values in zip(probability.names, probability.values.T, strict=True)
+    }
+    if any(one["mean"] is not None for row in repeated.values() for one in row.values()):
+        parts.append(means_section(f"{probability.title}: ICC(1)", repeated, ".2f"))
+    if find_spec("statsmodels"):
+        results["mixed model"] = tests = mixed_tests(study, probability)
+        parts += tests_section(f"{probability.title}, mixed model", tests, probability.form)
+    page = {"title": "Expressions by condition", "generator": "fer-vit compare"}
+    markdown = markdown_page("Comparison", facts, parts)
+    return f"{text}\n{write_files(folder, markdown, {**facts, **_plain(results)}, facts, parts, **page)}"
+
+
+def _plain(results: Any) -> Any:
+    """Returns results for JSON: intervals over persons name the number of these."""
+    if not isinstance(results, dict):
+        return results
+    own = {"faces": "persons"} if "low" in results else {}
+    return {own.get(name, name): _plain(value) for name, value in results.items()}
+
+
+def methods(facts: Mapping[str, str], study: Study) -> str:
+    """Returns the methods for a paper, with warnings of few persons and of faces left out."""
+    settings = ", ".join(f"{name} {fact}" for name, fact in facts.items() if name != "data")
+    mixed = "; mixed models have random intercepts and slopes of persons (statsmodels, REML)"
+    few = [f"{name} ({sizes['persons']})" for name, sizes in study.counts().items() if sizes["persons"] < LEAST]
+    lines = [
+        f"Expressions were classified with fer-vit ({settings or 'settings unknown, since only Parquet records them'}) "
+        f"and compared with fer-vit {__version__}. Faces were averaged by photo or clip, and these by person and "
+        "condition. Means have 95% t intervals over persons. Conditions were compared by two-sided t tests, paired for "
+        "persons in both and Welch's for different persons, corrected within each table by Holm, and by ranks "
+        "(Wilcoxon; Mann and Whitney); g is Hedges' g by the pooled standard deviation"
+        f"{mixed if find_spec('statsmodels') else ''}."
+    ]
+    lines += [f"Too few persons for intervals and tests, under {LEAST}: {', '.join(few)}."] if few else []
+    lines += [f"Left out without condition or person: {study.left_out:,} faces."] if study.left_out else []
+    return "\n".join(lines)
+
+
+def summarize(study: Study, kind: Kind) -> tuple[Means, Tests]:
+    """Returns means and tests of a kind; tests are paired if any person is in both conditions."""
+    means, tests, cells = Means(), Tests(), study.cells(kind.values)
+    present = np.isfinite(study.cells(np.ones((len(study.faces), 1))))[..., 0]
+    for name, values in zip(kind.names, np.moveaxis(cells, 2, 0), strict=True):
+        means[name] = {one: person_mean(column) for one, column in zip(study.conditions, values.T, strict=True)}
+        for first, second in study.pairs:
+            paired = bool((present[:, first] & present[:, second]).any())
+            found = compare_pair(values[:, first], values[:, second], paired)
+            tests[f"{name}: {study.conditions[second]} - {study.conditions[first]}"] = found
+    return means, correct(tests)
+
+
+def mixed_tests(study: Study, kind: Kind) -> Tests:
+    """Returns the differences from the first condition by the mixed model."""
+    tests, (first, *others) = Tests(), study.conditions
+    for name, values in zip(kind.names, kind.values.T, strict=True):
+        found = mixed_model(values, study.person, study.condition)
+        tests |= {f"{name}: {other} - {first}": one for other, one in zip(others, found, strict=False)}
+    return correct(tests)
+
+
+def correct(tests: Tests) -> Tests:
+    """Returns the tests with p-values corrected for their number."""
+    p = iter(holm([test["p"] for test in tests.values() if test]))
+    return {name: test and {**test, "p corrected": next(p)} for name, test in tests.items()}
+
+
+def means_section(title: str, means: Means, form: str) -> Section:
+    """Returns the table and the chart of some results."""
+    rows = [[name, *(interval_text(one, form) for one in row.values())] for name, row in means.items()]
+    lines = {printable(f"{name}, {condition}"): one for name, row in means.items() for condition, one in row.items()}
+    head = ["", *next(iter(means.values()))]
+    return Section(title, "", [head, *rows], Pil.fromarray(intervals_figure(lines, title)))
+
+
+def tests_section(title: str, tests: Tests, form: str) -> list[Section]:
+    """Returns the table of some tests; none if there are too few persons for all of them."""
+    known = [test for test in tests.values() if test]
+    columns = [name for name in TESTED if known and name in known[0]]
+    rows = [
+        [name, interval_text(test["difference"], f"+{form}"), *(f"{test[column]:.2g}" for column in columns)]
+        if test
+        else [name, *[NOTHING] * (len(columns) + 1)]
+        for name, test in tests.items()
+    ]
+    return [Section(f"{title}: differences", "", [["", "difference", *columns], *rows])] if known else []

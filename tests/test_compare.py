@@ -9,7 +9,7 @@ import pytest
 from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
-from fer_vit.compare.study import Study, compare_pair, intraclass_correlation, make_study, mixed_model, person_mean
+from fer_vit.compare import Study, compare_pair, intraclass_correlation, make_study, mixed_model, person_mean
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.scores import Interval
 from fer_vit.evaluate.tables import read_predictions

@@ -1,1 +1,0 @@
-"""Statistics over predictions: persons under several conditions, or in several groups."""
