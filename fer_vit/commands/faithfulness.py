@@ -13,18 +13,17 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.faces import labelled_batches
 from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.explain.faithfulness import BETTER, measure, randomised
-from fer_vit.explain.methods import CONTROLS, MEASURED, METHODS
+from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.face.detect import DetectorName
 from fer_vit.files import atomic_write, check_output
 from fer_vit.predict.photos import FaceMode, PhotoOptions, find_images
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.report.charts import faithfulness_figure, faithfulness_table
-from fer_vit.report.table import Interval
+from fer_vit.report.table import Interval, faithfulness_table
 from fer_vit.store.hub import DEFAULT
 
 Table: TypeAlias = dict[str, dict[str, Interval]]
 Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
-FILES = ("faithfulness.json", "faithfulness.md", "faithfulness.png")
+FILES = ("faithfulness.json", "faithfulness.md")
 SHUFFLED = 200
 """About the largest number of faces explained with shuffled weights, which takes a model for every block."""
 
@@ -43,11 +42,11 @@ def faithfulness(
 ) -> None:
     """Scores every method of `visualize`, attention, and two controls that do not use the model.
 
-    Writes OUTPUT/faithfulness.md, .json and .png. Does the probability fall when the tokens or pixels that a method
+    Writes OUTPUT/faithfulness.md and .json. Does the probability fall when the tokens or pixels that a method
     ranks first are removed, and rise when they are added? Do the attributions of regions agree with the effect of
     masking each region? Do groups of tokens matter in proportion to their scores? Does the explanation change when the
-    model's weights are shuffled (about the first 200 faces)? Table and picture show differences to random scores, face
-    by face, as means with 95 % bootstrap intervals. The predicted expression is explained, right or wrong.
+    model's weights are shuffled (about the first 200 faces)? The table shows differences to random scores, face by
+    face, as means with 95 % bootstrap intervals. The predicted expression is explained, right or wrong.
 
     Examples:
         fer-vit faithfulness photos
@@ -84,7 +83,6 @@ def faithfulness(
         folder.mkdir()
         (folder / "faithfulness.json").write_text(json.dumps(results, indent=2) + "\n")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
-        faithfulness_figure(differences, BETTER, shuffled, [*CONTROLS]).savefig(folder / "faithfulness.png", dpi=120)
     print(f"{text}\nWritten to {output}: {', '.join(FILES)}")
 
 

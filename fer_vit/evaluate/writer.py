@@ -95,6 +95,7 @@ def write_evaluation(
         sections=sections,
         labels=labels,
         confusion=confusion,
+        occurring=occurring(np.array(confusion, int).reshape(len(labels), len(labels))),
         cards=cards,
         kinds={kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"},
         counts=counts,
@@ -126,9 +127,11 @@ def write_results(
         ]
         cards, left_out = choose_cards(faces, other, dict(wrong.tolist()))
         labelled = {"labels": faces.labels, "confusion": results["confusion"], "cards": cards, "left_out": left_out}
-        rows = [[label, *map(str, row)] for label, row in zip(faces.labels, confusion, strict=True)]
-        text = "Rows: the label. Columns: the prediction."
-        matrix = [Section("Confusion", text, [["", *faces.labels], *rows])]
+        shown_labels = occurring(confusion)
+        names = [faces.labels[index] for index in shown_labels]
+        counted = confusion[np.ix_(shown_labels, shown_labels)].astype(str).tolist()
+        rows = [["", *names], *([name, *row] for name, row in zip(names, counted, strict=True))]
+        matrix = [Section("Confusion", "Rows: the label. Columns: the prediction.", rows)]
     parts = sections(results, faces)
     text = markdown_page("Evaluation", shown, [*parts, *matrix])
     return f"{text}\n{write_files(folder, text, {**facts, **counts, **results}, shown, parts, **labelled)}"
@@ -192,14 +195,18 @@ def cell(one: Interval | float | str | None, loss: bool = False, signed: bool = 
     return interval_text(one, ("+" if signed else "") + (".3f" if loss else ".1%"))
 
 
+def occurring(confusion: IntArray) -> list[int]:
+    """Returns the indices of the classes that occur as label or as prediction."""
+    return np.flatnonzero(confusion.sum(0) + confusion.sum(1)).tolist()
+
+
 def class_table(scores: Mapping[str, Interval], confusion: IntArray, labels: Sequence[str]) -> list[list[str]]:
     """Returns faces, recall and precision of each expression that occurs in the labels or the predictions."""
     rows: dict[str, dict[str, Any]] = {}
-    for index, label in enumerate(labels):
-        faces, guesses = int(confusion[index].sum()), confusion[:, index].sum()
+    for index in occurring(confusion):
+        faces, guesses, label = int(confusion[index].sum()), confusion[:, index].sum(), labels[index]
         precision = f"{confusion[index, index] / guesses:.1%}" if guesses else "never predicted"
-        if faces or guesses:
-            rows[label] = {"faces": faces, "recall": scores[f"recall of {label}"], "precision": precision}
+        rows[label] = {"faces": faces, "recall": scores[f"recall of {label}"], "precision": precision}
     return score_table("expression", rows)
 
 

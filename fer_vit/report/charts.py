@@ -14,7 +14,7 @@ from matplotlib.transforms import Affine2D
 
 from fer_vit.geometry import Array, Image, IntArray, Mask, invert
 from fer_vit.report.draw import ACCENT, FAINT, REGION, Attention, FaceView, percent, printable, ranked, to_photo, zoom
-from fer_vit.report.table import Interval, interval_text, markdown
+from fer_vit.report.table import Interval
 
 
 def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
@@ -62,76 +62,16 @@ def intervals_figure(found: Mapping[str, Interval], title: str) -> Image:
     """Draws results that are parts of 1 with their intervals, a line for each; RGB uint8 (H, W, 3)."""
     figure = Figure(figsize=(6, 1 + 0.3 * len(found)), dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    _draw_intervals(axes, [(one, FAINT, ACCENT) for one in found.values()])
+    for row, one in enumerate(found.values()):
+        low, mean, high = np.array([one["low"], one["mean"], one["high"]], float)  # nothing is drawn for NaN
+        axes.plot([low, high], [row, row], color=FAINT, linewidth=3)
+        axes.plot(mean, row, "o", color=ACCENT)
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_yticks(range(len(found)), found, parse_math=False)
     axes.set_title(title, fontsize=10, parse_math=False)
     return rasterize(figure)
-
-
-def _draw_intervals(axes: Axes, rows: Sequence[tuple[Interval, str, str]]) -> None:
-    """Draws results with their intervals from top to bottom; each has the colours of its interval and its mean."""
-    for row, (one, line, point) in enumerate(rows):
-        low, mean, high = np.array([one["low"], one["mean"], one["high"]], float)  # nothing is drawn for NaN
-        axes.plot([low, high], [row, row], color=line, linewidth=3)
-        axes.plot(mean, row, "o", color=point)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(axis="x", alpha=0.3)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-
-
-def faithfulness_table(
-    found: Mapping[str, Mapping[str, Interval]],
-    differences: Mapping[str, Mapping[str, Interval]],
-    better: Mapping[str, int],
-) -> str:
-    """Returns a Markdown table: a row for each method, a column for each measure with an arrow for what is better.
-
-    The methods' rows are `differences` to the control `random`; its own row, the last, is what was `found`.
-    """
-    rows = [
-        ["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())],
-        *(
-            [method, *(interval_text(values[name], "+.3f") for name in better)]
-            for method, values in differences.items()
-        ),
-        ["`random` itself", *(interval_text(found["random"][name], ".3f") for name in better)],
-    ]
-    return markdown(rows)
-
-
-def faithfulness_figure(
-    found: Mapping[str, Mapping[str, Interval]],
-    better: Mapping[str, int],
-    shuffled: Mapping[str, Mapping[str, Interval]],
-    controls: Sequence[str],
-) -> Figure:
-    """Draws a panel for each measure, and how much of each explanation remains when the weights are shuffled.
-
-    Args:
-        found: Interval of the difference to the control `random`, by method and measure.
-        better: 1 for measures of which more is better, -1 for the others.
-        shuffled: Rank correlation with the explanation of the intact model, by method and what was shuffled last.
-        controls: Methods that know nothing of the model, drawn in grey.
-    """
-    figure = Figure(figsize=(12, 3 + 0.5 * len(found)), layout="constrained")
-    grid = figure.add_gridspec(2, len(better))
-    colours = {method: FAINT if method in controls else f"C{row}" for row, method in enumerate(found)}
-    for column, (name, sign) in enumerate(better.items()):
-        axes = figure.add_subplot(grid[0, column])
-        _draw_intervals(axes, [(values[name], colours[method], colours[method]) for method, values in found.items()])
-        axes.set_title(f"{name.replace(', ', chr(10))}\n{'more' if sign > 0 else 'less'} is better", fontsize=9)
-        axes.set_yticks(range(len(found)), list(found) if column == 0 else [])
-        axes.axvline(0, color=FAINT, linewidth=1)
-    axes = figure.add_subplot(grid[1, :])
-    for method, steps in shuffled.items():
-        means = np.array([1.0, *(one["mean"] for one in steps.values())], float)
-        axes.plot(["nothing", *steps], means, "o-", color=colours[method], label=method)
-    axes.axhline(0, color=FAINT, linewidth=1)
-    axes.set_xlabel("weights shuffled, from the classifier down to")
-    axes.set_ylabel("rank correlation\nwith the original explanation")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
 
 
 def rasterize(figure: Figure) -> Image:

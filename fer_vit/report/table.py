@@ -155,6 +155,26 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def faithfulness_table(
+    found: Mapping[str, Mapping[str, Interval]],
+    differences: Mapping[str, Mapping[str, Interval]],
+    better: Mapping[str, int],
+) -> str:
+    """Returns a Markdown table: a row for each method, a column for each measure with an arrow for what is better.
+
+    The methods' rows are `differences` to the control `random`; its own row, the last, is what was `found`.
+    """
+    rows = [
+        ["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())],
+        *(
+            [method, *(interval_text(values[name], "+.3f") for name in better)]
+            for method, values in differences.items()
+        ),
+        ["`random` itself", *(interval_text(found["random"][name], ".3f") for name in better)],
+    ]
+    return markdown(rows)
+
+
 def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Returns rows of cells as lines for a terminal, each column as wide as its longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -97,8 +97,13 @@ def test_without_a_mistake_there_is_no_empty_gallery(tmp_path: Path) -> None:
     assert "<script>" not in page
 
 
-def test_labels_that_never_occur_have_no_row() -> None:
+def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
+    confusion = [[2, 0, 2], [0, 0, 0], [0, 0, 0]]
     recall = {"faces": 4, "mean": 0.5, "low": 0.2, "high": 0.8}
     scores = {f"recall of {label}": recall for label in "abc"}
-    rows = class_table(scores, np.array([[2, 0, 2], [0, 0, 0], [0, 0, 0]]), "abc")
+    rows = class_table(scores, np.array(confusion), "abc")
     assert [(row[0], row[1], row[-1]) for row in rows[1:]] == [("a", "4", "100.0%"), ("c", "0", "0.0%")]
+    write_evaluation(tmp_path / "index.html", {}, SECTIONS[:1], "abc", confusion)
+    page = (tmp_path / "index.html").read_text("utf-8").partition('<table class="confusion">')[2]
+    assert re.findall('<th scope="(.*?)">(.*?)<', page) == [("col", "a"), ("col", "c"), ("row", "a"), ("row", "c")]
+    assert re.findall('data-cell="(.*?)"', page) == ["0-2"]

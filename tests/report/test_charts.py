@@ -6,19 +6,14 @@ import pytest
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.report.charts import (
     attention_figure,
     draw_confusion,
-    faithfulness_figure,
-    faithfulness_table,
     rasterize,
     strongest_pairs,
 )
 from fer_vit.report.draw import REGION, Attention, FaceView
 from fer_vit.sources.drawn import draw_face
-
-BETTER = {"deletion": -1, "insertion": 1}
 
 
 def test_a_class_may_be_called_anything() -> None:
@@ -37,24 +32,6 @@ def test_the_diagonal_is_dark_where_all_is_right() -> None:
 
     # Two of three cells are dark: above and left of the middle when on the diagonal, above and right when not.
     assert dark(right)[1] < dark(wrong)[1]
-
-
-def test_the_table_says_which_way_is_better() -> None:
-    one, none = mean_intervals(np.array([[0.25, np.nan], [0.75, np.nan]]))
-    found = {method: {"deletion": one, "insertion": none} for method in ("relevance", "random")}
-    table = faithfulness_table(found, {"relevance": found["relevance"]}, BETTER).splitlines()
-    assert table[0] == "| less `random` | deletion ↓ | insertion ↑ |"
-    assert table[2] == "| relevance | +0.500 (+0.250 to +0.750) | - |"
-    assert table[3] == "| `random` itself | 0.500 (0.250 to 0.750) | - |"
-
-
-def test_the_picture_has_a_panel_for_each_measure() -> None:
-    one, none = mean_intervals(np.array([[0.25, np.nan], [0.75, np.nan]]))
-    found = {"relevance": {"deletion": one, "insertion": none}, "centre": {"deletion": one, "insertion": one}}
-    figure = faithfulness_figure(found, BETTER, {"relevance": {"classifier": one, "block 0": none}}, ["centre"])
-    assert [axes.get_title() for axes in figure.axes[:2]] == ["deletion\nless is better", "insertion\nmore is better"]
-    assert len(figure.axes) == 3
-    figure.canvas.draw()
 
 
 REGIONS = ("right_eye", "nose", "mouth")

@@ -2,14 +2,16 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
+from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.evaluate.tables import is_table, read_table
-from fer_vit.report.table import SUFFIXES, TableWriter, markdown
+from fer_vit.report.table import SUFFIXES, TableWriter, faithfulness_table, markdown
 
 COLUMNS = {"path": str, "face": int, "score": float}
 ROWS = [
@@ -189,6 +191,15 @@ def test_an_empty_table_has_columns(tmp_path: Path) -> None:
 
 def test_markdown_keeps_cells_apart() -> None:
     assert markdown([["a", "b"], ["x|y", "1\n2"]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 2 |\n"
+
+
+def test_the_table_says_which_way_is_better() -> None:
+    one, none = mean_intervals(np.array([[0.25, np.nan], [0.75, np.nan]]))
+    found = {method: {"deletion": one, "insertion": none} for method in ("relevance", "random")}
+    table = faithfulness_table(found, {"relevance": found["relevance"]}, {"deletion": -1, "insertion": 1}).splitlines()
+    assert table[0] == "| less `random` | deletion ↓ | insertion ↑ |"
+    assert table[2] == "| relevance | +0.500 (+0.250 to +0.750) | - |"
+    assert table[3] == "| `random` itself | 0.500 (0.250 to 0.750) | - |"
 
 
 def test_integers_with_empty_cells_stay_integers_in_pandas(tmp_path: Path) -> None:
