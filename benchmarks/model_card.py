@@ -26,7 +26,6 @@ from fer_vit.report.table import markdown
 from fer_vit.store.hub import CARD_FILE, find_folder
 
 SCORES = ("accuracy", "macro F1", "UAR")
-TEST_MIX = {10: 0.256, 6: 0.26}
 MEASURED = "FERPlus validation"
 
 
@@ -60,7 +59,7 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     torch.set_num_threads(1)
     with torch.inference_mode():
         (times,) = in_turns({"face": partial(model, *example_inputs(model, 1))}, 30).values()
-    votes = score_table("votes for the label", accuracy_by_votes(faces, TEST_MIX))
+    votes = score_table("votes for the label", accuracy_by_votes(faces))
     altered = {name: {"accuracy": one["accuracy"]} for name, one in hard.items()}
     text = f"""{len(faces.paths):,} images; 95 % bootstrap intervals over images in brackets.
 
@@ -70,8 +69,7 @@ Expected calibration error {raw:.3f} without temperature, {fitted:.3f} with the 
 Cross-entropy {found["cross-entropy"]["mean"]:.3f}.
 
 {markdown(class_table(found, confusion, model.labels))}
-By votes for the label; the last row is reweighted to the official test split, of which 25.6 % have ten votes and 26 % \
-six or fewer:
+By votes for the label:
 
 {markdown(votes)}
 Altered images, with faces and landmarks detected again (`fer-vit evaluate --robustness`):

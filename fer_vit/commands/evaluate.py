@@ -27,7 +27,6 @@ def evaluate(
     classes: Sequence[str] = (),
     columns: Path | None = None,
     by: Sequence[str] = (),
-    mix: dict[int, float] | None = None,
     against: str | None = None,
     robustness: bool = False,
     output: Path = Path("evaluation"),
@@ -63,8 +62,6 @@ def evaluate(
         classes: For a manifest: the only possible expressions; faces with other labels are left out.
         columns: A table with a column path, and others to group by.
         by: Columns whose groups are compared. Groups of fewer than 30 are only counted.
-        mix: Fractions of other faces by number of votes for the label, such as `{10: 0.256, 6: 0.26}` (6: 6 or fewer):
-            adds the accuracy reweighted to them. Needs a column `label_votes`.
         against: Another model, or a table of its predictions for the same images.
         robustness: Whether to evaluate on corrupted images of a manifest as well: covered, turned, blurred, shrunk,
             and with wrong landmarks.
@@ -83,7 +80,7 @@ def evaluate(
     facts = {"data": str(data)} | ({"model": checkpoint or DEFAULT, "split": split} if rows else {})
     if merge:
         facts["merge"] = ", ".join(f"{old}: {new or 'left out'}" for old, new in merge.items())
-    results = evaluate_faces(faces, by, mix, other)
+    results = evaluate_faces(faces, by, other)
     if robustness and model and rows and faces.targets is not None:
         hits = measure_robustness(model, rows, faces.targets.argmax(1))
         results["robustness"] = summarize_robustness(hits, faces.units)

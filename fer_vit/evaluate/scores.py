@@ -13,7 +13,6 @@ import numpy as np
 from scipy.stats import binomtest, fisher_exact, norm
 
 from fer_vit.data.schema import VOTES
-from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
@@ -242,12 +241,10 @@ def describe_ambiguity(faces: Faces) -> dict[str, Interval]:
     return dict(zip(values, mean_intervals(np.column_stack([*values.values()]), faces.units, binary=True), strict=True))
 
 
-def evaluate_faces(
-    faces: Faces, by: Sequence[str] = (), mix: Mapping[int, float] | None = None, other: Array | None = None
-) -> dict[str, Any]:
+def evaluate_faces(faces: Faces, by: Sequence[str] = (), other: Array | None = None) -> dict[str, Any]:
     """Describes all faces, faces without a near-duplicate in train (column `near_duplicate`), and groups by column.
 
-    `mix`: see `accuracy_by_votes`. `other`: a second model's probabilities (N, C), with which the model is compared.
+    `other`: a second model's probabilities (N, C), with which the model is compared.
     """
     results: dict[str, Any] = {"all": describe(faces)}
     marks = [str(value).lower() in ("true", "1") for value in faces.columns.get("near_duplicate", [])]
@@ -257,54 +254,27 @@ def evaluate_faces(
         results["by"] = {column: compare_groups(faces, column) for column in by}
     if other is not None:
         results["comparison"] = compare_models(faces, other)
-    if faces.targets is not None and (votes := accuracy_by_votes(faces.take(faces.predicted), mix)):
+    if faces.targets is not None and (votes := accuracy_by_votes(faces.take(faces.predicted))):
         results["by votes"] = votes
     return results
 
 
-def accuracy_by_votes(faces: Faces, mix: Mapping[int, float] | None = None) -> dict[str, Any]:
-    """Returns faces and accuracy by the number of votes for the label (column `label_votes`), from 10 to 6 or fewer.
+def accuracy_by_votes(faces: Faces) -> dict[str, Any]:
+    """Returns faces and accuracy by the votes for the label (column `label_votes`), from 10 to 6 or fewer; {} without.
 
-    Args:
-        faces: Faces with labels and predictions.
-        mix: Fraction of faces by votes, 6 for 6 or fewer; adds a reweighted accuracy. Votes that it lacks get the rest,
-            in the proportions of these faces.
-
-    Raises:
-        FerVitError: No face has this column, or the mix has other votes or more than 1 in all.
+    `faces` have labels and predictions.
     """
     counts = np.array([float(value) if str(value).isdigit() else np.nan for value in faces.columns.get(VOTES, ())])
-    if not np.isfinite(counts).any():
-        if mix:
-            raise FerVitError(f"`--mix` needs a column {VOTES}. Prepare FERPlus again, or add it: `--columns`.")
-        return {}
-    rows = np.isfinite(counts)
-    faces, counts = faces.take(rows), counts[rows].clip(LEAST_VOTES, MOST_VOTES)
+    counts = counts.clip(LEAST_VOTES, MOST_VOTES)
     votes = [number for number in range(MOST_VOTES, LEAST_VOTES - 1, -1) if (counts == number).any()]
-    member = np.column_stack([counts == number for number in votes]).astype(float)
-    correct = np.where(member > 0, faces.correct[:, None].astype(float), np.nan)
-    accuracies = mean_intervals(correct, faces.units, binary=True)
-    results: dict[str, Any] = {
-        f"{number}{' or fewer' * (number == LEAST_VOTES)}": {"faces": int(inside.sum()), "accuracy": accuracy}
-        for number, inside, accuracy in zip(votes, member.T, accuracies, strict=True)
+    if not votes:
+        return {}
+    member = np.column_stack([counts == number for number in votes])
+    accuracies = mean_intervals(np.where(member, faces.correct[:, None], np.nan), faces.units, binary=True)
+    return {
+        f"{number}{' or fewer' * (number == LEAST_VOTES)}": {"faces": accuracy["faces"], "accuracy": accuracy}
+        for number, accuracy in zip(votes, accuracies, strict=True)
     }
-    if not mix:
-        return results
-    if not set(mix) <= set(votes) or min(mix.values()) < 0 or sum(mix.values()) > 1 + 1e-6:
-        raise FerVitError(
-            f"Expected fractions by votes ({', '.join(map(str, votes))}) of at most 1 in all, but got {mix}."
-        )
-    rest = {number: inside.sum() for number, inside in zip(votes, member.T, strict=True) if number not in mix}
-    scale = (1 - sum(mix.values())) / max(sum(rest.values()), 1)
-    weights = np.array([mix.get(number, rest.get(number, 0) * scale) for number in votes])
-
-    def reweighted(sums: Array) -> dict[str, Array]:
-        hits, number = np.split(sums, 2, axis=-1)
-        with np.errstate(invalid="ignore"):
-            return {"accuracy": (hits / number) @ weights / weights.sum()}
-
-    sums = np.hstack([member * faces.correct[:, None], member])
-    return results | {"reweighted": {"faces": len(counts), **score_intervals(sums, reweighted, faces.units)}}
 
 
 def compare_groups(faces: Faces, column: str) -> dict[str, Any]:

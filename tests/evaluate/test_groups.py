@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.stats import fisher_exact
 
-from fer_vit.errors import FerVitError
 from fer_vit.evaluate import scores
 from fer_vit.evaluate.faces import Faces, as_objects
 from fer_vit.evaluate.scores import (
@@ -160,27 +159,18 @@ def test_results_have_a_part_for_each_request() -> None:
     assert list(evaluate_faces(faces(np.ones(4, bool), labelled=False))) == ["all"]
 
 
-def test_accuracy_by_votes_and_reweighted() -> None:
+def test_accuracy_by_votes() -> None:
     rng = np.random.default_rng(0)
     votes = rng.choice([4, 5, 6, 7, 8, 9, 10], 500)
     right = rng.random(500) < votes / 11
-    some = faces(right, label_votes=[*map(str, votes[:-1]), None])
-    found = accuracy_by_votes(some, {10: 0.5, 6: 0.1})
+    found = accuracy_by_votes(faces(right, label_votes=[*map(str, votes[:-1]), None]))
     right, votes = right[:-1], votes[:-1]
     parts = {"10": votes == 10, "9": votes == 9, "8": votes == 8, "7": votes == 7, "6 or fewer": votes <= 6}
-    assert list(found) == [*parts, "reweighted"]
+    assert list(found) == [*parts]
     for name, part in parts.items():
         assert found[name]["faces"] == part.sum()
         assert found[name]["accuracy"]["mean"] == pytest.approx(right[part].mean())
-    middle = np.isin(votes, [7, 8, 9])
-    expected = 0.5 * right[votes == 10].mean() + 0.1 * right[votes <= 6].mean() + 0.4 * right[middle].mean()
-    assert found["reweighted"]["accuracy"]["mean"] == pytest.approx(expected)
-    assert found["reweighted"]["accuracy"]["low"] < expected < found["reweighted"]["accuracy"]["high"]
-    assert "reweighted" not in accuracy_by_votes(some)
     assert accuracy_by_votes(faces(right)) == {}
-    for mix, one in (({10: 0.5}, faces(right)), ({3: 0.5}, some), ({10: 0.9, 9: 0.2}, some)):
-        with pytest.raises(FerVitError, match=r"label_votes|fractions by votes"):
-            accuracy_by_votes(one, mix)
 
 
 def compare_correct(first: np.ndarray, second: np.ndarray, people: np.ndarray) -> float:
