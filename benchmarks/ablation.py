@@ -1,9 +1,9 @@
 """Trains variants of one small model on the same data and compares them in OUTPUT/table.md.
 
 python -m benchmarks.ablation data/ferplus.parquet runs/ablation
-python -m benchmarks.ablation data/ferplus.parquet runs/regions --regions
+python -m benchmarks.ablation data/ferplus.parquet runs/regions --rows regions
 
-With `--regions`, the variants are patches, facial regions and both at equal cost, three seeds each; they are also
+With `--rows regions`, the variants are patches, facial regions and both at equal cost, three seeds each; they are also
 scored with eyes or mouth covered, and on the most turned heads. Finished rows are not trained again; interrupted rows
 resume from their last epoch. Training steps are timed without data loading: run nothing else meanwhile.
 """
@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Literal
 
 import numpy as np
 import torch
@@ -183,23 +184,17 @@ def _step(net: RegionViT, optimiser: torch.optim.Optimizer, image: Tensor, boxes
     optimiser.step()
 
 
-def main() -> None:
-    """Trains the missing rows and prints the table; exits with 1 if a row failed."""
-    parser = machine.arguments(__doc__)
-    parser.add_argument("manifest", type=Path, help="FERPlus with soft labels, as `fer-vit prepare` wrote it")
-    parser.add_argument("output", type=Path, help="folder of the runs")
-    parser.add_argument("--regions", action="store_true", help="compare patches and regions at equal cost")
-    parser.add_argument("--jobs", type=int, default=1, help="rows trained at a time; they share the cores")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds per row")
-    args = parser.parse_args()
-    rows = REGIONS if args.regions else MECHANISMS
-    with ThreadPoolExecutor(args.jobs) as pool:
-        work = partial(train, manifest=args.manifest, output=args.output, jobs=args.jobs)
-        done = list(pool.map(work, rows, rows.values()))
-    (args.output / "table.md").write_text(table(rows, args.manifest, args.output, args.rounds))
-    print((args.output / "table.md").read_text())
+def main(
+    manifest: Path, output: Path, rows: Literal["mechanisms", "regions"] = "mechanisms", jobs: int = 1, rounds: int = 5
+) -> None:
+    """Trains the missing rows, `jobs` at a time, and prints the table; exits with 1 if a row failed."""
+    chosen = REGIONS if rows == "regions" else MECHANISMS
+    with ThreadPoolExecutor(jobs) as pool:
+        done = list(pool.map(partial(train, manifest=manifest, output=output, jobs=jobs), chosen, chosen.values()))
+    (output / "table.md").write_text(text := table(chosen, manifest, output, rounds))
+    print(text)
     sys.exit(not all(done))
 
 
 if __name__ == "__main__":
-    main()
+    machine.run_main(main)

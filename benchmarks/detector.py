@@ -5,7 +5,8 @@ python -m benchmarks.detector detector.onnx --faces fairface --backgrounds backg
 `--faces` is a folder of square face crops (FairFace), `--backgrounds` a folder of pictures without faces. YuNet finds
 the boxes and landmarks of the crops once. Faces of 10 to 300 pixels are then pasted into backgrounds; false detections
 in the backgrounds are shown more often. Interrupted training resumes from the checkpoint in `--cache`. If the ONNX file
-exists, it is only scored: on composed photos of held-out faces, held-out backgrounds and the clips of `--clips`.
+exists, it is only scored: on `--photos` composed photos of held-out faces, held-out backgrounds and the MP4 files in
+`--clips`.
 """
 
 import math
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.detector_data import CANVAS, Data, Spot, compose, group_photo, read_data
-from benchmarks.machine import arguments, in_turns, machine, write_onnx
+from benchmarks.machine import in_turns, machine, run_main, write_onnx
 from fer_vit.face.detect import PHOTO_SCORE, Detector, Face, FaceDetector, box_iou, resized, yunet_path
 from fer_vit.geometry import Array, Image
 
@@ -276,25 +277,18 @@ def recall(who: str, detector: Detector, photos: list[tuple[Image, list[Face]]],
     return f"{who} {len(hits)} of {len(overlaps)}, median IoU {median(hits or [0]):.2f};"
 
 
-def main() -> None:
+def main(
+    output: Path, *, faces: Path, backgrounds: Path, cache: Path, clips: Path | None = None,
+    steps: int = 5000, batch: int = 32, photos: int = 40,
+) -> None:  # fmt: skip
     """Trains unless the ONNX file exists, then scores it."""
-    parser = arguments(__doc__)
-    parser.add_argument("output", type=Path, help="the ONNX file")
-    parser.add_argument("--faces", type=Path, required=True, help="folder of square face crops")
-    parser.add_argument("--backgrounds", type=Path, required=True, help="folder of pictures without faces")
-    parser.add_argument("--cache", type=Path, required=True, help="folder for crops, boxes and the checkpoint")
-    parser.add_argument("--clips", type=Path, help="folder of MP4 files to score the detector on")
-    parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--photos", type=int, default=40, help="composed photos to score the detector on")
-    args = parser.parse_args()
-    args.cache.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
     print(machine())
-    learned, held_out = (read_data(args.faces, args.backgrounds, args.cache, part) for part in ("train", "held out"))
-    if not args.output.exists():
-        write(train(learned, args.cache, args.steps, args.batch), args.output)
-    score(args.output, held_out, args.clips, args.photos)
+    learned, held_out = (read_data(faces, backgrounds, cache, part) for part in ("train", "held out"))
+    if not output.exists():
+        write(train(learned, cache, steps, batch), output)
+    score(output, held_out, clips, photos)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 
-from benchmarks.machine import arguments, in_turns, machine, ratios, spread
+from benchmarks.machine import in_turns, machine, ratios, run_main, spread
 from fer_vit.commands.export import export
 from fer_vit.data.sample import Batch
 from fer_vit.evaluate.faces import labelled_batches
@@ -40,12 +40,8 @@ def exported(path: Path, quantize: Path | None) -> Probabilities:
 
 
 @torch.inference_mode()
-def main() -> None:
+def main(manifest: Path, rounds: int = 7) -> None:
     """Runs the comparison."""
-    parser = arguments(__doc__)
-    parser.add_argument("manifest", type=Path)
-    parser.add_argument("--rounds", type=int, default=7)
-    args = parser.parse_args()
     print(machine())
     model = load(device="cpu")
 
@@ -61,9 +57,9 @@ def main() -> None:
             "torch, float32": eager,
             "torch, bfloat16": bfloat16,
             "ONNX, float32": exported(Path(folder, "float32.onnx"), None),
-            "ONNX, 8 bits": exported(Path(folder, "int8.onnx"), args.manifest),
+            "ONNX, 8 bits": exported(Path(folder, "int8.onnx"), manifest),
         }
-        batches, target = labelled_batches(model, args.manifest)
+        batches, target = labelled_batches(model, manifest)
         parts = list(batches)
         right = {
             name: (np.concatenate([run(part) for part in parts]).argmax(1) == target.argmax(1).numpy()).mean()
@@ -72,7 +68,7 @@ def main() -> None:
         timed = []
         for size in BATCHES:
             part = next(parts[0].split(size))
-            timed.append(in_turns({name: partial(run, part) for name, run in models.items()}, args.rounds))
+            timed.append(in_turns({name: partial(run, part) for name, run in models.items()}, rounds))
     heads = "".join(f" ms a face, batch {size} | faster by |" for size in BATCHES)
     print(f"\n| | accuracy |{heads}\n| --- | ---: |{' ---: |' * 2 * len(BATCHES)}")
     for name in models:
@@ -86,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

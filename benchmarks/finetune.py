@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 
 from benchmarks.ablation import ROOT, slug
-from benchmarks.machine import arguments, machine
+from benchmarks.machine import machine, run_main, spread
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.data.shards import write_manifest
@@ -42,7 +42,7 @@ def draw_photos(faces: Manifest, tests: Manifest, count: int, seed: int) -> Read
     rows = list(as_rows(tests, range(len(tests)), ["test"] * len(tests)))
     for label in faces.names:
         mine = np.random.default_rng(seed).permutation(np.flatnonzero(labels == label))[:count].tolist()
-        rows += as_rows(faces, mine, [kept_back(number) for number in range(len(mine))])
+        rows += as_rows(faces, mine, ["val" if number % 10 == 9 else "train" for number in range(len(mine))])
     return Reading(tuple(f"my {name}" for name in faces.names), rows)
 
 
@@ -54,18 +54,13 @@ def as_rows(faces: Manifest, which: list[int] | range, splits: list[Split]) -> I
         yield Row(faces.image_bytes(row), faces.name(row), split, f"my {labels[row]}", landmarks=points)
 
 
-def kept_back(number: int) -> Split:
-    """Returns the split of a photo: every tenth is for validation."""
-    return "val" if number % 10 == 9 else "train"
-
-
 def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
     """Trains one row in a folder, after removing the remains of an interrupted attempt."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     manifest = folder / "faces.parquet"
     write_manifest(manifest, reading, "benchmark", "always")
-    where = [f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}", "--data.num_workers=0"]
+    where = [f"--data.manifest={manifest}", f"--trainer.logger.init_save_dir={folder}", "--data.num_workers=0"]
     start = time.monotonic()
     with (folder / "log.txt").open("w") as log:
         command = [sys.executable, str(ROOT / "cli.py"), "fit", *words, *where, "--trainer.enable_progress_bar=false"]
@@ -80,58 +75,48 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
     return {"accuracy": float(hit.float().mean()), "uar": mean(recall), "seconds": seconds}
 
 
-def table(output: Path, photos: list[int], runs: int) -> str:
+def table(output: Path, photos: tuple[int, ...], runs: int) -> str:
     """Returns the finished rows as Markdown."""
     lines = ["| row | photos a class | accuracy, % | UAR, % | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
     for name in ("start", "scratch"):
         for count in photos:
             files = [output / f"{slug(name)}-{count}-{seed}" / "result.json" for seed in range(1, runs + 1)]
             if found := [json.loads(file.read_text()) for file in files if file.is_file()]:
-                cells = [spread([100 * one[what] for one in found], 1) for what in ("accuracy", "uar")]
-                seconds = spread([one["seconds"] for one in found], 0)
+                cells = [spread([100 * one[what] for one in found], 1, mean) for what in ("accuracy", "uar")]
+                seconds = spread([one["seconds"] for one in found], 0, mean)
                 lines.append(f"| {name} | {count} | {cells[0]} | {cells[1]} | {seconds} |")
     return "\n".join(lines) + "\n"
 
 
-def spread(values: list[float], digits: int) -> str:
-    """Formats mean, minimum and maximum."""
-    return f"{mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
-def main() -> None:
+def main(
+    output: Path, *, ferplus: Path, start: str = DEFAULT, fold: str = "0/3",
+    photos: tuple[int, ...] = (20, 100, 500), runs: int = 3,
+) -> None:  # fmt: skip
     """Trains the missing runs and prints the table."""
-    parser = arguments(__doc__)
-    parser.add_argument("output", type=Path, help="folder of the runs")
-    parser.add_argument("--ferplus", type=Path, required=True, help="a manifest of FERPlus")
-    parser.add_argument("--start", default=DEFAULT, help="the model to start from")
-    parser.add_argument("--fold", default="0/3", help="the held-out fold of the start")
-    parser.add_argument("--photos", type=int, nargs="+", default=[20, 100, 500], help="photos a class")
-    parser.add_argument("--runs", type=int, default=3)
-    args = parser.parse_args()
-    args.output.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     print(machine(), flush=True)
-    scratch = args.output / "scratch.yaml"
-    model = {"init": None, "network": json.loads(json.dumps(asdict(read_model(args.start)[0]["config"])))}
+    scratch = output / "scratch.yaml"
+    model = {"init": None, "network": json.loads(json.dumps(asdict(read_model(start)[0]["config"])))}
     average = [{"class_path": "fer_vit.train.module.EMA", "init_args": {"decay": 0.99}}]
     scratch.write_text(yaml.safe_dump({"model": model, "trainer": {"callbacks": average}}))  # stops at the end only
-    rows = Manifest.read(args.ferplus, ["train", "val"])
-    fold, tests = rows.select(in_fold(rows, args.fold)), rows.split("val").select(~rows.near_duplicates("val"))
-    for count, seed in product(args.photos, range(1, args.runs + 1)):
-        reading = draw_photos(fold, tests, count, seed)
+    rows = Manifest.read(ferplus, ["train", "val"])
+    faces, tests = rows.select(in_fold(rows, fold)), rows.split("val").select(~rows.near_duplicates("val"))
+    for count, seed in product(photos, range(1, runs + 1)):
+        reading = draw_photos(faces, tests, count, seed)
         epochs = max(40, 6000 // count)  # from scratch, more steps with as many validations
         steps = [f"--trainer.max_epochs={epochs}", f"--trainer.check_val_every_n_epoch={epochs // 40}"]
-        options = {"start": [f"--model.init={args.start}"], "scratch": [f"--config={scratch}", *SCRATCH, *steps]}
+        options = {"start": [f"--model.init={start}"], "scratch": [f"--config={scratch}", *SCRATCH, *steps]}
         for name, words in options.items():
-            folder = args.output / f"{slug(name)}-{count}-{seed}"
+            folder = output / f"{slug(name)}-{count}-{seed}"
             if not (folder / "result.json").is_file():
                 first = f"--config={ROOT / 'configs' / 'finetune.yaml'}"
                 found = run(folder, reading, [first, *words, f"--seed_everything={seed}"])
                 with atomic_write(folder / "result.json") as file:
                     file.write_text(json.dumps(found))
                 print(f"{name}, {count} photos, run {seed}: {found}", flush=True)
-    (args.output / "table.md").write_text(table(args.output, args.photos, args.runs))
-    print((args.output / "table.md").read_text())
+    (output / "table.md").write_text(text := table(output, photos, runs))
+    print(text)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -3,10 +3,9 @@
 python -m benchmarks.landmarks landmarks.onnx data/ferplus.parquet data/fairface.parquet
 
 The targets are YuNet's landmarks of unaltered faces; the inputs are the same faces turned, moved, covered, blurred and
-shrunk. Each epoch is evaluated on the first manifest's validation faces with the same augmentation.
+shrunk. Each epoch is evaluated on FERPlus' validation faces with the same augmentation.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from tqdm import tqdm
 
-from benchmarks.machine import arguments, write_onnx
+from benchmarks.machine import run_main, write_onnx
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.data.transforms import Augment, AugmentConfig
@@ -115,7 +114,7 @@ class Landmarks(nn.Module):
         return self.points(self.features(image))  # type: ignore[no-any-return]
 
 
-def loader(manifests: Sequence[Path], split: Split, batch: int) -> DataLoader[tuple[Tensor, Tensor]]:
+def loader(manifests: list[Path], split: Split, batch: int) -> DataLoader[tuple[Tensor, Tensor]]:
     """Returns the augmented faces of a split; training faces are shuffled and augmented anew in each epoch."""
     train = split == "train"
     return DataLoader(
@@ -123,20 +122,14 @@ def loader(manifests: Sequence[Path], split: Split, batch: int) -> DataLoader[tu
     )
 
 
-def main() -> None:
+def main(output: Path, ferplus: Path, fairface: Path, epochs: int = 9, batch: int = 128) -> None:
     """Trains and exports the network."""
-    parser = arguments(__doc__)
-    parser.add_argument("output", type=Path, help="the ONNX file")
-    parser.add_argument("manifests", type=Path, nargs="+", help="of `fer-vit prepare`; the first has a val split")
-    parser.add_argument("--epochs", type=int, default=9)
-    parser.add_argument("--batch", type=int, default=128)
-    args = parser.parse_args()
     torch.manual_seed(0)
-    net, faces = Landmarks(), loader(args.manifests, "train", args.batch)
-    held_out = loader(args.manifests[:1], "val", args.batch)
+    net = Landmarks()
+    faces, held_out = loader([ferplus, fairface], "train", batch), loader([ferplus], "val", batch)
     optimiser = torch.optim.AdamW(net.parameters(), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, args.epochs * len(faces), pct_start=0.1)
-    for epoch in range(args.epochs):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, epochs * len(faces), pct_start=0.1)
+    for epoch in range(epochs):
         net.train()
         for image, points in tqdm(faces, desc=f"epoch {epoch}", disable=None):
             loss = (net(image).view_as(points) - points).norm(dim=-1).mean()
@@ -146,7 +139,7 @@ def main() -> None:
             schedule.step()
         net.eval()
         print(f"epoch {epoch}: mean distance on validation {error(net, held_out):.2%} of the side", flush=True)
-    write_onnx(net, torch.zeros(1, 1, SIDE, SIDE), args.output)
+    write_onnx(net, torch.zeros(1, 1, SIDE, SIDE), output)
 
 
 @torch.inference_mode()
@@ -156,4 +149,4 @@ def error(net: Landmarks, faces: DataLoader[tuple[Tensor, Tensor]]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -4,7 +4,6 @@ import datetime
 import platform
 import sys
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -12,14 +11,17 @@ from typing import Any, TypeVar
 
 import onnx
 import torch
+from jsonargparse import auto_cli
+
+from fer_vit.cli import HelpFormatter
 
 Name = TypeVar("Name")
 PROGRAM = Path(sys.executable).with_name("fer-vit")
 
 
-def arguments(description: str) -> ArgumentParser:
-    """Returns the parser of a benchmark without its options."""
-    return ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
+def run_main(main: Callable[..., object], words: list[str] | None = None) -> object:
+    """Calls `main` with the words of the command line: its parameters are the options, its module is the help."""
+    return auto_cli(main, args=words, description=sys.modules[main.__module__].__doc__, formatter_class=HelpFormatter)
 
 
 def machine() -> str:
@@ -32,9 +34,9 @@ def machine() -> str:
     return f"{date}, {len(names)} x {processor}{gpu}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
-def spread(values: list[float], digits: int = 2) -> str:
-    """Formats median, minimum and maximum."""
-    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+def spread(values: list[float], digits: int = 2, middle: Callable[[list[float]], float] = median) -> str:
+    """Formats median (or mean), minimum and maximum."""
+    return f"{middle(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def in_turns(works: dict[Name, Callable[[], object]], rounds: int = 7, least: float = 0.3) -> dict[Name, list[float]]:

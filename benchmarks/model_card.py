@@ -1,8 +1,8 @@
 """Measures a model on FERPlus' validation split for its model card.
 
-python -m benchmarks.model_card ferplus.parquet ferplus-fairface-small --write
+python -m benchmarks.model_card ferplus.parquet ferplus-fairface-small --write=true
 
-Prints the results. `--write` also puts them into the card, README.md in the model's folder. The time per face is
+Prints the results. `--write=true` also puts them into the card, README.md in the model's folder. The time per face is
 measured, too: run nothing else meanwhile.
 """
 
@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCard
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from benchmarks.machine import arguments, in_turns, spread
+from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.commands.export import example_inputs
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, predict_manifest
@@ -107,20 +107,13 @@ def replaced(card: str, part: str, text: str) -> str:
     return f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
 
 
-def main() -> None:
+def main(manifest: Path, model: str, write: bool = False) -> None:
     """Measures a model and prints or writes its results."""
-    parser = arguments(__doc__)
-    parser.add_argument("manifest", type=Path, help="FERPlus, as `fer-vit prepare` wrote it")
-    parser.add_argument("model", help="a folder, a checkpoint or a name out of `fer-vit models`")
-    parser.add_argument("--write", action="store_true", help="put the figures into the model's card")
-    args = parser.parse_args()
-    card = find_folder(args.model) / CARD_FILE if args.write else None
-    model = load(args.model, "cpu")
-    text, figures = measure(model, args.manifest)
+    text, figures = measure(load(model, "cpu"), manifest)
     print(text)
-    if card is not None:
-        write_card(card, text, figures)
+    if write:
+        write_card(find_folder(model) / CARD_FILE, text, figures)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

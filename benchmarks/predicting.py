@@ -18,7 +18,7 @@ import torch
 from skimage import data
 from tqdm import tqdm
 
-from benchmarks.machine import PROGRAM, arguments, machine, spread
+from benchmarks.machine import PROGRAM, machine, run_main, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detect import FaceDetector, refine_landmarks, yunet_path
@@ -115,18 +115,12 @@ def against_the_loop(photos: Path, rounds: int) -> None:
         print(f"| {name} | {spread(rates, 1)} | {spread(ratios)} |", flush=True)
 
 
-def main() -> None:
+def main(manifest: Path, photos: Path, count: int = 500, rounds: int = 3) -> None:
     """Runs the measurements."""
-    parser = arguments(__doc__)
-    parser.add_argument("manifest", type=Path)
-    parser.add_argument("photos", type=Path)
-    parser.add_argument("--count", type=int, default=500, help="mixed photos")
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
     print(machine())
-    mixed_photos(args.manifest, args.photos, args.count)
-    against_the_loop(args.photos, args.rounds)
+    mixed_photos(manifest, photos, count)
+    against_the_loop(photos, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.ablation import FER_VIT, ROOT, evaluation, figures, newest, results_file
-from benchmarks.machine import arguments
+from benchmarks.machine import run_main
 from fer_vit.files import atomic_write
 
 NAME = "ferplus-fairface-small"
@@ -60,7 +60,7 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
     learned = [f"--checkpoint={newest(finish)}" for finish in finished]
     found = ["--calibrate", str(faces), "--logit_adjust", RARE]
     yield Stage("export", model, ["export", str(model), *learned, *found, "--half"])
-    measured = [str(faces), str(model), "--write"]
+    measured = [str(faces), str(model), "--write=true"]
     yield Stage("card", output / "card.md", ["-m", "benchmarks.model_card", *measured])
 
 
@@ -88,17 +88,11 @@ def run(stage: Stage) -> str:
     return json.dumps(figures(stage.product))
 
 
-def main() -> None:
+def main(ferplus: Path, fairface: Path, output: Path, seeds: int = 3) -> None:
     """Runs the stages that are not done."""
-    parser = arguments(__doc__)
-    parser.add_argument("ferplus", type=Path, help="FERPlus, a folder or zip")
-    parser.add_argument("fairface", type=Path, help="FairFace, a folder or zip")
-    parser.add_argument("output", type=Path, help="folder for all products")
-    parser.add_argument("--seeds", type=int, default=3, help="of the second training")
-    args = parser.parse_args()
-    book = args.output / "stages.json"
+    book = output / "stages.json"
     notes: dict[str, dict[str, object]] = json.loads(book.read_text()) if book.is_file() else {}
-    for stage in stages(args.ferplus, args.fairface, args.output, args.seeds):
+    for stage in stages(ferplus, fairface, output, seeds):
         note = notes.setdefault(stage.name, {"seconds": 0.0, "result": None})
         if stage.done:
             print(f"{stage.name}: {note['result'] or 'done'}")
@@ -116,4 +110,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -3,7 +3,7 @@
 python -m benchmarks.training
 
 The timm ViT has the same width, depth and number of tokens (register tokens replace the regions). Both run in bfloat16,
-on the GPU if there is one; `--compile` compiles both. Utilisation is relative to large matrix products.
+on the GPU if there is one; `--compiled=true` compiles both. Utilisation is relative to large matrix products.
 """
 
 import logging
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from benchmarks.machine import arguments, in_turns, machine, ratios, spread
+from benchmarks.machine import in_turns, machine, ratios, run_main, spread
 from fer_vit.data.sample import Batch
 from fer_vit.face.crop import DEFAULT_REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE
@@ -149,18 +149,14 @@ def peak(side: int = 8192 if DEVICE.type == "cuda" else 2048) -> float:
     return side**3 / min(times)
 
 
-def main() -> None:
+def main(rounds: int = 5, compiled: bool = False) -> None:
     """Runs the measurements."""
-    parser = arguments(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--compile", action="store_true")
-    args = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     best = peak()
     print(f"{machine()}\nmatrix products in bfloat16: {best / 1e9:,.0f} billion multiply-adds a second")
     for name, (config, number) in SIZES.items():
-        found = against_a_bare_vit(config, number, args.rounds, args.compile)
+        found = against_a_bare_vit(config, number, rounds, compiled)
         print(f"\n{name}, batch {number}\n\n| | seconds a step | RegionViT takes |\n| --- | ---: | ---: |")
         for other, times in found.items():
             part = ratios({"RegionViT": found["RegionViT"], other: times}, other)["RegionViT"]
@@ -172,4 +168,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

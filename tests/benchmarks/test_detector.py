@@ -1,6 +1,5 @@
 """The training of the face detector."""
 
-import sys
 from pathlib import Path
 
 import cv2
@@ -8,13 +7,14 @@ import numpy as np
 import pytest
 
 from benchmarks import detector, detector_data
+from benchmarks.machine import run_main
 from fer_vit.face.detect import BUILTIN, FaceDetector
 from fer_vit.sources.drawn import draw_face
 
 
 @pytest.mark.slow
 def test_training_resumes_writes_a_detector_and_scores_it(
-    yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    yunet_named: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crops, points = zip(*[draw_face("fear", seed, detector_data.CROP, colour=True) for seed in range(24)], strict=True)
     np.save(tmp_path / "crops.npy", crops)
@@ -26,8 +26,7 @@ def test_training_resumes_writes_a_detector_and_scores_it(
     path = tmp_path / "d.onnx"
     for steps in (2, 3):
         path.unlink(missing_ok=True)
-        monkeypatch.setattr(sys, "argv", ["detector", str(path), *folders, f"--steps={steps}", "--photos=1"])
-        detector.main()
+        run_main(detector.main, [str(path), *folders, f"--steps={steps}", "--photos=1"])
     printed = capsys.readouterr().out
     assert printed.count("step 0: loss") == 1
     assert printed.count("composed, faces >= 24 px: YuNet") == 2
