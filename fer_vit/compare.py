@@ -224,7 +224,8 @@ def clip_kinds(faces: Faces, observations: IntArray) -> list[Kind]:
         if observation >= 0:
             count[observation, label] += 1
             total[observation, label] += one.end - one.start
-            passed[observation, label, following] += one[:2] == after[:2] and one.end == after.start
+            same = (one.path, one.track) == (after.path, after.track)
+            passed[observation, label, following] += same and one.end == after.start
     pairs = np.argwhere(passed.any(0))
     names = [" to ".join(faces.labels[label] for label in pair) for pair in pairs]
     with np.errstate(invalid="ignore"):

@@ -2,87 +2,44 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fer_vit.files import as_text, atomic_write
 from fer_vit.predict.results import SMOOTHED
-from fer_vit.report.table import Cell, TableWriter
+from fer_vit.report.table import TableWriter
 
 SHORTEST = 1e-6
 """Seconds assumed for a video of one frame."""
 
 
-class Interval(NamedTuple):
-    """An uninterrupted expression of one person: times in seconds, mean confidence."""
+@dataclass
+class Interval:
+    """An uninterrupted expression of one person."""
 
     path: str
     track: int
-    start: float
+    start: float  # seconds
     end: float
     label: str
-    confidence: float
-
-
-@dataclass
-class Run:
-    """An uninterrupted label: times in seconds, and the sum of its confidences over its frames."""
-
-    label: str
-    start: float
-    end: float
-    confidences: float = 0.0
+    confidence: float = 0.0  # mean over its frames
     frames: int = 0
+    last: float = 0.0  # the time of its last frame, which ends later
 
-
-@dataclass
-class Person:
-    """One track of a video: the time of its last frame in seconds, and its labels."""
-
-    path: str
-    track: int
-    last: float = 0.0
-    runs: list[Run] = field(default_factory=list)
-
-    def add(self, label: str, confidence: float, seconds: float, step: float, continues: bool) -> None:
-        """Adds a frame of `step` seconds; `continues`: the person is also in the frame before."""
-        self.last = seconds
-        if not (continues and self.runs[-1].label == label):
-            self.runs.append(Run(label, seconds, seconds))
-        run = self.runs[-1]
-        run.end, run.frames, run.confidences = seconds + step, run.frames + 1, run.confidences + confidence
-
-    def intervals(self) -> Iterator[Interval]:
-        """Yields the person's uninterrupted expressions."""
-        for run in self.runs:
-            yield Interval(self.path, self.track, run.start, run.end, run.label, run.confidences / run.frames)
-
-    def row(self, labels: Sequence[str]) -> dict[str, Cell]:
-        """Returns the person's row in the table of people."""
-        times = defaultdict[str, float](float)
-        for run in self.runs:
-            times[run.label] += run.end - run.start
-        longest = max(self.runs, key=lambda run: run.end - run.start)
-        return {
-            "path": self.path,
-            "track": self.track,
-            "first_seen": self.runs[0].start,
-            "last_seen": self.last,
-            "frames": sum(run.frames for run in self.runs),
-            **{f"time_{label}": times[label] / sum(times.values()) for label in labels},
-            "longest_run": longest.label,
-            "longest_run_seconds": longest.end - longest.start,
-        }
+    def add(self, confidence: float, seconds: float, step: float) -> None:
+        """Adds a frame of `step` seconds."""
+        self.last, self.end, self.frames = seconds, seconds + step, self.frames + 1
+        self.confidence += (confidence - self.confidence) / self.frames
 
 
 class People:
     """Collects the people of videos from the rows of a table, frame by frame."""
 
     def __init__(self) -> None:
-        self.persons: dict[tuple[str, int], Person] = {}
+        self._persons: defaultdict[tuple[str, int], list[Interval]] = defaultdict(list)
         self._frame: Sequence[Mapping[str, Any]] = ()  # its duration ends with the next frame
         self._before: set[int] = set()
         self._step = 0.0
@@ -105,9 +62,11 @@ class People:
     def _count(self) -> None:
         faces = [row for row in self._frame if row.get("face") is not None]
         for row in faces:
-            number, seconds, label = row["track"], row["seconds"], row["label_smoothed"]
-            person = self.persons.setdefault((row["path"], number), Person(row["path"], number))
-            person.add(label, row[SMOOTHED + label], seconds, max(self._step, SHORTEST), number in self._before)
+            path, track, seconds, label = (row[name] for name in ("path", "track", "seconds", "label_smoothed"))
+            runs = self._persons[path, track]
+            if track not in self._before or runs[-1].label != label:
+                runs.append(Interval(path, track, seconds, seconds, label))
+            runs[-1].add(row[SMOOTHED + label], seconds, max(self._step, SHORTEST))
         self._before = {row["track"] for row in faces}
 
     def write(self, path: Path, labels: list[str], overwrite: bool) -> None:
@@ -116,12 +75,18 @@ class People:
         columns: dict[str, type] = {"path": str, "track": int, "first_seen": float, "last_seen": float, "frames": int}
         columns |= {f"time_{label}": float for label in labels} | {"longest_run": str, "longest_run_seconds": float}
         with TableWriter(path, columns, overwrite=overwrite) as table:
-            table.write([person.row(labels) for person in self.persons.values()])
+            for runs in self._persons.values():
+                times = {label: sum(run.end - run.start for run in runs if run.label == label) for label in labels}
+                shares = [time / sum(times.values()) for time in times.values()]
+                longest = max(runs, key=lambda run: run.end - run.start)
+                cells = [runs[0].path, runs[0].track, runs[0].start, runs[-1].last, sum(run.frames for run in runs)]
+                cells += [*shares, longest.label, longest.end - longest.start]
+                table.write([dict(zip(columns, cells, strict=True))])
 
     def intervals(self) -> list[Interval]:
         """Returns the intervals, person by person."""
         self.end()
-        return [interval for person in self.persons.values() for interval in person.intervals()]
+        return [*chain.from_iterable(self._persons.values())]
 
 
 def is_textgrid(path: Path) -> bool:
@@ -135,8 +100,9 @@ def write_intervals(path: Path, intervals: Sequence[Interval], overwrite: bool) 
         with atomic_write(path, overwrite=overwrite) as file:
             file.write_text(format_textgrid(intervals), encoding="utf-8")
         return
-    with TableWriter(path, Interval.__annotations__, overwrite=overwrite) as table:
-        table.write([interval._asdict() for interval in intervals])
+    columns = {"path": str, "track": int, "start": float, "end": float, "label": str, "confidence": float}
+    with TableWriter(path, columns, overwrite=overwrite) as table:
+        table.write([vars(interval) for interval in intervals])
 
 
 def format_textgrid(intervals: Sequence[Interval]) -> str:

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from praatio import textgrid
 
-from fer_vit.predict.people import Interval, People, write_intervals
+from fer_vit.predict.people import People, write_intervals
 
 LABELS = ["neutral", "happiness"]
 
@@ -79,7 +79,7 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
     for name in ("i.csv", "i.TextGrid"):
         write_intervals(tmp_path / name, found, overwrite=True)
     table = pandas.read_csv(tmp_path / "i.csv")
-    assert list(table.columns) == list(Interval._fields)
+    assert [*table.columns] == ["path", "track", "start", "end", "label", "confidence"]
     assert table["confidence"].tolist() == pytest.approx([i.confidence for i in found])
     assert [*table[["track", "start", "end", "label"]].itertuples(index=False, name=None)] == expected
     grid = textgrid.openTextgrid(str(tmp_path / "i.TextGrid"), includeEmptyIntervals=True)
