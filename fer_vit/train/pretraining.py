@@ -2,8 +2,7 @@
 
 Complete patches of the image are hidden from the model (Xie et al., "SimMIM", CVPR 2022), so that nothing leaks through
 a stem's field of view or an overlapping region. The target is the pixels of each token, normalised (He et al., "Masked
-Autoencoders Are Scalable Vision Learners", CVPR 2022), so a constant prediction has a loss of 1. The mean and deviation
-that were divided out are predicted as well, so reconstructions contain nothing of the hidden pixels.
+Autoencoders Are Scalable Vision Learners", CVPR 2022), so a constant prediction has a loss of 1.
 
 B images, S crop size, P patch size, C channels, R regions of k x k tokens, M patch and region tokens, D width.
 """
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric
-from torchvision.utils import make_grid
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import check_number
@@ -28,30 +26,14 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
 from fer_vit.train.module import RegionViTModule, check_loss
 
-SHOWN = 8
-"""Faces in the picture of reconstructions."""
-
 
 class Hidden(NamedTuple):
-    """Partly hidden faces, and the hidden content.
+    """Partly hidden faces, and the hidden content."""
 
-    Attributes:
-        seen: The faces with covered patches (B, 3, S, S).
-        pixels: True where a pixel is hidden (B, 1, S, S).
-        tokens: True for tokens of which more than half is hidden (B, M).
-        target: The pixels of each token, normalised (B, M, C P^2).
-        weights: 1 for the pixels of the target that are hidden, else 0 (B, M, C P^2).
-        moments: Mean and standard deviation of each token's pixels, relative to the visible pixels (B, M, 2).
-        light: Mean and standard deviation of each face's visible pixels (B, 2).
-    """
-
-    seen: Tensor
-    pixels: Tensor
-    tokens: Tensor
-    target: Tensor
-    weights: Tensor
-    moments: Tensor
-    light: Tensor
+    seen: Tensor  # the faces with covered patches (B, 3, S, S)
+    tokens: Tensor  # True for tokens of which more than half is hidden (B, M)
+    target: Tensor  # the pixels of each token, normalised (B, M, C P^2)
+    weights: Tensor  # 1 for the pixels of the target that are hidden, else 0 (B, M, C P^2)
 
 
 class MaskedPretraining(RegionViTModule):
@@ -72,8 +54,6 @@ class MaskedPretraining(RegionViTModule):
 
     Attributes:
         net: The model, without a head.
-        pictures: Faces of the last validation: original, masked, reconstructed (3, n, 3, S, S); None without
-            patch tokens.
     """
 
     def __init__(
@@ -102,14 +82,13 @@ class MaskedPretraining(RegionViTModule):
         self.net = build_model(replace(network, keep_rate=()), [], align=align, template=template)
         width, channels = self.net.vit.embed_dim, network.in_chans
         self.mask_token = nn.Parameter(torch.zeros(width))
-        self.decoder = nn.Linear(width, channels * self.net.patch_size**2 + 2)  # pixels, their mean and deviation
+        self.decoder = nn.Linear(width, channels * self.net.patch_size**2)
         self.loss: Any = MeanMetric()
-        self.pictures: Tensor | None = None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the loss of a batch of which random patches are hidden."""
         preds, hidden = self.predict_hidden(batch, torch.rand(len(batch.path), self.num_patches, device=self.device))
-        return self.log_loss(pixel_loss(preds, hidden) + moment_loss(preds, hidden), preds.flatten(1), batch.path)
+        return self.log_loss(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the loss on the val split; a face is masked in the same way every time."""
@@ -119,9 +98,6 @@ class MaskedPretraining(RegionViTModule):
         once = batch.row >= 0  # negative: a repeat that pads a rank's share
         hidden = hidden._replace(weights=hidden.weights * once[:, None, None])
         self.loss.update(pixel_loss(preds, hidden), weight=hidden.weights.sum())
-        if batch_idx == 0 and self.net.layout.num_patches:
-            filled = reconstruct(self.net, hidden, preds)
-            self.pictures = torch.stack([batch.image, hidden.seen, filled])[:, :SHOWN].float().cpu()
 
     def on_validation_epoch_end(self) -> None:
         """Logs the loss of the pixels on the val split, over all processes: 1 for a constant prediction."""
@@ -129,12 +105,9 @@ class MaskedPretraining(RegionViTModule):
         check_loss(loss, "val")  # before a checkpoint is saved
         self.log("val/loss", loss, prog_bar=True)
         self.loss.reset()
-        if self.pictures is not None:
-            grid = make_grid(self.pictures.transpose(0, 1).flatten(0, 1), nrow=len(self.pictures))
-            self.log_picture("val/reconstruction", grid, "CHW")
 
     def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
-        """Hides the patches with the least noise (B, ceil(S / P)^2) and predicts all tokens (B, M, C P^2 + 2)."""
+        """Hides the patches with the least noise (B, ceil(S / P)^2) and predicts all tokens (B, M, C P^2)."""
         image, boxes, valid = batch.image, batch.boxes, batch.valid
         hidden = hide(self.net, image, boxes, valid, noise, self.hparams["mask_ratio"])
         return self.decoder(encode_hidden(self.net, boxes, valid, hidden, self.mask_token)), hidden
@@ -163,25 +136,12 @@ def hide(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Ten
     shares = cut_tokens(pixels.float(), boxes, net.layout, net.patch_size)  # (B, M, P^2)
     present = valid[:, : net.layout.num_regions].repeat_interleave(net.layout.tokens_per_region, 1)
     present = F.pad(present, (net.layout.num_patches, 0), value=True)  # (B, M)
-    read = image if net.config.in_chans == 3 else to_grey(image)
-    light = visible_light(read, pixels)
-    target = cut_tokens(read, boxes, net.layout, net.patch_size)
-    mean, deviation = target.mean(-1, keepdim=True), (target.var(-1, correction=0, keepdim=True) + 1e-6).sqrt()
-    moments = torch.cat([mean - light[:, None, :1], deviation], -1) / light[:, None, 1:]
     # A pixel of a region is a mean over several of the image; it counts if all of them are hidden.
     weights = ((shares > 0.999) & present[..., None]).float().repeat(1, 1, net.config.in_chans)
-    tokens = shares.mean(-1) > 0.5
-    target = (target - mean) / deviation
-    return Hidden(cover_pixels(image, pixels), pixels, tokens, target, weights, moments, light)
-
-
-def visible_light(image: Tensor, pixels: Tensor) -> Tensor:
-    """Returns mean and standard deviation (B, 2) of images (B, C, S, S) outside the hidden pixels (B, 1, S, S)."""
-    weights = (~pixels).expand_as(image).flatten(1).float()
-    count, flat = weights.sum(1, keepdim=True).clamp(min=1), image.flatten(1)
-    mean = (flat * weights).sum(1, keepdim=True) / count
-    variance = ((flat - mean).square() * weights).sum(1, keepdim=True) / count
-    return torch.cat([mean, (variance + 1e-6).sqrt()], 1)
+    target = cut_tokens(image if net.config.in_chans == 3 else to_grey(image), boxes, net.layout, net.patch_size)
+    variance, mean = torch.var_mean(target, -1, correction=0, keepdim=True)
+    target = (target - mean) / (variance + 1e-6).sqrt()
+    return Hidden(cover_pixels(image, pixels), shares.mean(-1) > 0.5, target, weights)
 
 
 def cover_pixels(image: Tensor, pixels: Tensor) -> Tensor:
@@ -217,22 +177,6 @@ def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: in
 
 
 def pixel_loss(preds: Tensor, hidden: Hidden) -> Tensor:
-    """Mean squared error of predictions (B, M, C P^2 + 2) over the hidden pixels; 1 if constant, 0 without any."""
-    errors = (preds[..., :-2].float() - hidden.target).square() * hidden.weights
+    """Mean squared error of predictions (B, M, C P^2) over the hidden pixels; 1 if constant, 0 without any."""
+    errors = (preds.float() - hidden.target).square() * hidden.weights
     return errors.sum() / hidden.weights.sum().clamp(min=1)
-
-
-def moment_loss(preds: Tensor, hidden: Hidden) -> Tensor:
-    """Mean squared error of the last two predictions (B, M, C P^2 + 2) over tokens with hidden pixels."""
-    known = hidden.weights.any(-1, keepdim=True)
-    errors = (preds[..., -2:].float() - hidden.moments).square() * known
-    return errors.sum() / (2 * known.sum()).clamp(min=1)
-
-
-def reconstruct(net: RegionViT, hidden: Hidden, preds: Tensor) -> Tensor:
-    """Fills the hidden pixels of faces (B, 3, S, S) with predictions for their patches (B, M, C P^2 + 2)."""
-    values, moments = preds[..., :-2].float(), preds[..., -2:].float()
-    pixels = (values * moments[..., 1:] + moments[..., :1]) * hidden.light[:, None, 1:] + hidden.light[:, None, :1]
-    patch = net.patch_size
-    whole = F.fold(pixels[:, : net.layout.num_patches].transpose(1, 2), net.config.img_size, patch, stride=patch)
-    return torch.where(hidden.pixels, whole.clamp(0, 1), hidden.seen)
