@@ -128,7 +128,14 @@ def test_a_resumed_run_removes_no_foreign_files(note: str, place: str, checkpoin
 
 
 @pytest.mark.parametrize(
-    "change", [{"callbacks": [1]}, {"callbacks": {"x": "y"}}, {"loops": {"fit_loop": 3}}, {"optimizer_states": [3]}]
+    "change",
+    [
+        {"callbacks": [1]},
+        {"callbacks": [{}]},
+        {"callbacks": {"x": "y"}},
+        {"loops": {"fit_loop": 3}},
+        {"optimizer_states": [3]},
+    ],
 )
 def test_a_checkpoint_with_broken_parts_is_refused(change: dict[str, object], checkpoint: Path, tmp_path: Path) -> None:
     torch.save({**torch.load(checkpoint, weights_only=True), **change}, tmp_path / "bad.ckpt")
@@ -146,6 +153,14 @@ def changed(checkpoint: Path, path: Path, change: Callable[[dict[str, Any]], obj
 def one_short_line(text: str) -> None:
     assert "\n" not in text
     assert len(text) < 500
+
+
+def expanding(state: dict[str, Any]) -> None:
+    """Settings of a few bytes that hold the same list 2^60 times."""
+    shared: list[Any] = []
+    for _ in range(60):
+        shared = [shared, shared]
+    state["hyper_parameters"]["align"] = shared
 
 
 def larger(state: dict[str, Any]) -> None:
@@ -166,6 +181,7 @@ def larger(state: dict[str, Any]) -> None:
         (lambda state: state["hyper_parameters"]["network"].update(img_size=2048, patch_size=1), "of another version"),
         (lambda state: state["hyper_parameters"].update(labels=["a\x1b[2J", "b"]), "printable characters"),
         (larger, "claims more weights than it contains"),
+        (expanding, "not a checkpoint that can be read safely"),
         (lambda state: state["state_dict"].update({"net.vit.norm.bias": torch.zeros(1).expand(10**9)}), "claims more"),
         (lambda state: state["state_dict"].update({"net.vit.norm.bias": 1}), "claims more"),
         (lambda state: state["state_dict"].update({3: torch.zeros(1)}), "not a checkpoint of fer-vit"),

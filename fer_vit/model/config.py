@@ -2,7 +2,7 @@
 
 from argparse import ArgumentError
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import timm
 from jsonargparse import ArgumentParser
@@ -12,6 +12,7 @@ from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.geometry import Align
 from fer_vit.model.pooling import POOLS
 
+Settings = TypeVar("Settings")
 RANGES = {
     **{"img_size": (1, 2048), "patch_size": (1, 2048), "embed_dim": (1, 16_384), "depth": (1, 200)},
     **{"num_heads": (1, 1024), "stem_convs": (1, 16), "region_grid": (1, 64), "reg_tokens": (0, 1024)},
@@ -110,13 +111,13 @@ class ModelSettings:
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
 
 
-def read_config(values: dict[str, Any], name: object) -> RegionViTConfig:
+def read_settings(kind: type[Settings], values: dict[str, Any], name: object) -> Settings:
     """Converts the plain values in a file, called `name` in messages; raises FerVitError when one has a wrong type."""
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(RegionViTConfig)
+    parser.add_class_arguments(kind)
     try:
-        return RegionViTConfig(**parser.parse_object(values).as_dict())
-    except (ArgumentError, TypeError, ValueError, RecursionError) as error:
+        return kind(**parser.parse_object(values).as_dict())
+    except (ArgumentError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
         reason = short(" ".join(str(error).split()))
         raise FerVitError(f"{name} does not fit this version of fer-vit ({reason}). Upgrade fer-vit.") from error
 

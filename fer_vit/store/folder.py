@@ -6,8 +6,10 @@ calibration). No code in a file is run, and sizes that a file claims are checked
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -21,9 +23,14 @@ from fer_vit.conformal import COVERAGES
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.labels import check_labels
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.config import ModelSettings, read_config
+from fer_vit.model.config import ModelSettings, RegionViTConfig, read_settings
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_folder, find_folder
+
+MAX_CONFIG = 1_000_000
+"""Largest settings in characters of JSON; the included models have 2,000."""
+SECTIONS: dict[str, type] = {"callbacks": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list}
+"""State for resuming that Lightning writes, each of dictionaries."""
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -36,16 +43,25 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             if sum(entry.file_size for entry in file.infolist()) > size:
                 raise ValueError("it is compressed")  # torch writes none, and it could expand to gigabytes
         checkpoint = as_dict(torch.load(path, map_location="cpu", weights_only=True))
+        hyper, state = as_dict(checkpoint.get("hyper_parameters")), as_dict(checkpoint.get("state_dict"))
+        lengths = accumulate(map(len, json.JSONEncoder().iterencode(hyper)))
+        if any(length > MAX_CONFIG for length in lengths):  # lists that share their items could expand as well
+            raise ValueError("its settings are too long")
     except Exception as error:  # torch raises many types for files that are not checkpoints
         raise FerVitError(
             f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
         ) from error
-    hyper, state = as_dict(checkpoint.get("hyper_parameters")), as_dict(checkpoint.get("state_dict"))
     if not ({"network", "labels"} <= hyper.keys() or is_pretraining(hyper)) or not state:
         raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
-    if not all_are([*state.values()], Tensor) or sum(value.nbytes for value in state.values()) > size:
+    if not all_are(state.values(), Tensor) or sum(value.nbytes for value in state.values()) > size:
         raise FerVitError(f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote.")
-    _check_sections(checkpoint, path)
+    for section, kind in SECTIONS.items():
+        parts = checkpoint.get(section, kind())
+        states = parts.values() if isinstance(parts, dict) else parts
+        if not isinstance(parts, kind) or not all_are(states, dict):
+            raise FerVitError(f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote.")
+    for saved in checkpoint.get("callbacks", {}).values():
+        _check_saved(saved, path)
     return checkpoint
 
 
@@ -59,48 +75,35 @@ def as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) and all(isinstance(key, str) for key in value) else {}
 
 
-def all_are(values: Any, kind: Any) -> bool:
-    """Returns whether something is a list or tuple whose items are all of a type."""
-    return isinstance(values, list | tuple) and all(isinstance(value, kind) for value in values)
+def all_are(values: Iterable[Any], kind: type) -> bool:
+    """Returns whether all values are of a type."""
+    return all(isinstance(value, kind) for value in values)
 
 
-def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
-    """Raises FerVitError when the state for resuming is not of the types that Lightning writes."""
-    for section in ("callbacks", "loops", "optimizer_states", "lr_schedulers"):
-        state = checkpoint.get(section, [])
-        if not all_are([*state.values()] if isinstance(state, dict) else state, dict):
-            raise FerVitError(f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote.")
-    for state in checkpoint.get("callbacks", {}).values():
-        _check_saved(state, path)
-
-
-def _check_saved(state: dict[Any, Any], path: Path) -> None:
+def _check_saved(saved: dict[Any, Any], path: Path) -> None:
     """Raises FerVitError when the state of a callback names files outside its folder.
 
     A resumed run deletes the files that ModelCheckpoint has recorded as older ones, in any folder. The best one may
     be in the previous run's folder: Lightning keeps it there, unless it is a URL or leads upwards.
     """
-    models = state.get("best_k_models")
+    models, folder = saved.get("best_k_models"), saved.get("dirpath")
     older = [*models] if isinstance(models, dict) else []
-    older += [state.get("kth_best_model_path"), state.get("last_model_path")]
-    outside = [name for name in older if name and not str(name).startswith(f"{state.get('dirpath')}{os.sep}")]
-    outside += [name for name in [*older, state.get("best_model_path")] if _leads_elsewhere(str(name))]
-    if outside:
-        raise FerVitError(
-            f"{path} records {short(ascii(str(outside[0])))} as an older checkpoint of its run, which is not in the "
-            "run's folder and could be lost. Choose a checkpoint that `fer-vit fit` wrote."
-        )
+    older += [saved.get("kth_best_model_path"), saved.get("last_model_path")]
+    inside = (folder + os.sep,) if isinstance(folder, str) else ()
+    for name, starts in [*((name, inside) for name in older), (saved.get("best_model_path"), "")]:
+        if name and not (isinstance(name, str) and name.startswith(starts) and _is_plain(name)):
+            raise FerVitError(
+                f"{path} records {reprlib.repr(name)} as an older checkpoint of its run, which is not in the run's "
+                "folder and could be lost. Choose a checkpoint that `fer-vit fit` wrote."
+            )
 
 
-def _leads_elsewhere(name: str) -> bool:
-    """Returns whether a path is a URL, or leads out of a folder that it names."""
-    parts = Path(name).parts
-    upwards = parts.count("..")
-    return "://" in name or "::" in name or parts[:upwards] != ("..",) * upwards
+def _is_plain(name: str) -> bool:
+    """Returns whether a path is no URL, and leads out of no folder that it names."""
+    return "://" not in name and "::" not in name and os.path.normpath(name).count("..") == name.count("..")
 
 
-MAX_CONFIG = 1_000_000
-"""Largest config.json in bytes; the included ones have 2 kB."""
+LEVELS = {*map(str, COVERAGES)}
 EXTRA_KEYS = tuple(field.name for field in fields(ModelSettings))
 """What prediction needs besides the network."""
 TO_FILL = "To be filled in: training data, results, prohibited uses."
@@ -119,53 +122,6 @@ tags: [facial-expression-recognition]
 {TO_FILL}
 """
 """The card of a folder without one."""
-
-
-def _is_template(value: Any) -> bool:
-    """Returns whether a value is five points (x, y) in or near a crop, or none."""
-    if not all_are(value, list | tuple) or [len(point) for point in value] not in ([], [2] * 5):
-        return False
-    return all(isinstance(number, int | float) and -9 <= number <= 9 for point in value for number in point)
-
-
-def _are_thresholds(value: Any, classes: int) -> bool:
-    """Returns whether a value is a result of `fit_thresholds`, or empty."""
-    if not isinstance(value, dict) or value.keys() not in (set(), set(map(str, COVERAGES))):
-        return False
-    rows = [*value.values()]
-    if not all_are(rows, list) or any(len(row) != 1 + classes for row in rows):
-        return False
-    numbers = [number for row in rows for place, number in enumerate(row) if number is not None or not place]
-    return all(isinstance(number, int | float) and 0 <= number <= 1 for number in numbers)
-
-
-def _is_prior(value: Any, classes: int) -> bool:
-    """Returns whether a value is a positive share for each class, or empty."""
-    if not isinstance(value, list | tuple) or len(value) not in (0, classes):
-        return False
-    return all(isinstance(number, float) and 1e-9 < number <= 1 for number in value)
-
-
-def _is_faithfulness(value: Any) -> bool:
-    """Returns whether a value is one number, or three, by name."""
-    if not isinstance(value, dict) or not all_are(rows := [*value.values()], list):
-        return False
-    numbers = [number for row in rows for number in row]
-    return {len(row) for row in rows} <= {1, 3} and all(
-        isinstance(number, int | float) and -9 <= number <= 9 for number in numbers
-    )
-
-
-EXTRA_RULES: dict[str, tuple[Callable[[Any, int], bool], str]] = {
-    "align": (lambda value, _: value in ("landmarks", "crop"), "landmarks or crop"),
-    "template": (lambda value, _: _is_template(value), "five points (x, y)"),
-    "temperature": (lambda value, _: isinstance(value, int | float) and 1e-3 <= value <= 1e3, "from 0.001 to 1000"),
-    "thresholds": (_are_thresholds, "numbers from 0 to 1 for 90 and 95 %, one for all faces and one for each label"),
-    "prior": (_is_prior, "a share above 0 for each label, or empty"),
-    "adjustment": (lambda value, _: isinstance(value, int | float) and 0 <= value <= 1, "from 0 to 1"),
-    "faithfulness": (lambda value, _: _is_faithfulness(value), "one number or three for each method"),
-}
-"""Rule for a setting, given the number of labels, and its text for messages."""
 
 
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
@@ -197,8 +153,7 @@ def average_networks(names: Sequence[str]) -> RegionViT:
     Running statistics are averaged as well; counters and `standardize` are the first model's. The average has neither
     calibration nor logit adjustment.
 
-    Raises:
-        FerVitError: A model cannot be loaded, or has another architecture, or other labels or crops than the first.
+    Raises FerVitError when a model cannot be loaded, or has another architecture, or other labels or crops.
     """
     first, *others = nets = [load_network(name) for name in names]
     for name, net in zip(names[1:], others, strict=True):
@@ -278,15 +233,32 @@ def check_settings(settings: Any, name: str | Path, pretraining: bool = False) -
         raise FerVitError(f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`.")
     if not pretraining:
         check_labels(settings["labels"], name)
-    extra = {key: settings[key] for key in EXTRA_KEYS if key in settings}
-    for key, (fits, expected) in EXTRA_RULES.items():
-        if key in extra and not fits(extra[key], len(settings["labels"])):
-            raise FerVitError(f"{name}: expected {key} to be {expected}, but got {short(extra[key])}.")
-    if extra.get("adjustment") and not extra.get("prior"):
-        raise FerVitError(f"{name}: expected a prior beside an adjustment of {extra['adjustment']}, but got none.")
-    if "template" in extra:
-        extra["template"] = tuple((x, y) for x, y in extra["template"])
-    return {**extra, "config": read_config({**config, "pretrained": False}, name)}  # the file has the weights
+    values = {key: settings[key] for key in EXTRA_KEYS if settings.get(key) is not None}
+    found = read_settings(ModelSettings, values, name)
+    check_ranges(found, name)
+    config = {**config, "pretrained": False}  # the file has the weights
+    return vars(found) | {"config": read_settings(RegionViTConfig, config, name)}
+
+
+def check_ranges(found: ModelSettings, name: str | Path) -> None:
+    """Raises FerVitError when settings have too many or too few numbers, or numbers out of range."""
+
+    def within(low: float, numbers: Iterable[float | None], high: float) -> bool:
+        return all(low <= number <= high for number in numbers if number is not None)
+
+    classes, rows = len(found.labels), [*found.thresholds.values()]
+    whole = all(len(row) == 1 + classes and row[:1] != [None] and within(0, row, 1) for row in rows)
+    gains = all(len(row) in (1, 3) and within(-9, row, 9) for row in found.faithfulness.values())
+    for key, fits, expected in (
+        ("template", len(found.template) in (0, 5) and within(-9, chain(*found.template), 9), "five points (x, y)"),
+        ("temperature", within(1e-3, [found.temperature], 1e3), "from 0.001 to 1000"),
+        ("thresholds", whole and {*found.thresholds} in (set(), LEVELS), "from 0 to 1, all and each label, by level"),
+        ("prior", len(found.prior) in (0, classes) and within(1e-9, found.prior, 1), "empty or one share per label"),
+        ("adjustment", 0 <= found.adjustment <= bool(found.prior), "from 0 to 1, and 0 without a prior"),
+        ("faithfulness", gains, "one number or three for each method"),
+    ):
+        if not fits:
+            raise FerVitError(f"{name}: expected {key} to be {expected}, but got {short(getattr(found, key))}.")
 
 
 def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:
@@ -323,10 +295,9 @@ def shipped_configs() -> dict[str, Path]:
 
 
 def find_config(name: str) -> str:
-    """Returns the path of a config: a file of that name, else the one in the package; YAML text is returned unchanged.
+    """Returns the path of a file, or of a config in the package; YAML text is returned unchanged.
 
-    Raises:
-        FerVitError: There is neither.
+    Raises FerVitError when there is neither.
     """
     if os.path.isfile(name) or ":" in name:
         return name

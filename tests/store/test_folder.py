@@ -252,14 +252,20 @@ def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
         ({"config": {"unheard_of": 1}}, "'unheard_of' is not accepted"),
         ({"config": {"depth": "two"}}, 'Parser key "depth"'),
         ({"config": {"backbone": "vit_nothing"}}, "Expected a timm model"),
-        ({"temperature": "hot"}, "temperature to be from 0.001 to 1000, but got hot"),
+        ({"temperature": "hot"}, 'Parser key "temperature": .* Got value: hot'),
         ({"template": [[1, float("nan")]] * 5}, "five points"),
         ({"config": {"regions": ["a.b"], "tokens": "both"}}, "of another version"),
-        ({"align": "eyes"}, "align to be landmarks or crop, but got eyes"),
-        ({"faithfulness": {"pixels": ["<b>"]}}, "faithfulness to be one number or three"),
-        ({"thresholds": {"90": THRESHOLDS["90"]}}, "thresholds to be numbers from 0 to 1 for 90 and 95 %"),
-        ({"thresholds": {**THRESHOLDS, "95": [0.2]}}, "thresholds to be numbers"),  # one for each label
-        ({"thresholds": {**THRESHOLDS, "95": [0.2, 0.1, 0.1, float("nan")]}}, "thresholds to be numbers"),
+        ({"align": "eyes"}, 'Parser key "align"'),
+        ({"faithfulness": {"pixels": ["<b>"]}}, 'Parser key "faithfulness"'),
+        ({"faithfulness": {"pixels": [0.1, 0.2]}}, "faithfulness to be one number or three"),
+        ({"thresholds": {"90": THRESHOLDS["90"]}}, "thresholds to be from 0 to 1"),
+        ({"thresholds": {**THRESHOLDS, "95": [0.2]}}, "thresholds to be from 0 to 1"),  # one for each label
+        ({"thresholds": {**THRESHOLDS, "95": [0.2, 0.1, 0.1, float("nan")]}}, "thresholds to be from 0 to 1"),
+        ({"thresholds": {**THRESHOLDS, "95": [None, 0.1, 0.1, 0.1]}}, "thresholds to be from 0 to 1"),
+        ({"temperature": 0}, "temperature to be from 0.001"),
+        ({"temperature": 10**400}, "does not fit this version"),
+        ({"prior": [0.5, 0.5]}, "prior to be empty or one share per label"),
+        ({"adjustment": 0.5}, "adjustment to be from 0 to 1, and 0 without a prior"),
     ],
 )
 def test_invalid_settings(change: dict[str, object], words: str, net: RegionViT, tmp_path: Path) -> None:
