@@ -113,7 +113,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Maker:
 @pytest.fixture(scope="session")
 def drawn(made_once: Maker) -> Path:
     """A folder with the manifest `faces.parquet` of 170 drawn faces, whose pictures are in `faces`."""
-    from fer_vit.data.shards import write_manifest
+    from fer_vit.data.schema import write_manifest
     from fer_vit.sources.drawn import read
 
     def fill(folder: Path) -> None:
@@ -138,8 +138,7 @@ def checkpoint(drawn: Path, made_once: Maker) -> Path:
 @pytest.fixture(scope="session")
 def seven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A manifest with the seven classes of RAF-DB in its order, two faces each in every split."""
-    from fer_vit.data.schema import Reading, Row
-    from fer_vit.data.shards import write_manifest
+    from fer_vit.data.schema import Reading, Row, write_manifest
     from fer_vit.face.image import encode_png
     from fer_vit.sources.drawn import draw_face
 

@@ -13,8 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fer_vit
 import fer_vit.cli
 from fer_vit.cli import import_verb
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.store.folder import load_checkpoint
 from tests.helpers.commands import TINY, fails, main
 

@@ -26,7 +26,7 @@ HOMES = {
     "albumentations": {"data/transforms.py"},
     "lightning": {*(f"train/{name}.py" for name in ("cli", "datamodule", "module", "run", "task"))},
     "pyarrow": {
-        *(f"data/{name}.py" for name in ("manifest", "schema", "shards")),
+        *(f"data/{name}.py" for name in ("manifest", "schema")),
         "evaluate/tables.py",
         "predict/plan.py",
         "report/table.py",

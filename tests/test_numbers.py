@@ -11,8 +11,7 @@ import pytest
 from skimage.data import astronaut
 
 from fer_vit import load
-from fer_vit.data.schema import Reading, Row, Split
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import Reading, Row, Split, write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.stages import CHUNK

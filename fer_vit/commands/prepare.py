@@ -11,8 +11,16 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import SPLITS, Reading
-from fer_vit.data.shards import NAME, Embed, check_images, check_shards, write_manifest, write_shards
+from fer_vit.data.schema import (
+    SHARD_NAME,
+    SPLITS,
+    Embed,
+    Reading,
+    check_images,
+    check_shards,
+    write_manifest,
+    write_shards,
+)
 from fer_vit.errors import FerVitError, check_number, suggest
 from fer_vit.face.detect import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
 from fer_vit.files import check_output
@@ -121,7 +129,7 @@ def _check_arguments(
     if shards is not None and add:
         raise FerVitError("`--add` is for one manifest, but `--shards` writes several. Leave one of them out.")
     if shards is not None:
-        ours = out.is_dir() and all(NAME.fullmatch(path.name) for path in out.iterdir())
+        ours = out.is_dir() and all(SHARD_NAME.fullmatch(path.name) for path in out.iterdir())
         taken = out.is_symlink() or (out.exists() and not ours)
         if out.suffix == ".parquet" or not out.name or taken:
             raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest, named_in_errors, no_label
 from fer_vit.data.sample import Batch, Draw, EncodedFace, Sample, collate
-from fer_vit.data.shards import Shard, find_shards
+from fer_vit.data.schema import Shard, find_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face, mirror, place_regions
 from fer_vit.face.image import decode_image

@@ -15,8 +15,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.schema import SCHEMA, SPLITS, Split, check_table, read_labels, read_votes
-from fer_vit.data.shards import ROW_GROUP, Shard, find_shards
+from fer_vit.data.schema import (
+    ROW_GROUP,
+    SCHEMA,
+    SPLITS,
+    Shard,
+    Split,
+    check_table,
+    find_shards,
+    read_labels,
+    read_votes,
+)
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write

@@ -1,4 +1,4 @@
-"""The schema of a manifest, one Parquet table that holds a data set, and its checks.
+"""A data set as a manifest: one Parquet table, or a folder of shards; their schema, checks and writing.
 
 | column | type | meaning |
 | --- | --- | --- |
@@ -17,26 +17,37 @@ A data set may have more columns after these, strings or null, for example age, 
 `image` has the layout of an Image in Hugging Face `datasets`. The metadata names the labels in order, the landmark
 scheme and the version of fer-vit.
 
-A data set larger than a disk is a folder of shards, each such a table with its images inside (see `data.shards`).
+A data set larger than a disk is a folder of shards, or a URL in an object store. Each shard is such a table with its
+images inside, named as `datasets` expects a split: `train-00002-of-00008.parquet`.
 
 A manifest may be untrusted, so an absolute path, or one with `..`, is an error. Links are followed: the owner of the
 folder made them.
 """
 
+import hashlib
 import json
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from fer_vit.errors import FerVitError, short
+from fer_vit.face.image import ImageError, read_bytes
+from fer_vit.files import as_text, atomic_write
 from fer_vit.geometry import LANDMARKS, Array, Mask
 from fer_vit.labels import check_labels
+from fer_vit.version import __version__
 
 VOTES = "label_votes"
 """A column of some data sets: the number of annotators who voted for the label, as text."""
@@ -44,6 +55,13 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
 """A path that is absolute or leads upwards, on any system."""
+SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
+EMBED_BELOW = 32 * 1024
+"""Images smaller than this many bytes are stored inside the manifest by default."""
+Embed = Literal["auto", "always"]
+ROW_GROUP = 2000
+"""Rows that are written at once."""
+AGAIN = "Run `fer-vit prepare` again."
 SCHEMA = pa.schema(
     [
         ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
@@ -89,15 +107,14 @@ class Reading:
 def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str, ...]:
     """Checks the schema, metadata and rows of a manifest or shard; returns its labels in order.
 
-    `location` is the path or URL for messages. A shard contains its images, so it must not name image files
-    (`allow_paths`). Raises FerVitError, which names the file, the row (counted from 0) and the column.
+    `allow_paths` is whether it may name image files. The FerVitError names the file, the row (from 0) and the column.
     """
     for expected in SCHEMA:
-        column = f"{location}, column `{expected.name}`"
-        if table.schema.get_field_index(expected.name) < 0:
-            raise FerVitError(f"{column}: the column is missing or duplicated. Run `fer-vit prepare` again.")
-        if (kind := table.schema.field(expected.name).type) != expected.type:
-            raise FerVitError(f"{column}: expected type {expected.type}, but got {kind}. Run `fer-vit prepare` again.")
+        column, index = f"{location}, column `{expected.name}`", table.schema.get_field_index(expected.name)
+        if index < 0:
+            raise FerVitError(f"{column}: the column is missing or duplicated. {AGAIN}")
+        if (kind := table.schema.field(index).type) != expected.type:
+            raise FerVitError(f"{column}: expected type {expected.type}, but got {kind}. {AGAIN}")
     labels = read_labels(location, table)
     for name, content, wrong in _find_wrong(table, labels, allow_paths):
         rows = np.flatnonzero(pc.fill_null(wrong, False).to_numpy(zero_copy_only=False))
@@ -114,14 +131,10 @@ def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
         labels, scheme = tuple(meta["labels"]), tuple(meta["landmarks"])
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise FerVitError(
-            f"{path}: the metadata `fer_vit` is missing or invalid. Run `fer-vit prepare` again."
-        ) from None
+        raise FerVitError(f"{path}: the metadata `fer_vit` is missing or invalid. {AGAIN}") from None
     check_labels(labels, path)
     if scheme != LANDMARKS:
-        raise FerVitError(
-            f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {', '.join(map(str, scheme))}."
-        )
+        raise FerVitError(f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {short(scheme)}. {AGAIN}")
     return labels
 
 
@@ -167,3 +180,177 @@ def _to_all_rows(wrong: Mask, column: pa.ChunkedArray) -> pa.Array:
     rows = np.zeros(len(column), bool)
     rows[column.is_valid().to_numpy()] = wrong
     return pa.array(rows)
+
+
+class Shard(NamedTuple):
+    """One Parquet file."""
+
+    split: str | None  # None for a manifest in one file
+    location: str  # path or URL, for messages
+    path: str  # within `files`
+    files: fs.FileSystem
+
+    def read(self, columns: list[str] | None = None) -> pa.Table:
+        """Reads the table, or some of its columns; raises FerVitError when the file is damaged."""
+        with self._checked():
+            table = pq.read_table(self.path, columns=columns, filesystem=self.files, partitioning=None)
+            table.validate(full=True)  # text may be invalid Unicode, lists may extend beyond their values
+            return table
+
+    def footer(self) -> pq.FileMetaData:
+        """Reads the number of rows and the metadata."""
+        with self._checked():
+            return pq.read_metadata(self.path, filesystem=self.files)
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            if "://" in self.location and isinstance(error, OSError):
+                raise FerVitError(f"Cannot read {self.location} ({reason}). Check its name and your access.") from error
+            advice = AGAIN
+            if not self.location.lower().endswith(".parquet"):  # perhaps a table of predictions
+                advice = "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
+            raise FerVitError(f"{self.location} is not a complete Parquet table ({reason}). {advice}") from error
+
+
+def location_text(location: str | Path) -> str:
+    """Returns a path or URL as text, with the two slashes of a URL that `Path` made one."""
+    return re.sub(r"^(\w+):/+", r"\1://", str(location)).rstrip("/")
+
+
+def is_sharded(location: str | Path) -> bool:
+    """Returns whether this is a folder or URL of shards rather than a manifest in one file."""
+    return "://" in location_text(location) or Path(location).is_dir()
+
+
+def shard_name(split: str, number: int, count: int) -> str:
+    """Returns a shard's file name; numbers start at 0."""
+    return f"{split}-{number:05}-of-{count:05}.parquet"
+
+
+def find_shards(location: str | Path) -> list[Shard]:
+    """Lists the shards in a folder or under a URL, ordered by name; a file is its own only shard.
+
+    The variables of its own tools configure an object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on. Raises
+    FerVitError when there is nothing, it cannot be listed, or shards are missing.
+    """
+    location, local = location_text(location), fs.LocalFileSystem(use_mmap=True)
+    if not is_sharded(location):
+        if not Path(location).is_file():
+            raise FerVitError(f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT {location}`.")
+        return [Shard(None, location, location, local)]
+    if "://" in location and not location.startswith("s3://"):
+        raise FerVitError(f"Expected a file, a folder or s3://bucket/prefix, but got {location}.")
+    try:
+        files, folder = fs.FileSystem.from_uri(location) if "://" in location else (local, location)
+        paths = {info.base_name: info.path for info in files.get_file_info(fs.FileSelector(folder))}
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise FerVitError(f"Cannot list {location} ({reason}). Check its name and your access.") from error
+    names = {name: match for name in sorted(paths) if (match := SHARD_NAME.fullmatch(name))}
+    if not names:
+        example, remedy = shard_name("train", 0, 8), "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
+        raise FerVitError(f"Expected shards such as {example} in {location}, but found none. {remedy}")
+    counts = {(match[1], int(match[3])) for match in names.values()}
+    if len(counts) > len(dict(counts)):
+        raise FerVitError(f"{location} holds shards of more than one data set. Give each its own folder.")
+    expected = (shard_name(split, number, count) for split, count in counts for number in range(count))
+    if missing := next((name for name in expected if name not in names), None):
+        raise FerVitError(f"{missing} is missing in {location}. Copy it there, or run `fer-vit prepare` again.")
+    return [Shard(match[1], f"{location}/{name}", paths[name], files) for name, match in names.items()]
+
+
+def write_manifest(
+    path: Path, reading: Reading, source: str, embed: Embed = "auto", together: str = "", more: Sequence[pa.Table] = ()
+) -> None:
+    """Writes a manifest of the data set `source` atomically; an existing one is replaced.
+
+    `embed` decides whether all images are stored inside, or only small ones. `together` is a key that all shards of a
+    data set have. `more` are tables of other manifests with the same labels, whose rows are added. Raises FerVitError
+    when the folder cannot be written, or an image cannot be read or does not lie below the folder.
+    """
+    meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
+    if together:
+        meta["together"] = together
+    fields = [*SCHEMA, *(pa.field(name, pa.string()) for name in reading.extra)]
+    schemas = [pa.schema(fields), *(table.schema.remove_metadata() for table in more)]
+    schema = pa.unify_schemas(schemas).with_metadata({"fer_vit": json.dumps(meta)})
+    with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for start in range(0, len(reading.rows), ROW_GROUP):
+            rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + ROW_GROUP]]
+            writer.write_table(pa.Table.from_pylist(rows, schema))
+        for table in more:
+            writer.write_table(pa.concat_tables([schema.empty_table(), table], promote_options="default"), ROW_GROUP)
+
+
+def check_shards(reading: Reading, shards: int) -> None:
+    """Raises FerVitError when there are more shards than training images."""
+    if shards > (images := sum(row.split == "train" for row in reading.rows)):
+        raise FerVitError(f"Expected at most as many shards as training images, {images:,}, but got {shards:,}.")
+
+
+def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
+    """Writes a folder of shards with their images atomically; an existing one is replaced.
+
+    Every shard is a random, reproducible sample of the training rows; the other splits have one file each. Raises
+    FerVitError when the folder cannot be written, or an image cannot be read.
+    """
+    check_shards(reading, shards)  # again: images may have been dropped
+    order = np.random.default_rng(0).permutation(len(reading.rows))
+    rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
+    counts = {split: shards if split == "train" else 1 for split in SPLITS if rows[split]}
+    names = [(split, k, shard_name(split, k, count)) for split, count in counts.items() for k in range(count)]
+    together = hashlib.sha256("\n".join(row.name for row in reading.rows).encode("utf-8", "backslashreplace"))
+    with atomic_write(folder) as new:
+        for split, number, name in tqdm(names, desc="writing shards", unit="shards", disable=None):
+            some = replace(reading, rows=rows[split][number :: counts[split]])
+            write_manifest(new / name, some, source, "always", together.hexdigest())
+
+
+def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
+    """Raises FerVitError when an image would be neither inside a manifest in a folder nor below that folder."""
+    for row in reading.rows:
+        if isinstance(row.image, Path) and row.image.is_file():
+            _stored_path(row.image, folder, embed)
+
+
+def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]:
+    """Returns a row of the table, with the image's bytes and name, or the path of its file."""
+    try:
+        path = _stored_path(row.image, folder, embed) if isinstance(row.image, Path) else None
+        image: dict[str, Any] = {"bytes": None, "path": path}
+        if path is None:
+            data = row.image if isinstance(row.image, bytes) else read_bytes(row.image)
+            image = {"bytes": data, "path": as_text(row.name)}
+    except (ImageError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        advice = "Run again when nothing writes to the images."
+        raise FerVitError(f"{row.name} changed while it was read ({reason}). {advice}") from error
+    return {
+        "image": image,
+        "split": row.split,
+        "label": row.label,
+        "votes": row.votes,
+        "landmarks": None if row.landmarks is None else np.asarray(row.landmarks, float).tolist(),
+        "score": row.score,
+        "face": 0,
+        "source": source,
+        "near_duplicate": row.near_duplicate,
+        **row.extra,
+    }
+
+
+def _stored_path(image: Path, folder: Path, embed: Embed) -> str | None:
+    """Returns the path from a folder to an image below it, with its links; None for one that is stored inside."""
+    if embed == "always" or image.stat().st_size < EMBED_BELOW:
+        return None
+    path = Path(os.path.relpath(image, folder)).as_posix()
+    if re.search(OUTSIDE, path):
+        remedy = "Write the manifest beside or above them, or store them inside: `--embed always`."
+        raise FerVitError(f"Expected images below the manifest's folder {folder.absolute()}, but got {image}. {remedy}")
+    if path.encode("utf-8", "replace").decode() != path:
+        raise FerVitError(f"The name {path!a} is not Unicode. Rename that image, or store it inside: `--embed always`.")
+    return path

@@ -9,7 +9,7 @@ import torch
 from fer_vit import load
 from fer_vit.commands import distill
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import write_manifest
 from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.face.crop import CropSpec
 from fer_vit.labels import EXPRESSIONS

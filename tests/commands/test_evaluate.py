@@ -11,8 +11,7 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.evaluate import scores, writer
 from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.evaluate.tables import read_table

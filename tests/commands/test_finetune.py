@@ -12,8 +12,7 @@ import pytest
 
 from fer_vit.commands import finetune as verb
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate import scores
 from fer_vit.evaluate.tables import read_table

@@ -177,7 +177,7 @@ def test_names_and_places_are_checked_before_images_are_read(
 ) -> None:
     (photos / "train" / "happy" / "large.png").write_bytes(picture(200) + bytes(40_000))  # too large to be embedded
     monkeypatch.setattr(module, "add_landmarks", lambda *_: pytest.fail("nothing may be read"))
-    with pytest.raises(FerVitError, match="Write the manifest beside or above its images"):
+    with pytest.raises(FerVitError, match="Write the manifest beside or above them"):
         prepare("folder", photos, tmp_path / "out" / "out.parquet", detector="none")
     (photos / "train" / "a\tb").mkdir()
     (photos / "train" / "a\tb" / "1.png").write_bytes(picture(200))

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row
-from fer_vit.data.shards import EMBED_BELOW, write_manifest
+from fer_vit.data.schema import EMBED_BELOW, SCHEMA, SPLITS, Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
@@ -164,7 +163,7 @@ def test_images_outside_of_the_folder_must_go_inside_the_manifest(tmp_path: Path
     image.write_bytes(LARGE)
     reading = Reading(NAMES, [Row(image, "a", "train")])
     for out in (tmp_path / "out", tmp_path / "images" / "deeper"):
-        with pytest.raises(FerVitError, match=r"Expected images below .*beside or above its images"):
+        with pytest.raises(FerVitError, match=r"Expected images below .*beside or above them"):
             write_manifest(out / "m.parquet", reading, "made")
         write_manifest(out / "m.parquet", reading, "made", "always")
         assert Manifest.read(out / "m.parquet").image_bytes(0) == LARGE

@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.data.manifest import Manifest, class_counts
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import find_shards, is_sharded, location_text, write_manifest, write_shards
+from fer_vit.data.schema import Reading, Row, find_shards, is_sharded, location_text, write_manifest, write_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 

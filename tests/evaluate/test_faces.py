@@ -5,8 +5,7 @@ import pytest
 
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces, predict_manifest
 from fer_vit.evaluate.tables import read_predictions

@@ -6,8 +6,7 @@ import pytest
 
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.evaluate.robustness import (
     EYES,
     MOST_TURNED,

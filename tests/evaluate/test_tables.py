@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.tables import add_columns, add_labels, align_probabilities, match_paths, read_predictions

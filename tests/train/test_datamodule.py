@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.data.schema import SPLITS, Reading, Row, Split
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import SPLITS, Reading, Row, Split, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png

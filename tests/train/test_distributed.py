@@ -13,8 +13,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face, read
 from fer_vit.store.folder import load_checkpoint

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from fer_vit.data.sample import Batch
-from fer_vit.data.shards import write_manifest, write_shards
+from fer_vit.data.schema import write_manifest, write_shards
 from fer_vit.sources.drawn import read
 from fer_vit.store.folder import load_checkpoint
 from fer_vit.train.run import LastCheckpoint

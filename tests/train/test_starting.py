@@ -7,8 +7,7 @@ import pytest
 import timm
 import torch
 
-from fer_vit.data.schema import Reading, Row
-from fer_vit.data.shards import write_manifest
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
