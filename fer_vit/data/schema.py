@@ -234,8 +234,8 @@ def shard_name(split: str, number: int, count: int) -> str:
 def find_shards(location: str | Path) -> list[Shard]:
     """Lists the shards in a folder or under a URL, ordered by name; a file is its own only shard.
 
-    The variables of its own tools configure an object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on. Raises
-    FerVitError when there is nothing, it cannot be listed, or shards are missing.
+    Environment variables configure an object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on. Raises FerVitError
+    when there is nothing, it cannot be listed, or shards are missing.
     """
     location, local = location_text(location), fs.LocalFileSystem(use_mmap=True)
     if not is_sharded(location):
