@@ -22,11 +22,8 @@ ADVICE = "Choose a folder that you may write and that has room."
 def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> Iterator[Path]:
     """Yields where to write a file or folder, which replaces `path` when the block ends without an error.
 
-    Args:
-        path: The target; an existing one is replaced. Readers see the old file or the new one at any time; a folder is
-            missing for a moment between two renames.
-        advice: The end of the message of the FerVitError that is raised when writing fails.
-        overwrite: Whether a file may replace one that another process has written in the meantime.
+    Readers see the old file or the new one; a folder is missing for a moment between two renames. A failure to write
+    raises FerVitError that ends with `advice`, as does, without `overwrite`, a file that exists in the meantime.
     """
     with scratch_folder(path, advice) as scratch:
         (scratch / "new").mkdir()
@@ -49,17 +46,15 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
 
 
 def _place(new: Path, path: Path, overwrite: bool) -> None:
-    """Moves a file to its path."""
-    if not overwrite:
-        try:
-            path.hardlink_to(new)
-            return
-        except FileExistsError:
+    if overwrite:
+        new.replace(path)
+        return
+    try:
+        path.hardlink_to(new)
+    except OSError:
+        if os.path.lexists(path):
             raise _exists(path) from None
-        except OSError:  # the file system has no links
-            if path.exists():
-                raise _exists(path) from None
-    new.replace(path)
+        new.replace(path)  # the file system has no links
 
 
 def _exists(path: Path) -> FerVitError:
@@ -68,10 +63,7 @@ def _exists(path: Path) -> FerVitError:
 
 @contextmanager
 def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
-    """Yields a new hidden folder beside `path` and removes it afterwards.
-
-    An error while writing in it becomes a FerVitError that ends with the `advice`.
-    """
+    """Yields a new hidden folder beside `path` and removes it afterwards; a failure to write raises FerVitError."""
     with ExitStack() as after:
         try:
             scratch = None
@@ -117,8 +109,7 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
 
 def remove_stale(path: Path) -> None:
     """Removes the scratch folders that killed processes left behind while writing `path`."""
-    pattern = f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"
-    for stale in path.parent.glob(pattern):
+    for stale in path.parent.glob(f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"):
         with suppress(OSError), _locked(stale) as free:  # just removed, or another user's
             if free:
                 _restore(path, stale)
@@ -126,7 +117,7 @@ def remove_stale(path: Path) -> None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yields the files in and below a folder that are not hidden, in order; raises FerVitError for unreadable folders.
+    """Yields the files below a folder that are not hidden, in order; raises FerVitError if a folder is not readable.
 
     Links to folders are followed, but no folder is read twice.
     """
@@ -143,10 +134,8 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 def _leads_back(folder: Path, real: Path, top: Path) -> bool:
     """Returns whether a folder links to a parent, or to a folder below the top, which is read under its own name."""
-    if not folder.is_symlink():
-        return False
     hidden = any(part.startswith(".") for part in os.path.relpath(real, top).split(os.sep))  # outside it begins with ..
-    return not hidden or Path(os.path.realpath(folder.parent)).is_relative_to(real)
+    return folder.is_symlink() and (not hidden or Path(os.path.realpath(folder.parent)).is_relative_to(real))
 
 
 def _cannot_list(error: OSError) -> None:
@@ -188,19 +177,15 @@ def _restore(path: Path, scratch: Path) -> None:
 
 @contextmanager
 def _locked(scratch: Path, wait: bool = False) -> Iterator[bool]:
-    """Locks a folder, at most until the process ends; yields False if another process has the lock.
-
-    With `wait` it waits for that process; False then means that the file system has no locks.
-    """
+    """Locks a folder until the process ends; yields False if another process has the lock or there are no locks."""
     if sys.platform == "win32":
         yield False
         return
     import fcntl
 
-    handle = os.open(scratch, os.O_RDONLY)
-    free = False
+    handle, free = os.open(scratch, os.O_RDONLY), False
     try:
-        with suppress(OSError):  # another process has it, or the file system has no locks
+        with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             free = True
         yield free

@@ -18,10 +18,8 @@ import numpy as np
 
 from fer_vit.errors import FerVitError
 
-WORKER_DIED = (
-    "A worker process died, perhaps for lack of memory. Try fewer `--workers`. A Python script calls "
-    'fer-vit below `if __name__ == "__main__":`.'
-)
+WORKER_DIED = """A worker process died, perhaps for lack of memory. Try fewer `--workers`. \
+A Python script calls fer-vit below `if __name__ == "__main__":`."""
 
 
 class ProcessRank(NamedTuple):
@@ -40,11 +38,7 @@ VARIABLES = (
 
 
 def process_rank() -> ProcessRank:
-    """Returns the rank that torchrun or SLURM's srun has set; a single process without them.
-
-    Raises:
-        FerVitError: The rank is not below the number of processes.
-    """
+    """Returns the rank that torchrun or srun has set, 0 without them; raises FerVitError if it is impossible."""
     for names in VARIABLES:
         rank, processes, *local = (os.environ.get(name, "") for name in names)
         if rank and processes:
@@ -52,8 +46,7 @@ def process_rank() -> ProcessRank:
                 came = f"{names[0]}={rank} and {names[1]}={processes}"
                 raise FerVitError(f"Expected a rank below the number of processes, but got {came}.")
             # SLURM writes 4(x2),3 for two machines of four tasks and one of three.
-            starts = [re.match(r"\d+", word) for word in local]
-            local_rank, local_world_size = (int(start[0]) if start else 0 for start in starts)
+            local_rank, local_world_size = (int(re.findall(r"^\d+|$", word)[0] or 0) for word in local)
             return ProcessRank(int(rank), int(processes), local_rank, max(1, local_world_size))
     return ProcessRank()
 
@@ -103,20 +96,13 @@ def _exit_on_parent_signal() -> None:
 
 
 def _exit_with_parent() -> None:
-    """Ends a worker whose main process was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+    multiprocessing.parent_process().join()  # type: ignore[union-attr]
     os._exit(1)
 
 
 @contextmanager
 def worker_pool(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Yields a `map` that keeps the order and, given more than one process, computes in workers.
-
-    Raises:
-        FerVitError: A worker died.
-    """
+    """Yields a `map` that keeps the order and, with several processes, uses workers; if one dies, FerVitError."""
     if processes <= 1:
         yield map
         return
