@@ -1,7 +1,7 @@
 """A copy of a video in which the faces are marked."""
 
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from fractions import Fraction
 from itertools import chain, dropwhile
 from pathlib import Path
@@ -18,19 +18,14 @@ from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import Photo, PhotoOptions
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.video import HD, UNTAGGED, open_video, read_frames
+from fer_vit.predict.video import HD, UNTAGGED, Frame, open_video, read_frames
 from fer_vit.report.draw import draw_faces
 
-CODECS = ("libx264", "libopenh264", "mpeg4")
-"""Encoders, the best first. H.264 plays everywhere, but not every FFmpeg contains it."""
-TICK = Fraction(1, 60000)
-"""Unit of time in seconds, the finest of MPEG-4; frame times at the usual rates are multiples."""
-PRIMING = 0.1
-"""Seconds of sound before the first frame that are kept, because decoders may need them."""
-TAGS = {Colorspace.ITU709: 1, Colorspace.SMPTE170M: 6}
-"""The code of each colour space, its primaries and its transfer function (ITU-T H.273)."""
-EXACT = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
-"""Without exact rounding colours become darker by up to 3 levels."""
+CODECS = ("libx264", "libopenh264", "mpeg4")  # the best first: H.264 plays everywhere, but FFmpeg may not contain it
+TICK = Fraction(1, 60000)  # seconds, the finest unit of MPEG-4; frame times at the usual rates are multiples
+PRIMING = 0.1  # seconds of sound before the first frame that are kept, because decoders may need them
+TAGS = {Colorspace.ITU709: 1, Colorspace.SMPTE170M: 6}  # also of their primaries and transfer functions (ITU-T H.273)
+EXACT = Interpolation.BILINEAR | Interpolation.ACCURATE_RND  # otherwise colours become darker by up to 3 levels
 Packet: TypeAlias = "av.Packet[Any]"
 
 
@@ -64,60 +59,64 @@ def _write_copy(
 ) -> Generator[None, Photo[FaceResult] | None, None]:
     """Writes the copy from the photos that are sent to it."""
     frames = read_frames(source, options.every, options.fps, options.start, options.end)
-    reason = "no frames"
+    writer, reason = None, "no frames"
     exact = {"movie_timescale": str(TICK.denominator)}  # the default rounds the start to milliseconds
-    with (
-        _readable_errors(source, output),
-        atomic_write(output, overwrite=overwrite) as path,
-        open_video(source) as (container, _),
-        _readable_errors(source, output),  # again: here FFmpeg's errors are of the output
-        av.open(path, "w", format="mp4", options=exact) as file,
-    ):
-        writer = FrameWriter(file, container)
-        while photo := (yield):
-            if photo.frame is not None:
-                frame = next(frames)
-                writer.add(draw_faces(frame.image, [face.marked for face in photo.faces]), frame.seconds)
-            elif photo.path == str(source):
-                reason = photo.status
-        if not writer.started:
-            raise ImageError(reason)
-        writer.finish()
+    try:
+        with (
+            atomic_write(output, overwrite=overwrite) as path,
+            open_video(source) as (container, _),
+            av.open(path, "w", format="mp4", options=exact) as file,
+        ):
+            while photo := (yield):
+                if photo.frame is not None:
+                    frame = next(frames)
+                    writer = writer or FrameWriter(file, container, frame)
+                    writer.add(draw_faces(frame.image, [face.marked for face in photo.faces]), frame.seconds)
+                elif photo.path == str(source):
+                    reason = photo.status
+            if not writer:
+                raise ImageError(reason)
+            writer.finish()
+    except ImageError as error:  # as which `open_video` raises errors of FFmpeg, of the output as well
+        raise FerVitError(f"Cannot write {output}, a copy of {source} ({error}).") from error
     start = f", shifted by {writer.shift:.3f} s to start at 0" if writer.shift else ""
     print(f"Video: {output} ({writer.codec}, {writer.sound}{start})")
 
 
-@contextmanager
-def _readable_errors(source: Path, output: Path) -> Iterator[None]:
-    """Adds file names to errors of the source (ImageError) and of the output (FFmpegError)."""
-    try:
-        yield
-    except ImageError as error:
-        raise FerVitError(f"Cannot write {output} ({source}: {error}).") from error
-    except FFmpegError as error:
-        raise FerVitError(f"Cannot write {output} ({error.strerror}).") from error
-
-
 class FrameWriter:
-    """Writes frames with their times, and the sound of their source, to a file."""
+    """Writes frames with their times, and the sound of their source, to a file. `first` is like all frames."""
 
-    def __init__(self, file: av.container.OutputContainer, source: av.container.InputContainer) -> None:
-        self._file = file
-        self._source = source
-        self._seconds = 0.0
-        self._ticks = -1
-        self.shift = 0.0
-        self.started = False
-        self.codec = next(name for name in CODECS if name in av.codecs_available)
-        self.sound = "no sound"
+    def __init__(self, file: av.container.OutputContainer, source: av.container.InputContainer, first: Frame) -> None:
+        self._file, self._source = file, source
+        self._seconds, self._ticks = first.seconds, -1
+        self.shift = max(0.0, -first.seconds)
+        self.codec, self.sound = next(name for name in CODECS if name in av.codecs_available), "no sound"
+        height, width = (side + side % 2 for side in first.image.shape[:2])  # even, for the codecs
+        rate, tags = source.streams.video[0].guessed_rate or 25, source.streams.video[0].codec_context
+        stream = file.add_stream(self.codec, rate, width=width, height=height, pix_fmt="yuv420p")
+        self._video = cast(av.VideoStream, stream)
+        codec = self._video.codec_context
+        codec.time_base = TICK
+        self._colour = Colorspace.ITU709 if height >= HD else Colorspace.SMPTE170M
+        # Players convert primaries as well; these do not change when a face is drawn.
+        codec.colorspace = usual = TAGS[self._colour]
+        codec.color_primaries = usual if tags.color_primaries == UNTAGGED else tags.color_primaries
+        codec.color_trc = usual if tags.color_trc == UNTAGGED else tags.color_trc
+        codec.color_range = ColorRange.MPEG
+        if self.codec != "libx264":  # which has a constant quality by default
+            self._video.bit_rate = 8 * width * height
+        try:
+            codec.open()
+        except FFmpegError as error:
+            raise FerVitError(f"{self.codec} cannot encode frames of {width} x {height} pixels.") from error
+        self._packets = dropwhile(lambda packet: _time(packet) < first.seconds - PRIMING, self._sound_packets())
+        self._packet = next(self._packets, None)
 
     def add(self, image: Image, seconds: float) -> None:
-        """Writes a frame (H, W, 3), RGB uint8, padded to even sides for the codecs, and its sound."""
-        image = np.pad(image, [(0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)], "edge")
-        if not self.started:
-            self._start(image.shape[1], image.shape[0], seconds)
+        """Writes a frame (H, W, 3), RGB uint8, padded to even sides, and its sound."""
         self._copy_sound(2 * seconds - self._seconds)  # to the next frame, at a constant rate
         self._seconds, self._ticks = seconds, max(round((seconds + self.shift) / TICK), self._ticks + 1)
+        image = np.pad(image, [(0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)], "edge")
         frame = av.VideoFrame.from_ndarray(image, format="rgb24")
         frame = frame.reformat(
             format="yuv420p", dst_colorspace=self._colour.name, dst_color_range="MPEG", interpolation=EXACT
@@ -128,31 +127,6 @@ class FrameWriter:
     def finish(self) -> None:
         """Writes the frames that are still in the encoder."""
         self._file.mux(self._video.encode())
-
-    def _start(self, width: int, height: int, seconds: float) -> None:
-        source = self._source.streams.video[0]
-        rate = source.guessed_rate or 25
-        stream = self._file.add_stream(self.codec, rate, width=width, height=height, pix_fmt="yuv420p")
-        self._video = cast(av.VideoStream, stream)
-        codec = self._video.codec_context
-        codec.time_base = TICK
-        self._colour = Colorspace.ITU709 if height >= HD else Colorspace.SMPTE170M
-        # Players convert primaries as well; these do not change when a face is drawn.
-        tags, usual = source.codec_context, TAGS[self._colour]
-        codec.colorspace = usual
-        codec.color_primaries = usual if tags.color_primaries == UNTAGGED else tags.color_primaries
-        codec.color_trc = usual if tags.color_trc == UNTAGGED else tags.color_trc
-        codec.color_range = ColorRange.MPEG
-        if self.codec != "libx264":  # which has a constant quality by default
-            self._video.bit_rate = 8 * width * height
-        try:
-            codec.open()
-        except FFmpegError as error:
-            raise FerVitError(f"{self.codec} cannot encode frames of {width} x {height} pixels.") from error
-        self.shift = max(0.0, -seconds)
-        self._packets = dropwhile(lambda packet: _time(packet) < seconds - PRIMING, self._sound_packets())
-        self._packet = next(self._packets, None)
-        self._seconds, self.started = seconds, True
 
     def _sound_packets(self) -> Iterator[Packet]:
         for audio in self._source.streams.audio[:1]:

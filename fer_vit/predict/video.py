@@ -6,7 +6,7 @@ Faces are found in frames, followed between searches, and numbered by person.
 import math
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,56 +37,39 @@ FORMATS = "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,h264,hevc"
 """Containers that are read, with any suffix. Others, such as playlists, may name files and addresses to open."""
 LIVE_FORMATS, PROTOCOLS = "rtsp,hls,mpjpeg,mjpeg", "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
 """Further formats and the protocols for addresses, without `file`, because playlists could name files."""
-PATIENCE = 8.0
-"""Seconds without data after which an address counts as lost."""
+PATIENCE = 8.0  # seconds without data after which an address counts as lost
 UNREADABLE = "not a video that can be decoded"
-MAX_PIXELS = 36_000_000
-"""Larger frames are not decoded: decoders hold many frames. 8K (7680 x 4320) has 33 megapixels."""
-HD = 720
-"""Lines from which players assume BT.709 for a video without colour tags, and BT.601 below."""
-UNTAGGED = 2
-"""The colour space of a frame without tags (ITU-T H.273)."""
-MOST_SWAPPED = 4
-"""Frames by which guessed times may be out of order."""
-JOINT = 1.0
-"""Seconds by which times fall back where files were joined, beyond swapped frames."""
-SLACK = 0.5
-"""Seconds by which a file may be shorter than its header claims."""
+MAX_PIXELS = 36_000_000  # of a frame: decoders hold many; 8K (7680 x 4320) has 33 megapixels
+HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
+UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
+MOST_SWAPPED = 4  # frames by which guessed times may be out of order
+JOINT = 1.0  # seconds by which times fall back where files were joined, beyond swapped frames
+SLACK = 0.5  # seconds by which a file may be shorter than its header claims
 
 
 class Frame(NamedTuple):
-    """A frame of a video: its index from the first one, its time, and upright RGB uint8 (H, W, 3) of square pixels."""
+    """A frame of a video."""
 
-    image: Image
-    number: int
+    image: Image  # upright RGB uint8 (H, W, 3) of square pixels
+    number: int  # from the first frame, 0
     seconds: float
 
 
 def read_frames(
     path: Path,
-    every: int = 1,
-    fps: float | None = None,
-    start: float = 0.0,
+    every: int = 1,  # yield every n-th frame
+    fps: float | None = None,  # yield at most this many frames per second, evenly by their times
+    start: float = 0.0,  # seconds after the first frame
     end: float = math.inf,
-    only: Container[int] | None = None,
+    only: Container[int] | None = None,  # indices of frames
 ) -> Iterator[Frame]:
     """Yields frames of a video in display order; their indices do not depend on the selection.
 
-    Args:
-        path: The video.
-        every: Yield every n-th frame.
-        fps: Yield at most this many frames per second, evenly by their times.
-        start: Begin this many seconds after the first frame.
-        end: End this many seconds after the first frame.
-        only: Yield only frames with these indices.
-
-    Raises:
-        ImageError: The video cannot be read; or not to its end, raised after the readable frames.
+    Raises ImageError when the video cannot be read; or not to its end, after the readable frames.
     """
-    slot, first, begin = None, None, None
-    damage = Damage()
+    slot, first, begin, lost = None, None, None, Counter[str]()
     with open_video(path) as (container, stream):
-        for index, (frame, seconds) in enumerate(_sort_times(_decode(container, stream, damage))):
+        for index, (frame, seconds) in enumerate(_sort_times(_decode(container, stream, lost))):
             begin = seconds if begin is None else begin
             if seconds - begin >= end:
                 break
@@ -99,36 +82,25 @@ def read_frames(
                 yield Frame(_to_rgb(frame, stream), index, seconds)
     if first is None:
         raise ImageError("no frame between start and end")
-    damage.check()
+    _check(lost)
 
 
-@dataclass
-class Damage:
-    """Counts what a decoder lost."""
-
-    packets: int = 0
-    frames: int = 0
-
-    def check(self) -> None:
-        """Raises ImageError if anything was lost."""
-        lost = [f"{self.packets:,} packets cannot be decoded"] * (self.packets > 0)
-        lost += [f"{self.frames:,} frames may show wrong pictures"] * (self.frames > 0)
-        if lost:
-            raise ImageError(f"damaged: {', '.join(lost)}")
+def _check(lost: Counter[str]) -> None:
+    """Raises ImageError if the decoder lost anything."""
+    if lost:
+        raise ImageError(f"damaged: {', '.join(f'{number:,} {name}' for name, number in lost.items())}")
 
 
 def play(source: Path | str) -> Iterator[Frame]:
     """Yields the frames of a file (path) or an address (text) in real time.
 
-    Live frames have the seconds since the first one arrived, because times in a stream jump or are guesses.
-
-    Raises:
-        ImageError: The source cannot be read, or live frames ended.
+    Live frames have the seconds since the first one arrived, because times in a stream jump or are guesses. Raises
+    ImageError when the source cannot be read, or live frames ended.
     """
+    lost = Counter[str]()
     with open_video(source) as (container, stream):
         recorded = isinstance(source, Path) or container.duration is not None
-        damage = Damage()
-        frames = _decode(container, stream, damage)
+        frames = _decode(container, stream, lost)
         for number, (frame, seconds) in enumerate(_sort_times(frames) if recorded else frames):
             if number == 0:
                 start = time.perf_counter() - (seconds if recorded else 0)
@@ -136,7 +108,7 @@ def play(source: Path | str) -> Iterator[Frame]:
             if recorded:
                 time.sleep(max(0, seconds - elapsed))
             yield Frame(_to_rgb(frame, stream), number, seconds if recorded else elapsed)
-    damage.check()
+    _check(lost)
     if not recorded:
         raise ImageError("the stream ended")
 
@@ -158,14 +130,13 @@ def _sort_times(frames: Iterator[tuple[av.VideoFrame, float]]) -> Iterator[tuple
 
 
 def _decode(
-    container: av.container.InputContainer, stream: av.VideoStream, damage: Damage
+    container: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]
 ) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields decoded frames with their times in seconds, and counts the damaged ones.
+    """Yields decoded frames with their times in seconds, and counts what is lost.
 
     Timestamps that restart (joined files) are shifted to continue those before.
     """
-    count, last = 0, 0.0
-    newest, offset = -math.inf, 0.0
+    count, last, newest, offset = 0, 0.0, -math.inf, 0.0
     rate = float(stream.guessed_rate or 25)
     for packet in container.demux():
         if packet.pts is not None and packet.time_base:
@@ -175,7 +146,7 @@ def _decode(
         try:
             frames = cast(list[av.VideoFrame], packet.decode())
         except FFmpegError:
-            damage.packets += 1
+            lost["packets cannot be decoded"] += 1
             continue
         for frame in frames:
             # Streams without a container have no times.
@@ -184,14 +155,15 @@ def _decode(
                 offset += newest + 1 / rate - seconds
                 seconds = newest + 1 / rate
             newest = max(newest, seconds)
-            damage.frames += frame.is_corrupt
+            if frame.is_corrupt:
+                lost["frames may show wrong pictures"] += 1
             yield frame, seconds
             count += 1
     begin, length = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
     if not count:
-        damage.check()
+        _check(lost)
         raise ImageError("no frames")
-    if not damage.packets and last < begin + length - SLACK:
+    if "packets cannot be decoded" not in lost and last < begin + length - SLACK:
         raise ImageError(f"ends early: after {last - begin:.1f} of {length:.1f} seconds")
 
 
@@ -241,13 +213,10 @@ def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
 
 @dataclass(eq=False)
 class VideoDataset(IterableDataset[Item]):
-    """Frames of videos with their faces. An unreadable video raises no error: its last item has the reason as status.
+    """Frames of videos with their faces. An unreadable video is no error: the status of its last item has the reason."""
 
-    `indices` are the videos among the sources of `photos`, which detects and crops faces.
-    """
-
-    photos: PhotoDataset
-    indices: Sequence[int]
+    photos: PhotoDataset  # detects and crops faces
+    indices: Sequence[int]  # the videos among its sources
     options: PhotoOptions
 
     def __iter__(self) -> Iterator[Item]:
@@ -264,10 +233,8 @@ class VideoDataset(IterableDataset[Item]):
                 yield Photo(path, "the video cannot be processed", [], index), []
 
 
-FINE = 8
-"""At least one of this many searches is at full size, for small faces that appear."""
-LARGE = 1 / 12
-"""Side of a large face as a fraction of the frame's longer side; it is also found at a third of the size."""
+FINE = 8  # at least one of this many searches is at full size, for small faces that appear
+LARGE = 1 / 12  # side of a large face as a fraction of the frame's longer side; it is also found at a third of the size
 
 
 def track_faces(
@@ -300,16 +267,11 @@ def track_faces(
         yield photo, photos.crop_faces(image, 1, faces, path)
 
 
-MAX_GAP = 2.0
-"""Seconds without a face after which its track ends."""
-MEMORY = 0.2
-"""Seconds over which a track's speed is averaged."""
-MAX_DISTANCE, MAX_SPEED = 0.6, 1.5
-"""Largest distance between expected and found landmarks: face widths, and further widths per second."""
-MAX_GROWTH = 1.7
-"""Largest ratio of a face's sizes in two successive detections."""
-NEVER = 1e6
-"""The cost of an impossible pair."""
+MAX_GAP = 2.0  # seconds without a face after which its track ends
+MEMORY = 0.2  # seconds over which a track's speed is averaged
+MAX_DISTANCE, MAX_SPEED = 0.6, 1.5  # between expected and found landmarks: widths, and further widths per second
+MAX_GROWTH = 1.7  # largest ratio of a face's sizes in two successive detections
+NEVER = 1e6  # the cost of an impossible pair
 
 
 @dataclass

@@ -176,7 +176,7 @@ def test_a_marked_copy_of_a_moving_face(
     monkeypatch.setattr("fer_vit.predict.annotate.FrameWriter.add", fail)
     good = ["predict", walk, "--checkpoint", checkpoint, "--output", tmp_path / "u.csv"]
     line = fails(capsys, *good, "--annotate", tmp_path / "new.mp4")
-    assert f"new.mp4 (No space left on device). The table {tmp_path / 'u.csv'} is complete." in line
+    assert f"new.mp4, a copy of {walk} (No space left on device). The table {tmp_path / 'u.csv'} is complete." in line
     assert len((tmp_path / "u.csv").read_text().splitlines()) == 11
     assert not (tmp_path / "new.mp4").exists()
 

@@ -236,7 +236,7 @@ def test_interrupted_and_empty_copies_are_removed(tmp_path: Path) -> None:
     end: Photo[FaceResult] = Photo(str(source), "no frame between start and end", [], 0)
     failed: list[FerVitError] = []
     assert list(annotate_video([end], source, tmp_path / "b.mp4", PhotoOptions(start=50.0), failed)) == [end]
-    assert "a.mp4: no frame between" in str(failed)
+    assert "a.mp4 (no frame between" in str(failed)
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
 
 
@@ -252,5 +252,7 @@ def test_prediction_continues_when_the_copy_fails(tmp_path: Path, monkeypatch: p
     source, failed = write_numbered(tmp_path / "c.mp4", EVEN[:3]), []
     photos = [Photo(str(source), OK, [], 0, n, t) for n, t in enumerate(EVEN[:3])]
     assert list(annotate_video(photos, source, tmp_path / "b.mp4", ALL, failed)) == photos
-    assert [str(error) for error in failed] == [f"Cannot write {tmp_path / 'b.mp4'} (No space left on device)."]
+    assert [str(error) for error in failed] == [
+        f"Cannot write {tmp_path / 'b.mp4'}, a copy of {source} (No space left on device)."
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.avi", "c.mp4"]
