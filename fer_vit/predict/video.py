@@ -213,7 +213,7 @@ def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
 
 @dataclass(eq=False)
 class VideoDataset(IterableDataset[Item]):
-    """Frames of videos with their faces. An unreadable video is no error: the status of its last item has the reason."""
+    """Frames of videos with their faces. For an unreadable video, the status of the last item has the reason."""
 
     photos: PhotoDataset  # detects and crops faces
     indices: Sequence[int]  # the videos among its sources
