@@ -1,8 +1,8 @@
 """Scores of predictions with their intervals: over all faces, over groups, and of one model against another.
 
-A score is a function of sums over faces, so that 2,000 resamples of all scores are one matrix product. Intervals are
-the percentile bootstrap of Efron & Tibshirani (1993). Where all faces agree, all resamples do, so fractions of 0 and 1
-have the bounds of Clopper & Pearson (1934) instead.
+A score is a function of sums over faces, and a resample is how often each face was drawn, so that 2,000 resamples of
+all scores are one matrix product. Intervals are the percentile bootstrap of Efron & Tibshirani (1993). Where all faces
+agree, all resamples do, so fractions of 0 and 1 have the bounds of Clopper & Pearson (1934) instead.
 """
 
 from collections import Counter
@@ -26,9 +26,8 @@ BINS = 15
 def resampled_sums(values: Array, units: IntArray | None = None) -> Array:
     """Sums the values (N, M) of N faces in bootstrap resamples; returns (RESAMPLES, M).
 
-    A resample is stored as how often each face was drawn, so all sums are one matrix product, and hundreds of values
-    take no longer than one. `units` (N,), counted from 0, are the persons or photos that faces belong to. All faces of
-    a unit are drawn together, since they are similar.
+    `units` (N,), counted from 0, are the persons or photos that faces belong to. All faces of a unit are drawn
+    together, since they are similar.
     """
     if units is not None:
         each, values = values, np.zeros((units.max() + 1, values.shape[1]))
@@ -42,12 +41,9 @@ def resampled_sums(values: Array, units: IntArray | None = None) -> Array:
 def score_intervals(
     values: Array, score: Callable[[Array], Mapping[str, Array]], units: IntArray | None = None
 ) -> dict[str, Interval]:
-    """Returns results that are functions of sums over N faces, with their intervals.
+    """Returns results that are functions of sums over N faces, with their intervals; `units`: see `resampled_sums`.
 
-    Args:
-        values: What each face adds to the sums (N, M).
-        score: The results (...) by name, NaN where there is none, of sums (..., M).
-        units: See `resampled_sums`.
+    `values` (N, M) are what each face adds to the sums; `score` returns results (...), or NaN, of sums (..., M).
     """
     drawn = score(resampled_sums(values, units)) if count_units(np.ones(len(values), bool), units) > 1 else {}
     results = {}
@@ -79,12 +75,12 @@ def bound(one: Interval, member: Mask, units: IntArray | None = None, binary: bo
 
     `binary`: exactly 0 or 1 gets the bounds of Clopper & Pearson.
     """
-    count, (mean, low, high) = count_units(member, units), (one["mean"], one["low"], one["high"])
+    count, (low, high) = count_units(member, units), (one["low"], one["high"])
     if count < 2:
         low = high = None
-    elif binary and low is not None and mean in (0, 1):
-        low, high = (0.025 ** (1 / count), 1.0) if mean else (0.0, 1 - 0.025 ** (1 / count))
-    return Interval(mean=mean, low=low, high=high, faces=int(member.sum()))
+    elif binary and low is not None and one["mean"] in (0, 1):
+        low, high = (0.025 ** (1 / count), 1.0) if one["mean"] else (0.0, 1 - 0.025 ** (1 / count))
+    return Interval(mean=one["mean"], low=low, high=high, faces=int(member.sum()))
 
 
 def count_units(member: Mask, units: IntArray | None) -> int:
@@ -110,8 +106,7 @@ def face_sums(probabilities: Array, targets: Array) -> Array:
 
 def face_losses(probabilities: Array, targets: Array) -> Array:
     """Returns the cross-entropy of each face (N,)."""
-    losses: Array = -(targets * np.log(probabilities.clip(1e-12))).sum(1)
-    return losses
+    return np.asarray(-(targets * np.log(probabilities.clip(1e-12))).sum(1))
 
 
 def scores(sums: Array, labels: Sequence[str]) -> dict[str, Array]:
@@ -140,18 +135,26 @@ def scores(sums: Array, labels: Sequence[str]) -> dict[str, Array]:
 
 
 def score_faces(
-    probabilities: Array, targets: Array, labels: Sequence[str], units: IntArray | None = None
+    probabilities: Array,
+    targets: Array,
+    labels: Sequence[str],
+    units: IntArray | None = None,
+    minus: Array | None = None,
 ) -> dict[str, Interval]:
-    """Returns the scores of N faces with their intervals."""
-    results = score_intervals(face_sums(probabilities, targets), lambda sums: scores(sums, labels), units)
+    """Returns the scores of N faces with their intervals.
+
+    `minus`: another model's probabilities (N, C), whose scores are subtracted, in every resample.
+    """
+    sums = [face_sums(one, targets) for one in (probabilities, minus) if one is not None]
+
+    def results(sums_of: Array) -> dict[str, Array]:
+        first, *others = (scores(part, labels) for part in np.split(sums_of, len(sums), axis=-1))
+        return {name: value - sum(other[name] for other in others) for name, value in first.items()}
+
+    found = score_intervals(np.hstack(sums), results, units)
     counted = dict.fromkeys(("accuracy", "macro F1", "UAR"), np.ones(len(targets), bool))  # all are 0 or 1 if one is
-    counted |= recall_masks(targets, labels)
-    return results | {name: bound(results[name], member, units) for name, member in counted.items()}
-
-
-def recall_masks(targets: Array, labels: Sequence[str]) -> dict[str, Mask]:
-    """Returns by the name of each class's recall the faces that count in it (N,)."""
-    return {f"recall of {label}": targets.argmax(1) == index for index, label in enumerate(labels)}
+    counted |= {f"recall of {label}": targets.argmax(1) == index for index, label in enumerate(labels)}
+    return found | {name: bound(found[name], member, units, minus is None) for name, member in counted.items()}
 
 
 def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
@@ -159,27 +162,6 @@ def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
     classes = targets.shape[1]
     cells = targets.argmax(1) * classes + probabilities.argmax(1)
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
-
-
-def compare_scores(
-    first: Array, second: Array, targets: Array, labels: Sequence[str], units: IntArray | None = None
-) -> dict[str, Interval]:
-    """Returns the difference of every score, first minus second, with its interval: both over the same resamples."""
-
-    def difference(sums: Array) -> dict[str, Array]:
-        one, other = (scores(half, labels) for half in np.split(sums, 2, axis=-1))
-        return {name: one[name] - other[name] for name in one}
-
-    results = score_intervals(np.hstack([face_sums(first, targets), face_sums(second, targets)]), difference, units)
-    counted = recall_masks(targets, labels)
-    return results | {name: bound(results[name], member, units, binary=False) for name, member in counted.items()}
-
-
-def mcnemar(correct: Mask, other: Mask) -> dict[str, float]:
-    """Counts the faces that only the first and only the second model predicts correctly; McNemar's exact p-value."""
-    first, second = int((correct & ~other).sum()), int((other & ~correct).sum())
-    p = float(binomtest(first, first + second).pvalue) if first + second else 1.0
-    return {"first": first, "second": second, "p": p}
 
 
 def normal_p(difference: Interval) -> float:
@@ -216,29 +198,25 @@ LEAST_VOTES, MOST_VOTES = 6, 10
 
 
 def describe(faces: Faces) -> dict[str, Interval]:
-    """Returns how often a face was found; with labels the scores, else confidence and frequencies of expressions."""
+    """Returns how often a face was found; with labels the scores, else confidence and frequencies of expressions.
+
+    With prediction sets also how many faces are ambiguous and, with labels, the accuracy on the others.
+    """
     photos = faces.take(np.unique(faces.paths.astype(str), return_index=True)[1])  # each counts once
     results = {FOUND: mean_intervals(photos.detected[:, None].astype(float), photos.units, binary=True)[0]}
     known = faces.take(faces.predicted)
     if not len(known.paths):
         return results
-    results |= describe_ambiguity(known)
+    values = {} if np.isnan(known.ambiguous).all() else {"ambiguous": known.ambiguous}
+    if values and known.targets is not None:
+        values["accuracy where unambiguous"] = np.where(known.ambiguous == 0, known.correct, np.nan)
+    for name, column in values.items():
+        (results[name],) = mean_intervals(column[:, None], known.units, binary=True)
     if known.targets is not None:
         return results | score_faces(known.probabilities, known.targets, known.labels, known.units)
+    (results["confidence"],) = mean_intervals(known.probabilities.max(1)[:, None], known.units)
     guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]
-    (confidence,) = mean_intervals(known.probabilities.max(1)[:, None], known.units)
-    named = dict(zip(known.labels, mean_intervals(guess, known.units, binary=True), strict=True))
-    return results | {"confidence": confidence} | named
-
-
-def describe_ambiguity(faces: Faces) -> dict[str, Interval]:
-    """Returns how many faces are ambiguous and, with labels, the accuracy on the others; {} without prediction sets."""
-    if np.isnan(faces.ambiguous).all():
-        return {}
-    values = {"ambiguous": faces.ambiguous}
-    if faces.targets is not None:
-        values["accuracy where unambiguous"] = np.where(faces.ambiguous == 0, faces.correct, np.nan)
-    return dict(zip(values, mean_intervals(np.column_stack([*values.values()]), faces.units, binary=True), strict=True))
+    return results | dict(zip(known.labels, mean_intervals(guess, known.units, binary=True), strict=True))
 
 
 def evaluate_faces(faces: Faces, by: Sequence[str] = (), other: Array | None = None) -> dict[str, Any]:
@@ -296,29 +274,23 @@ def compare_groups(faces: Faces, column: str) -> dict[str, Any]:
         "unknown": int((names == "").sum()),
     }
     if faces.targets is not None and len(large) > 1:
-        ordered = sorted(large, key=lambda name: results["groups"][name]["accuracy"]["mean"])
-        member = np.column_stack([values == name for name in ordered]).astype(float)
-        differences, tests = group_tests(known, member)
-        for name, difference, p in zip(ordered, differences, tests, strict=True):
+        accuracy = {name: results["groups"][name]["accuracy"]["mean"] for name in large}
+        worst, *_, best = sorted(large, key=accuracy.__getitem__)
+        tests = group_tests(known, np.column_stack([values == name for name in large]).astype(float))
+        for name, difference, p in zip(large, *tests, strict=True):
             results["groups"][name] |= {"difference": difference, "p": p}
-        worst, best = (results["groups"][name]["accuracy"]["mean"] for name in (ordered[0], ordered[-1]))
         # No interval: worst and best are chosen by the same data, which biases the gap upwards.
-        gap = {"mean": best - worst, "low": None, "high": None, "faces": len(known.paths)}
-        results |= {"worst": ordered[0], "best": ordered[-1], "gap": gap}
+        gap = Interval(mean=accuracy[best] - accuracy[worst], low=None, high=None, faces=len(known.paths))
+        results |= {"worst": worst, "best": best, "gap": gap}
     return results
 
 
 def group_tests(faces: Faces, member: Array) -> tuple[list[Interval], list[float]]:
-    """Compares the accuracy of groups.
+    """Returns the difference of each group's accuracy from the accuracy of all others, and its p-value.
 
-    Args:
-        faces: N faces with labels and predictions, of two groups or more.
-        member: Whether each is in each group (N, G), as 0 or 1.
-
-    Returns:
-        The difference of each group's accuracy from the accuracy of all others, and its p-value, corrected for several
-        tests: Fisher's exact test, or, where several faces are of one person, a normal test with the error of the
-        bootstrap over persons.
+    `faces` are N faces with labels and predictions; `member` (N, G) is 1 for the faces in each group, else 0. The
+    p-value is corrected for several tests: Fisher's exact test, or, where several faces are of one person, a normal
+    test with the error of the bootstrap over persons.
     """
     correct, groups = faces.correct[:, None].astype(float), member.shape[1]
 
@@ -350,18 +322,23 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def compare_models(faces: Faces, other: Array) -> dict[str, Any]:
-    """Compares a model with another one's probabilities (N, C), NaN where it found no face, on the same faces."""
+    """Compares a model with another one's probabilities (N, C), NaN where it found no face, on the same faces.
+
+    McNemar's exact test compares the faces that only the first and only the second model predicts correctly.
+    """
     both = faces.predicted & np.isfinite(other[:, 0])
     faces, other = faces.take(both), other[both]
     assert faces.targets is not None
     truth = (faces.targets, faces.labels, faces.units)
-    difference = compare_scores(faces.probabilities, other, *truth)
-    test = mcnemar(faces.correct, other.argmax(1) == faces.targets.argmax(1))
+    difference = score_faces(faces.probabilities, *truth, minus=other)
+    also = other.argmax(1) == faces.targets.argmax(1)
+    first, second = int((faces.correct & ~also).sum()), int((also & ~faces.correct).sum())
+    p = float(binomtest(first, first + second).pvalue) if first + second else 1.0
     if faces.clustered:  # faces of one person are dependent, so McNemar's p alone would be too small
-        test["p"] = max(test["p"], normal_p(difference["accuracy"]))
+        p = max(p, normal_p(difference["accuracy"]))
     return {
         "faces": int(both.sum()),
         "other": score_faces(other, *truth),
         "difference": difference,
-        "McNemar": test,
+        "McNemar": {"first": first, "second": second, "p": p},
     }
