@@ -147,7 +147,7 @@ def table(rows: dict[str, list[str]], manifest: Path, output: Path, rounds: int)
         cells = [[100 * one[what] for one in scores] for what in ("accuracy", "UAR", *hard)]
         parameters = sum(parameter.numel() for parameter in net.parameters())
         lines.append(
-            f"| {name} | {parameters / 1e6:.2f} M | {sum(multiply_adds(net).values()) / 1e6:.1f} M "
+            f"| {name} | {parameters / 1e6:.2f} M | {multiply_adds(net) / 1e6:.1f} M "
             f"| {machine.spread(times[name], 3)} s | {' | '.join(map(mean_and_deviation, cells))} |"
         )
     return "\n".join(lines) + "\n"

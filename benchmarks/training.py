@@ -162,7 +162,7 @@ def main(rounds: int = 5, compiled: bool = False) -> None:
             part = ratios({"RegionViT": found["RegionViT"], other: times}, other)["RegionViT"]
             print(f"| {other} | {spread(times, 3)} | {spread(part)} |", flush=True)
         # A step is a forward pass and two times its work backward.
-        work = 3 * number * sum(multiply_adds(build_model(config, EXPRESSIONS)).values())
+        work = 3 * number * multiply_adds(build_model(config, EXPRESSIONS))
         use = [work / seconds / best for seconds in found["RegionViT"]]
         print(f"\nmodel FLOPs utilisation of RegionViT: {spread([100 * part for part in use], 0)} %")
 

@@ -87,27 +87,17 @@ class RegionViTConfig:
 
 @dataclass
 class ModelSettings:
-    """What prediction needs besides the network.
+    """What prediction needs besides the network."""
 
-    Attributes:
-        labels: The C expressions in the order of the logits. Empty: an encoder without a classifier, for pretraining.
-        align: How faces are cropped: "landmarks" or "crop" (see `face.crop`).
-        template: Where the five landmarks belong in a crop, as fractions of its side. Empty: unknown.
-        temperature: Divides the logits before the softmax, so that confidence matches accuracy.
-        thresholds: Thresholds of prediction sets (see `conformal`). Empty: not calibrated.
-        prior: Share of each class among the training faces (C,), all above 0. Empty: unknown.
-        adjustment: The logarithm of the prior, times this, is subtracted from the logits (Menon et al. 2021).
-        faithfulness: Gain in pixel insertion over random scores, with its interval if it is known, by explanation
-            method and for "attention" (see docs/explaining.md). Empty: not measured.
-    """
-
-    labels: list[str]
-    align: Align = "landmarks"
-    template: tuple[tuple[float, float], ...] = ()
-    temperature: float = 1.0
-    thresholds: Thresholds = field(default_factory=dict)
-    prior: tuple[float, ...] = ()
-    adjustment: float = 0.0
+    labels: list[str]  # the C expressions in the order of the logits; empty: an encoder for pretraining
+    align: Align = "landmarks"  # how faces are cropped: "landmarks" or "crop" (see `face.crop`)
+    template: tuple[tuple[float, float], ...] = ()  # the landmarks in a crop, as fractions of its side; empty: unknown
+    temperature: float = 1.0  # divides the logits before the softmax, so that confidence matches accuracy
+    thresholds: Thresholds = field(default_factory=dict)  # of prediction sets (see `conformal`); empty: not calibrated
+    prior: tuple[float, ...] = ()  # share of each class among the training faces (C,), all above 0; empty: unknown
+    adjustment: float = 0.0  # the log of the prior, times this, is subtracted from the logits (Menon et al. 2021)
+    # Gain in pixel insertion over random scores, with its interval if it is known, by explanation method and for
+    # "attention" (see docs/explaining.md); empty: not measured.
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -131,22 +121,23 @@ def check_config(c: RegionViTConfig) -> None:
     for name, (least, most) in RANGES.items():
         if (number := getattr(c, name)) is not None:
             check_number(f"network.{name}", number, least, most)
-    conv, plain = c.stem == "conv", (c.attention, c.block) == ("dot", "pre_norm")
-    keeps = all(0 < rate <= 1 for rate in c.keep_rate)
-    power = c.patch_size in [2**step for step in range(1, 12)]
-    for valid, message in (
-        ((c.embed_dim or 0) % 4 == 0, f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}."),
-        (keeps, f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}."),
-        (c.regions or c.tokens == "patch", f"Expected at least one region with tokens: {c.tokens}, but got none."),
-        (c.tokens != "region" or not c.keep_rate, "network.keep_rate drops patches: use tokens: both or patch."),
-        (conv or c.region_source == "image", "network.region_source: stem needs stem: conv."),
-        (
-            not conv or not c.pretrained,
-            "Pretrained weights have no convolutional stem: use stem: patch or --model.init.",
-        ),
-        (not conv or power, f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}."),
-        (plain or not c.pretrained, "Pretrained weights are for attention: dot and block: pre_norm."),
-        (not c.causal or c.pool == "query", f"Only the decoder of pool: query can be causal, but pool is {c.pool}."),
-    ):
-        if not valid:
+    for message, wrong in _contradictions(c).items():
+        if wrong:
             raise FerVitError(message)
+
+
+def _contradictions(c: RegionViTConfig) -> dict[str, bool]:
+    """Returns by its message whether a setting, or two of them, cannot work."""
+    conv, changed = c.stem == "conv", (c.attention, c.block) != ("dot", "pre_norm")
+    rates, power = [rate for rate in c.keep_rate if not 0 < rate <= 1], c.patch_size in [2**i for i in range(1, 12)]
+    return {
+        f"Expected network.embed_dim to be a multiple of 4, but got {c.embed_dim}.": bool((c.embed_dim or 0) % 4),
+        f"Expected network.keep_rate to hold numbers above 0, up to 1, but got {c.keep_rate}.": bool(rates),
+        f"Expected at least one region with tokens: {c.tokens}, but got none.": not c.regions and c.tokens != "patch",
+        "network.keep_rate drops patches: use tokens: both or patch.": c.tokens == "region" and bool(c.keep_rate),
+        "network.region_source: stem needs stem: conv.": not conv and c.region_source == "stem",
+        "Pretrained weights have no convolutional stem: use stem: patch or --model.init.": conv and bool(c.pretrained),
+        f"Expected a power of two as patch_size with stem: conv, but got {c.patch_size}.": conv and not power,
+        "Pretrained weights are for attention: dot and block: pre_norm.": changed and bool(c.pretrained),
+        f"Only the decoder of pool: query can be causal, but pool is {c.pool}.": c.causal and c.pool != "query",
+    }

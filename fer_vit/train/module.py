@@ -11,7 +11,6 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import param_groups_layer_decay
@@ -87,12 +86,6 @@ class RegionViTModule(L.LightningModule):
             raise loss_error(loss, outputs, paths, f"epoch {self.current_epoch}, step {self.global_step}")
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
-
-    def log_picture(self, name: str, picture: Any, axes: str) -> None:
-        """Logs a picture to TensorBoard, if that is the logger, outside the sanity check."""
-        trainer = self.trainer
-        if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero and not trainer.sanity_checking:
-            trainer.logger.experiment.add_image(name, picture, trainer.global_step, dataformats=axes)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has another architecture."""

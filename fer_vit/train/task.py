@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torchmetrics import MeanMetric, MetricCollection
@@ -208,7 +209,12 @@ class FERTask(RegionViTModule):
             results["accuracy_without_near_duplicates"] = self.without_near_duplicates.compute()
         self.log(f"{self.stage}/accuracy", results.pop("accuracy"), prog_bar=True)
         self.log_dict({f"{self.stage}/{name}": value for name, value in results.items()})
-        self.log_picture(f"{self.stage}/confusion", draw_confusion(self.confusion.cpu().numpy(), self.labels), "HWC")
+        trainer = self.trainer
+        if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero and not trainer.sanity_checking:
+            picture = draw_confusion(self.confusion.cpu().numpy(), self.labels)
+            trainer.logger.experiment.add_image(
+                f"{self.stage}/confusion", picture, trainer.global_step, dataformats="HWC"
+            )
 
     on_test_start, test_step, on_test_epoch_end = on_validation_start, validation_step, on_validation_epoch_end
 

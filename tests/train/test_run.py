@@ -1,4 +1,4 @@
-"""How a run ends when something outside of it fails."""
+"""How a run ends when something outside of it fails, what a face costs, and bfloat16."""
 
 import errno
 import signal
@@ -10,7 +10,8 @@ import torch
 
 from fer_vit.errors import FerVitError
 from fer_vit.train import run as module
-from fer_vit.train.run import describe_failure, run
+from fer_vit.train.run import describe, describe_failure, has_bf16, multiply_adds, run
+from tests.helpers.models import small_model
 
 LOST = "Another process of this run died or no longer answers; its output may show why. "
 
@@ -80,3 +81,79 @@ def test_a_process_that_does_not_end_by_itself_is_killed(
     module.PatientObserver(main_pid=1, child_processes=others).run()
     assert sent == ([] if ended else [("other", signal.SIGKILL), (1, signal.SIGKILL)])
     assert (LOST in capsys.readouterr().err) == (not ended)
+
+
+SMALL = {"regions": ("nose", "mouth"), "region_grid": 2, "depth": 3}
+D, N, R = 32, 16, 2 * 4  # width, patches and region tokens of `small_model`
+PATCH = 3 * 8 * 8 * D  # embeds one token
+
+
+def block(tokens: int) -> int:
+    """Multiply-adds of a ViT block by hand: qkv 3, projection 1, feed-forward 8 times D^2; scores and sums T^2 D."""
+    return 12 * tokens * D * D + 2 * tokens * tokens * D
+
+
+def ranking(tokens: int) -> int:
+    """Multiply-adds by which hard attention ranks patches: a query, and every token's key and score."""
+    return D * D + tokens * D * D + tokens * D
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, (N + R) * PATCH + 3 * block(1 + N + R)),
+        ({"tokens": "patch"}, N * PATCH + 3 * block(1 + N)),
+        ({"tokens": "region"}, R * PATCH + 3 * block(1 + R)),
+        ({"attention": "additive"}, (N + R) * PATCH + 3 * block(1 + N + R)),
+        ({"pool": "additive"}, (N + R) * PATCH + 3 * block(1 + N + R) + 25 * (D * D + D)),
+        (
+            {"keep_rate": (1.0, 0.5, 0.5)},
+            (N + R) * PATCH + block(25) + block(17) + block(13) + ranking(25) + ranking(17),
+        ),
+    ],
+)
+def test_multiply_adds_of_a_face_by_the_formula(change: dict[str, object], expected: int) -> None:
+    net = small_model("abcde", **SMALL, **change)
+    assert multiply_adds(net) == expected + 5 * D
+    assert all(block.attn.fused_attn for block in net.vit.blocks)
+
+
+def test_counting_leaves_the_model_as_it_was() -> None:
+    net = small_model(**SMALL, stem="conv").train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    multiply_adds(net)
+    assert net.training
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+def test_the_line_on_a_model() -> None:
+    line = describe(small_model("abcde", **SMALL))
+    assert line == "0.0515 M parameters, 25 tokens, 1.19 M multiply-adds a face"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "has"),
+    [
+        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, False),  # bfloat16 would be emulated
+        ({"avx512_bf16": False, "amx_tile": True, "amx_bf16": True}, True),
+        ({"neon": True, "bf16": True}, True),
+    ],
+)
+def test_a_cpu_computes_in_bf16_by_its_instructions(
+    capabilities: dict[str, bool], has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert [has_bf16(accelerator) for accelerator in ("auto", "cpu")] == [has, has]
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not has_bf16("auto")
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_gpu_computes_in_bf16_unless_the_cpu_is_wanted(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": not native})
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert [has_bf16(name) for name in ("auto", "gpu", "cuda", "cpu")] == [native, native, native, not native]
