@@ -44,7 +44,7 @@ def multiply_adds(net: RegionViT) -> int:
     use_fused_attention(net, fused=False)  # not every version of torch counts the fused one
     with FlopCounterMode(display=False) as counter:
         net(torch.zeros(1, 3, net.config.img_size, net.config.img_size), torch.zeros(1, net.layout.num_regions, 4))
-    return counter.get_total_flops() // 2
+    return int(counter.get_total_flops() // 2)
 
 
 def describe(net: RegionViT) -> str:
