@@ -51,8 +51,7 @@ def measure(
     * pixel deletion, pixel insertion: the same with the pixels that some token covers, replaced by a baseline;
       0 for the probability with all of them replaced, 1 for the whole face. NaN for faces that keep more than
       half of their probability when all are replaced: there is little that an explanation could point to.
-    * region agreement: Spearman's rank correlation of the regions' shares with the fall of the logit when each is
-      masked.
+    * region agreement: Spearman's rank correlation of the regions' shares with the falls when each is masked.
     * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with tokens instead of
       pixels: whether groups with a higher mean score change the probability more, weighted by how much higher, in
       [-1, 1]. NaN for faces with fewer tokens than groups.
@@ -61,10 +60,9 @@ def measure(
     label = seen.logits.argmax(-1)
     faces = _Faces(net, seen, label)
     direction = one_hot(label, seen.logits.shape[1]).float()
+    result = {}
     with evaluating(net):
         falls = drops(net, seen.tokens, units(net.layout, seen.membership))[torch.arange(len(label)), :, label]
-
-        result = {}
         for method in methods:
             explained = explain_each(net, seen, method, direction.expand(DRAWS if method == "random" else 1, -1, -1))
             found = [_measures(faces, one, falls) for one in explained]
@@ -73,22 +71,21 @@ def measure(
 
 
 class _Faces(NamedTuple):
-    """Traced faces and the class (B,) that was predicted."""
+    """Traced faces. The methods return the probability (B,) of their class."""
 
     net: RegionViT
     seen: Trace
-    label: Tensor
+    label: Tensor  # the predicted class (B,)
 
     def probability(self, logits: Tensor) -> Tensor:
-        """The probability of the class (B,)."""
         return self.net.probabilities(logits).gather(1, self.label[:, None])[:, 0]
 
     def masked(self, hidden: Tensor) -> Tensor:
-        """The probability (B,) without the tokens that are `hidden` (B, T)."""
+        """Masks the tokens that are `hidden` (B, T)."""
         return self.probability(masked_logits(self.net, self.seen.tokens, hidden))
 
     def shown(self, keep: Tensor, baseline: Tensor) -> Tensor:
-        """The probability (B,) with all pixels replaced by a baseline's except for those to `keep` (B, S, S)."""
+        """Replaces all pixels by a baseline's, except for the ones to `keep` (B, S, S)."""
         image = torch.where(keep[:, None], self.seen.image, baseline)
         return self.probability(self.net(image, self.seen.boxes, self.seen.valid))
 
@@ -166,13 +163,12 @@ def randomised(
     blocks = [(f"block {number}", block) for number, block in enumerate(shuffled.vit.blocks)]
     parts = [("classifier", shuffled.vit.head), ("pooling", shuffled.pool), *reversed(blocks), ("embeddings", shuffled)]
     for name, module in parts:
-        if not (parameters := list(module.parameters())):  # not every pooling has parameters
-            continue
-        for parameter in parameters:
+        for parameter in module.parameters():
             order = torch.randperm(parameter.numel(), generator=generator)
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
-        scores = explain(shuffled, image, boxes, valid, method, direction).scores
-        yield name, spearman(intact.scores, scores, there)
+        if [*module.parameters()]:  # not every pooling has some
+            scores = explain(shuffled, image, boxes, valid, method, direction).scores
+            yield name, spearman(intact.scores, scores, there)
 
 
 def _ranks(values: Tensor) -> Tensor:

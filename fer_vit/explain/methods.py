@@ -13,17 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot, pad
 
 from fer_vit.errors import FerVitError, suggest
-from fer_vit.explain.trace import (
-    Trace,
-    attention_to_output,
-    drops,
-    evaluating,
-    no_autocast,
-    overlaps,
-    region_means,
-    trace,
-    units,
-)
+from fer_vit.explain.trace import Trace, drops, evaluating, no_autocast, overlaps, region_means, rollout, trace, units
 from fer_vit.model.pooling import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
@@ -39,9 +29,9 @@ class Explanation(NamedTuple):
     """Attribution for a score, negative against it.
 
     The absolute values of scores, heat and shares sum to 1 each, or to 0 where all are 0. "pixels" adds up the heat of
-    the pixels that a token was cut from, or that lie deepest in a region; other methods spread the scores of tokens
-    over their pixels. "ablation" gives a region the fall when its tokens, and the patches under it, are masked; other
-    methods the mean score of these.
+    the pixels that a token was cut from, or that lie deepest in a region. Other methods spread the scores of tokens
+    over their pixels; a region's share is the mean score of its tokens and the patches under it, or with "ablation"
+    the fall when these are masked.
     """
 
     probabilities: Tensor  # (B, C)
@@ -74,9 +64,8 @@ def explain_each(net: RegionViT, seen: Trace, method: str, directions: Tensor | 
     attribute = find_method(method, MEASURED)
     if directions is None:
         directions = one_hot(seen.logits.argmax(-1), seen.logits.shape[1]).float()[None]
-    probabilities = net.probabilities(seen.logits)
     found = (normalize(values.flatten(2), p=1, dim=2).view_as(values) for values in attribute(net, seen, directions))
-    return [Explanation(probabilities, *one) for one in zip(*found, strict=True)]
+    return [Explanation(net.probabilities(seen.logits), *one) for one in zip(*found, strict=True)]
 
 
 def find_method(name: str, known: Mapping[str, Method]) -> Method:
@@ -105,15 +94,13 @@ def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
 
 
 def ablation(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
-    """How far the score falls when a region's tokens, and the patches under it, are masked together.
-
-    A token's score is the mean fall of the regions that it belongs to, 0 outside all of them.
-    """
+    """How far the score falls when a region's tokens, and the patches under it, are masked together."""
     together = units(net.layout, seen.membership)  # (B, R, T)
     with evaluating(net):
         falls = drops(net, seen.tokens, together)  # (B, R, C)
     with no_autocast(falls):
         shares = torch.einsum("brc,ebc->ebr", falls, directions.to(falls))
+        # A token has the mean fall of the regions that it belongs to.
         scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / together.sum(1).clamp(min=1)
     return scores, spread(scores, seen.where, seen.image.shape[-1]), shares
 
@@ -135,7 +122,7 @@ def centre(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
 
 def attention(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """What reaches the output by attention rollout: where the model looks, the same for every direction."""
-    return from_tokens(net, seen, attention_to_output(seen).expand(len(directions), -1, -1))
+    return from_tokens(net, seen, rollout(seen).expand(len(directions), -1, -1))
 
 
 METHODS: dict[str, Method] = {"pixels": pixels, "relevance": relevance, "ablation": ablation}
@@ -162,9 +149,8 @@ def relevance_flow(
     Chefer, Gur & Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder
     Transformers" (ICCV 2021), equations 5 and 6 for the encoder; for a decoder's cross-attention equation 10, without
     the normalisation of 8 and 9 and the queries' self-attention, as queries are the same for every face. The paper
-    keeps the positive part; here the negated score gives the negative part. Tokens that reach the pool by residual
-    paths alone get no score. Attention and its gradients have one (B, H, T, T) per block, the pool and its gradient are
-    (B, H', Q, T). Without a pool gradient, the pool's weights are used.
+    keeps the positive part; here the negated score gives the negative part. Attention and its gradients have one
+    (B, H, T, T) per block, the pool and its gradient are (B, H', Q, T). Without a gradient the pool's weights are used.
     """
 
     def flow(sign: float) -> Tensor:
@@ -182,8 +168,7 @@ def integrated_gradients(net: RegionViT, image: Tensor, boxes: Tensor, valid: Te
     """How much each pixel adds to a score on the way from the blurred face to the face: (E, B, S, S).
 
     Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the midpoints of `PASSES` equal
-    steps: over all pixels the sum is about the score of the face minus the score of the blurred face. Regions stay in
-    place, and the model is in evaluation mode.
+    steps: the sum over all pixels is about the score of the face minus the score of the blurred face.
     """
     start = blur(image)
     found = image.new_zeros(*directions.shape[:2], *image.shape[2:])

@@ -23,11 +23,7 @@ from fer_vit.model.tokens import TokenLayout, Tokens
 
 
 class Trace(NamedTuple):
-    """One pass through the encoder and the classifier; gradients of the logits reach back to `tokens.x`.
-
-    `where` is what every token was cut from, empty for class, register and missing tokens; `membership` how much of
-    each token belongs to each region: 1 for its own tokens, the covered fraction for patches, else 0.
-    """
+    """One pass through the encoder and the classifier; gradients of the logits reach back to `tokens.x`."""
 
     image: Tensor  # face crops (B, 3, S, S), RGB in [0, 1]
     boxes: Tensor  # of regions (B, R, 4), xyxy in crop pixels; 0 for a missing region
@@ -36,8 +32,8 @@ class Trace(NamedTuple):
     attention: list[Tensor]  # weights (B, H, T, T) of every block, rows summing to 1
     pooled: Pooled
     logits: Tensor  # (B, C)
-    where: Tensor  # (B, T, 4), xyxy in crop pixels
-    membership: Tensor  # (B, R, T)
+    where: Tensor  # the box that each token was cut from (B, T, 4); empty for class, register and missing tokens
+    membership: Tensor  # in each region (B, R, T): 1 for its own tokens, the covered fraction for patches, else 0
     layout: TokenLayout
 
 
@@ -53,17 +49,14 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
             tokens = tokens._replace(x=tokens.x.requires_grad_())
             pooled = net.pool(net.forward_features(tokens))
             logits = net.classify(pooled.x)
-    where = token_boxes(net.layout, net.patch_size, tokens.centres, boxes)
-    parts = membership(net.layout, net.patch_size, boxes, valid)
-    return Trace(image, boxes, valid, tokens, attention, pooled, logits, where, parts, net.layout)
+    layout, side = net.layout, net.patch_size
+    where, parts = token_boxes(layout, side, tokens.centres, boxes), membership(layout, side, boxes, valid)
+    return Trace(image, boxes, valid, tokens, attention, pooled, logits, where, parts, layout)
 
 
 @contextmanager
 def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
-    """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1.
-
-    Unfused attention of timm passes them through `attn_drop`, where a hook reads them.
-    """
+    """Records the attention weights of every block in a list, one (B, H, T, T) each, rows summing to 1."""
     recorded: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
@@ -74,6 +67,7 @@ def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
     blocks, by_mask = model.vit.blocks, model.drop_by_mask
     before = use_fused_attention(blocks, fused=False)
     model.drop_by_mask = True
+    # timm's attention that is not fused passes the weights through this layer.
     hooks = [blocks.get_submodule(f"{name}.attn_drop").register_forward_hook(keep) for name in before]
     try:
         yield recorded
@@ -167,15 +161,14 @@ def region_means(membership: Tensor, values: Tensor) -> Tensor:
 class Views(NamedTuple):
     """Attention to draw on a face.
 
-    A head's relations are without earlier blocks or residual paths; rows of regions that are missing, or attend to no
-    region, sum to 0. What regions give is a mean over their tokens and the patches under them. The distance is from
-    Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021), figure 7; NaN for the whole encoder and queries.
+    A head's relations are without earlier blocks or residual paths. The distance is from Dosovitskiy et al., "An Image
+    is Worth 16x16 Words" (ICLR 2021), figure 7.
     """
 
-    relations: Tensor  # how much each region (row) takes from each (column) (B, V, R, R); 0 for queries
-    output: Tensor  # how much each region gives to what is classified (B, V, R); sums to 1
+    relations: Tensor  # how much each region (row) takes from each (B, V, R, R); rows sum to 1, or 0 if they take none
+    output: Tensor  # how much each region gives to what is classified, as a mean over its tokens (B, V, R); sums to 1
     patches: Tensor  # the same for patches (B, V, rows, columns); with region tokens it sums to 1
-    distance: Tensor  # how far patch and region tokens look on average (B, V), in crop pixels
+    distance: Tensor  # how far tokens look on average, in crop pixels (B, V); NaN for the whole encoder and queries
 
 
 @torch.no_grad()
@@ -184,11 +177,10 @@ def attention_views(seen: Trace) -> Views:
     maps, distance = head_maps(seen)
     queries = seen.pooled.weights.float().mean(1)  # (B, 1 or C, T)
     queries = queries if queries.shape[1] > 1 else queries[:, :0]
-    maps = normalize(torch.cat([attention_to_output(seen)[:, None], maps, queries], 1), p=1, dim=-1)  # (B, V, T)
+    maps = normalize(torch.cat([rollout(seen)[:, None], maps, queries], 1), p=1, dim=-1)  # (B, V, T)
     heads = [_between(seen.membership, head) for block in seen.attention for head in block.unbind(1)]
-    between = torch.stack([relations(seen), *heads], 1)
+    between = pad(torch.stack([relations(seen), *heads], 1), (0, 0, 0, 0, 0, queries.shape[1]))
     output = normalize(region_means(seen.membership, maps.mT).mT, p=1, dim=-1)
-    between = pad(between, (0, 0, 0, 0, 0, queries.shape[1]))
     distance = pad(distance, (1, queries.shape[1]), value=torch.nan)
     return Views(between, output, seen.layout.patch_map(maps), distance)
 
@@ -214,24 +206,21 @@ def head_maps(seen: Trace) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def relations(seen: Trace) -> Tensor:
-    """How much each region (row) takes from each region (column) by attention rollout, heads averaged: (B, R, R).
-
-    Rows sum to 1, rows of missing regions to 0. The diagonal includes the residual paths.
-    """
-    return _between(seen.membership, _rollout(seen))
+    """How much each region (row) takes from each (column) by attention rollout (B, R, R), with the residual paths."""
+    return _between(seen.membership, _all_blocks(seen))
 
 
 @torch.no_grad()
-def attention_to_output(seen: Trace) -> Tensor:
+def rollout(seen: Trace) -> Tensor:
     """How much the output takes from each token by attention rollout, heads averaged: (B, T); 0 for prefix tokens."""
-    flow = _rollout(seen)
+    flow = _all_blocks(seen)
     with no_autocast(flow):
         output = (seen.pooled.weights.float().mean((1, 2))[:, None] @ flow)[:, 0]
     output[:, : seen.layout.num_prefix] = 0.0
     return output
 
 
-def _rollout(seen: Trace) -> Tensor:
+def _all_blocks(seen: Trace) -> Tensor:
     """Attention through all blocks, heads averaged, half of every token by the residual paths: (B, T, T)."""
     flow = torch.eye(seen.membership.shape[-1], device=seen.membership.device).expand(len(seen.membership), -1, -1)
     with no_autocast(flow):
