@@ -18,16 +18,11 @@ try:
 except ModuleNotFoundError as missing:
     raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".') from missing
 
-HERE = ("localhost", "127.0.0.1", "[::1]")
-"""Names that only programs on this machine can use to reach it."""
-MAX_BYTES = 200_000_000
-"""Size of a request."""
-SPARE = 500_000_000
-"""Bytes of the disk that uploads leave free: tables and reports need some."""
-PATIENCE = 20.0
-"""Seconds after which a client that stops sending or reading is disconnected."""
-SLOWEST = 10_000
-"""Bytes per second that an upload must have on average after the first `PATIENCE` seconds."""
+HERE = ("localhost", "127.0.0.1", "[::1]")  # names that only programs on this machine can use to reach it
+MAX_BYTES = 200_000_000  # of a request
+SPARE = 500_000_000  # bytes of the disk that uploads leave free: tables and reports need some
+PATIENCE = 20.0  # seconds after which a client that stops sending or reading is disconnected
+SLOWEST = 10_000  # bytes per second that an upload must have on average after the first `PATIENCE` seconds
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -48,14 +43,14 @@ class Guard:
 
     Args:
         app: The other one.
-        hosts: Names by which clients may address the server, besides the IP address they connect to. Other names may
-            be an attacker's that was pointed here (DNS rebinding).
+        hosts: Names by which clients may address the server, besides `HERE` and the IP address they connect to. Other
+            names may be an attacker's that was pointed here (DNS rebinding).
         folder: Uploads must leave `SPARE` bytes free on its disk; None: there are no uploads.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], folder: Path | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str], folder: Path | None = None) -> None:
         self.app = app
-        self.hosts = {host.lower() for host in hosts}
+        self.hosts = {*HERE, *(host.lower() for host in hosts)}
         self.folder = folder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,10 +9,11 @@ import io
 import json
 import shutil
 import socket
+import sys
 import time
 from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -44,15 +45,11 @@ try:
 except ModuleNotFoundError as missing:
     raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".') from missing
 
-PATIENCE = 10.0
-"""Seconds that a browser waits for a new picture before it gets the old one."""
-MAX_BARS = 8
-"""Faces of which the page shows all expressions."""
-MAX_FILES = 20
-"""Photos and clips in one request."""
+PATIENCE = 10.0  # seconds that a browser waits for a new picture before it gets the old one
+MAX_BARS = 8  # faces of which the page shows all expressions
+MAX_FILES = 20  # photos and clips in one request
 TABLES = {"text/csv": "faces.csv", "application/vnd.apache.parquet": "faces.parquet", "application/json": "faces.jsonl"}
-PROGRESS = "application/x-ndjson"
-"""The media type of a response that has a line for each event of a job."""
+PROGRESS = "application/x-ndjson"  # of a response that has a line for each event of a job
 REPORT_POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
     f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -69,20 +66,14 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 class LivePage:
-    """The newest frame and counts of all frames, shared by the thread that finds faces and the server.
-
-    Attributes:
-        recording: Name of the table that is written; None: nothing is recorded.
-        stopped: Whether a viewer pressed "Stop".
-        frames: Number of frames.
-        labels: Number of faces by expression.
-        speed: Frames and faces per second, latency from frame to label, and skipped frames, as text.
-    """
+    """The newest frame and counts of all frames, shared by the thread that finds faces and the server."""
 
     def __init__(self, recording: str | None = None) -> None:
-        self.recording = recording
-        self.stopped = False
-        self.frames, self.labels, self.speed = 0, Counter[str](), ""
+        self.recording = recording  # name of the table that is written
+        self.stopped = False  # by a viewer
+        self.frames = 0
+        self.labels = Counter[str]()  # of all faces
+        self.speed = ""  # frames and faces per second, latency from frame to label, and skipped frames
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=100)  # when done, latency, faces
         self._newest: tuple[int, Seen | None, str] = 0, None, ""
         self._drawn: dict[str, object] = {"number": 0}
@@ -139,14 +130,8 @@ class Upload:
     end: Annotated[float, Form(ge=0, le=1e6, description="Second of a clip at which to end.")] = 1e6
 
 
-def create_app(jobs: Jobs | None = None, live: LivePage | None = None, hosts: Collection[str] = HERE) -> ASGIApp:
-    """Returns the ASGI app: the upload page with its API if there are `jobs`, the camera page if it is `live`.
-
-    Args:
-        jobs: The queue of jobs.
-        live: The newest picture of a camera.
-        hosts: Names by which clients may address the server.
-    """
+def create_app(service: Jobs | LivePage, hosts: Collection[str] = ()) -> ASGIApp:
+    """Returns the ASGI app: the upload page with its API, or the camera page. Clients may address it by `hosts`."""
     app = FastAPI(
         title="fer-vit",
         version=__version__,
@@ -156,18 +141,17 @@ def create_app(jobs: Jobs | None = None, live: LivePage | None = None, hosts: Co
         form_limits={"max_files": MAX_FILES, "max_fields": 8, "max_part_size": 1000},
     )
     app.exception_handler(RequestValidationError)(refuse_values)
-    pages = {"/page.css": ("text/css", "report/page.css"), "/app.css": ("text/css", "app/app.css")}
-    for name in ["upload"] * bool(jobs) + ["live"] * bool(live):
-        pages[f"/{name}.js"] = "text/javascript", f"app/{name}.js"
-        pages["/" if name == "upload" or not jobs else "/live"] = "text/html", f"app/{name}.html"
+    name = "upload" if isinstance(service, Jobs) else "live"
+    pages = {"/": ("text/html", f"app/{name}.html"), f"/{name}.js": ("text/javascript", f"app/{name}.js")}
+    pages |= {f"/{path.partition('/')[2]}": ("text/css", path) for path in ("report/page.css", "app/app.css")}
     for address, (kind, path) in pages.items():
         page = Response((files("fer_vit") / path).read_bytes(), media_type=kind)
         app.routes.append(Route(address, page, methods=["GET"]))
-    if jobs:
-        add_jobs(app, jobs)
-    if live:
-        add_live(app, live)
-    return Guard(app, hosts, jobs.folder if jobs else None)
+    if isinstance(service, Jobs):
+        add_jobs(app, service)
+        return Guard(app, hosts, service.folder)
+    add_live(app, service)
+    return Guard(app, hosts)
 
 
 async def refuse_values(_: Request, error: RequestValidationError) -> Response:
@@ -278,14 +262,21 @@ async def as_lines(events: AsyncGenerator[Event, None]) -> AsyncIterator[str]:
             yield json.dumps(event) + "\n"
 
 
-def listen(host: str, port: int) -> tuple[socket.socket, str]:
-    """Returns a listening socket and its address. Raises FerVitError when there is no such host or port."""
+def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
+    """Returns a socket that listens at the first host (default: localhost) and its address; warns if it is public.
+
+    Raises FerVitError when there is no such host or port.
+    """
+    host = (*hosts, HERE[0])[0]
     try:
         server = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FerVitError(f"Cannot serve at {host}:{port} ({reason}). Choose another `--host` or `--port`.") from error
-    return server, f"http://{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
+    address = f"http://{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
+    if host not in HERE:
+        print(f"fer-vit: warning: anyone who reaches {address} can use it: no password, no encryption", file=sys.stderr)
+    return server, address
 
 
 class PatientProtocol(H11Protocol):
@@ -314,9 +305,10 @@ class PatientProtocol(H11Protocol):
             self.loop.call_later(guard.PATIENCE, self._check, now)
 
 
-def make_server(app: ASGIApp) -> uvicorn.Server:
-    """Returns a server of an app, without its own headers and logs."""
-    return uvicorn.Server(
+@contextmanager
+def serving(app: ASGIApp, sock: socket.socket) -> Iterator[Thread]:
+    """Serves an app in another thread, without uvicorn's own headers and logs."""
+    server = uvicorn.Server(
         uvicorn.Config(
             app,
             http=PatientProtocol,
@@ -329,16 +321,10 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
             timeout_graceful_shutdown=3,
         )
     )
-
-
-@contextmanager
-def serving(app: ASGIApp, sock: socket.socket) -> Iterator[None]:
-    """Serves an app in another thread."""
-    server = make_server(app)
     thread = Thread(target=server.run, args=([sock],), daemon=True)
     thread.start()
     try:
-        yield
+        yield thread
     finally:
         server.should_exit = True
         thread.join()

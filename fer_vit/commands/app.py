@@ -34,25 +34,24 @@ def app(*, checkpoint: str | None = None, host: Sequence[str] = (), port: int = 
         port: The port of the page; 0 selects a free one.
     """
     check_number("port", port, 0, 65535)
-    from fer_vit.app.guard import HERE, refuse_network  # only here: the extra may not be installed
+    from fer_vit.app.guard import refuse_network  # only here: the extra may not be installed
     from fer_vit.app.jobs import Jobs, Worker
-    from fer_vit.app.server import create_app, listen, make_server
+    from fer_vit.app.server import create_app, listen, serving
 
     models = list(dict.fromkeys([checkpoint or DEFAULT, *shipped_models()]))
     private = Path(tempfile.gettempdir()) / "fer-vit-app"
     remove_stale(private)  # of servers that were killed
     with scratch_folder(private) as folder:
         folder.chmod(0o700)
-        server, address = listen(host[0] if host else HERE[0], port)
+        server, address = listen(host, port)
         with server, closing(Worker(models, work)) as worker:
             worker.wait()
-            if host and host[0] not in HERE:
-                print(f"fer-vit: warning: anyone who reaches {address} can use this page, unencrypted", file=sys.stderr)
             print(f"Open {address} (Ctrl-C ends it)", flush=True)
             tempfile.tempdir = str(folder)  # for uploads that are still arriving
             sys.addaudithook(refuse_network)
-            with suppress(KeyboardInterrupt):
-                make_server(create_app(Jobs(folder, models, worker), hosts=[*HERE, *host])).run([server])
+            with suppress(KeyboardInterrupt), serving(create_app(Jobs(folder, models, worker), host), server) as thread:
+                while thread.is_alive():
+                    thread.join(1)  # Windows ignores Ctrl-C in a wait without a limit
 
 
 def work(pipe: Connection, models: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """The verb `live`: the faces before a camera, on a page and in a table."""
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -54,18 +53,15 @@ def live(
         overwrite: Whether an existing table may be replaced.
     """
     check(source, output, overwrite)
-    from fer_vit.app.guard import HERE  # only here: the extra may not be installed
-    from fer_vit.app.server import LivePage, create_app, listen, serving
+    from fer_vit.app.server import LivePage, create_app, listen, serving  # only here: the extra may not be installed
 
     model, page = load(checkpoint), LivePage(output.name if output else None)
     with ExitStack() as stack:
-        server, address = listen(host[0] if host else HERE[0], port)
-        stack.enter_context(serving(create_app(live=page, hosts=[*HERE, *host]), stack.enter_context(server)))
+        server, address = listen(host, port)
+        stack.enter_context(serving(create_app(page, host), stack.enter_context(server)))
         columns = table_columns(model.labels, videos=True)
         table = stack.enter_context(TableWriter(output, columns, live=True)) if output else None
         print(f"{shown_name(source)}: open {address} (Ctrl-C ends)", flush=True)
-        if host and host[0] not in HERE:
-            print("Everybody who can reach this machine can look: there is no password.", file=sys.stderr)
         stack.callback(print_summary, page, output)
         line = stack.enter_context(tqdm(bar_format="{desc}", disable=None))
         with suppress(KeyboardInterrupt), closing(watch(model, source)) as frames:

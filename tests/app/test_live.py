@@ -36,7 +36,7 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(monkeypatch: pyt
     drawn, draw = [], server.draw_faces
     monkeypatch.setattr(server, "draw_faces", lambda *given: drawn.append(1) or draw(*given))
     page = LivePage("live.csv")
-    client = TestClient(create_app(live=page), base_url="http://localhost")
+    client = TestClient(create_app(page), base_url="http://localhost")
     assert "fer-vit live" in client.get("/").text
     for number in range(100):
         page.show(seen(number, FACE))
@@ -56,7 +56,7 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(monkeypatch: pyt
 
 def test_a_viewer_waits_for_what_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     page = LivePage()
-    client = TestClient(create_app(live=page), base_url="http://localhost")
+    client = TestClient(create_app(page), base_url="http://localhost")
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(client.get, "/live/newest?known=1") for _ in range(2)]
         page.show(seen(50))
@@ -68,7 +68,7 @@ def test_a_viewer_waits_for_what_it_has_not_seen(monkeypatch: pytest.MonkeyPatch
 
 def test_strangers_neither_look_nor_stop() -> None:
     page = LivePage()
-    client = TestClient(create_app(live=page), base_url="http://localhost")
+    client = TestClient(create_app(page), base_url="http://localhost")
     assert client.get("/live/newest", headers={"host": "evil.example"}).status_code == 403
     assert client.post("/live/stop", headers={"origin": "http://evil.example"}).status_code == 403
     assert client.get("/live/stop").status_code == 405
@@ -81,9 +81,9 @@ def test_strangers_neither_look_nor_stop() -> None:
 @pytest.mark.slow
 def test_in_a_browser() -> None:
     page = LivePage("live.csv")
-    sock, address = listen("127.0.0.1", 0)
+    sock, address = listen(["127.0.0.1"], 0)
     with chromium() as browser:
-        with sock, serving(create_app(live=page), sock):
+        with sock, serving(create_app(page), sock):
             viewer, wrong = opened(browser, address)
             assert viewer.inner_text("p").startswith("Waiting")
             page.show(seen(50, FACE))

@@ -73,7 +73,7 @@ def test_ctrl_c_is_the_usual_end(
     out, err = capsys.readouterr()
     assert len(rows(table)) == 1
     assert "\n1 frames\n1 faces: 1 " in out
-    assert "Everybody who can reach this machine can look: there is no password." in err
+    assert "warning: anyone who reaches http://0.0.0.0:" in err
     assert "exists already" in fails(capsys, *words)
     main([*words, "--overwrite"])
 
