@@ -18,8 +18,7 @@ Mask = NDArray[np.bool_]
 Align = Literal["landmarks", "crop"]
 LANDMARKS = ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")
 """The landmark scheme: the person's right comes first and has the smaller x in an upright photo."""
-MIRRORED = (1, 0, 2, 4, 3)
-"""Row order of the landmarks after a mirror: the person's right and left swap."""
+MIRRORED = (1, 0, 2, 4, 3)  # row order of the landmarks after a mirror: the person's right and left swap
 TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.638, 0.751))
 """Landmarks of the standard crop as fractions of its side: FERPlus' mean face, made symmetric."""
 
@@ -59,11 +58,19 @@ def apply(matrix: ArrayLike, points: ArrayLike) -> Array:
     return mapped
 
 
+def box_matrix(box: Array, size: int, scale: float) -> Array:
+    """Returns the (2, 3) matrix that scales and moves the centre of a box (4,) to the centre of `size` pixels."""
+    return np.column_stack([scale * np.eye(2), size / 2 - scale * (box[:2] + box[2:]) / 2])
+
+
+def full_box(image: Image) -> Array:
+    """Returns the box (4,) of a full image."""
+    return np.array([0, 0, image.shape[1], image.shape[0]], float)
+
+
 def fit_matrix(image: Image, size: int) -> Array:
     """Returns the (2, 3) matrix that fits all of an image into a square of `size` pixels, centred, undistorted."""
-    height, width = image.shape[:2]
-    scale = size / max(height, width)
-    return np.array([[scale, 0.0, (size - scale * width) / 2], [0.0, scale, (size - scale * height) / 2]])
+    return box_matrix(full_box(image), size, size / max(image.shape[:2]))
 
 
 def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks") -> Array:

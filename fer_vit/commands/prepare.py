@@ -98,15 +98,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of a data set.
-
-    Raises:
-        FerVitError: The data set is unknown, or an option of another one was changed.
-    """
+    """Returns the options of a data set; raises FerVitError when an option of another one was changed."""
     if source not in SOURCES:
-        raise FerVitError(
-            f"Expected a data set, one of {', '.join(SOURCES)}, but got {source}.{suggest(source, SOURCES)}"
-        )
+        hint = suggest(source, SOURCES)
+        raise FerVitError(f"Expected a data set, one of {', '.join(SOURCES)}, but got {source}.{hint}")
     own = signature(SOURCES[source]).parameters
     for name, read in SOURCES.items():
         for option, parameter in signature(read).parameters.items():
@@ -122,22 +117,26 @@ def _check_arguments(
     for name, number in (("workers", workers), ("shards", shards)):
         if number is not None:
             check_number(name, number, 1)
-    if is_zip(root) and not root.is_file():
-        raise FerVitError(f"Expected a zip of the data set, but there is none at {root}.")
-    if re.match(r"\w+:/", str(out)):
-        raise FerVitError(f"Expected a path on this machine, but got {out}. Copy the folder there afterwards.")
-    if shards is not None and add:
-        raise FerVitError("`--add` is for one manifest, but `--shards` writes several. Leave one of them out.")
-    if shards is not None:
-        ours = out.is_dir() and all(SHARD_NAME.fullmatch(path.name) for path in out.iterdir())
-        taken = out.is_symlink() or (out.exists() and not ours)
-        if out.suffix == ".parquet" or not out.name or taken:
-            raise FerVitError(f"Expected the name of a new folder for shards, but got {out}. Choose another name.")
-    elif out.suffix != ".parquet":
-        raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
-    elif out.is_dir():
-        raise FerVitError(f"Expected the name of a manifest, but {out} is a folder. Name a file in it.")
+    for wrong, message in (
+        (is_zip(root) and not root.is_file(), f"Expected a zip of the data set, but there is none at {root}."),
+        (re.match(r"\w+:/", str(out)), f"Expected a path on this machine, but got {out}. Copy the files afterwards."),
+        (shards and add, "`--add` is for one manifest, but `--shards` writes several. Leave one of them out."),
+        (
+            shards and not _may_hold_shards(out),
+            f"Expected a new folder for shards, but got {out}. Name another.",
+        ),
+        (not shards and out.suffix != ".parquet", f"Expected a file name that ends in .parquet, but got {out}."),
+        (not shards and out.is_dir(), f"Expected a name for the manifest, but {out} is a folder. Name a file in it."),
+    ):
+        if wrong:
+            raise FerVitError(message)
     check_output(out, overwrite)
+
+
+def _may_hold_shards(out: Path) -> bool:
+    """Returns whether a path is new or a folder that has only shards, which may be replaced."""
+    ours = out.is_dir() and all(SHARD_NAME.fullmatch(path.name) for path in out.iterdir())
+    return bool(out.name) and out.suffix != ".parquet" and not out.is_symlink() and (ours or not out.exists())
 
 
 def _other_tables(paths: Sequence[Path], names: tuple[str, ...], out: Path) -> list[Any]:

@@ -49,18 +49,14 @@ from fer_vit.geometry import LANDMARKS, Array, Mask
 from fer_vit.labels import check_labels
 from fer_vit.version import __version__
 
-VOTES = "label_votes"
-"""A column of some data sets: the number of annotators who voted for the label, as text."""
+VOTES = "label_votes"  # a column of some data sets: the number of annotators who voted for the label, as text
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
-"""A path that is absolute or leads upwards, on any system."""
+OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"  # a path that is absolute or leads upwards, on any system
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
-EMBED_BELOW = 32 * 1024
-"""Images smaller than this many bytes are stored inside the manifest by default."""
+EMBED_BELOW = 32 * 1024  # images smaller than this many bytes are stored inside the manifest by default
 Embed = Literal["auto", "always"]
-ROW_GROUP = 2000
-"""Rows that are written at once."""
+ROW_GROUP = 2000  # rows that are written at once
 AGAIN = "Run `fer-vit prepare` again."
 SCHEMA = pa.schema(
     [

@@ -58,8 +58,7 @@ class AugmentConfig:
     cover: float = 0.0
 
 
-HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}
-"""The largest allowed values other than 1."""
+HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}  # the largest allowed values other than 1
 OFTEN, RARELY = 0.8, 0.3
 """Probability of a change of light and of quality; other changes have their own option or always happen."""
 

@@ -14,36 +14,20 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike
 
+import fer_vit.geometry as geometry
 from fer_vit.errors import FerVitError
-from fer_vit.geometry import (
-    LANDMARKS,
-    MIRRORED,
-    TEMPLATE,
-    Align,
-    Array,
-    Float32Array,
-    Image,
-    Mask,
-    apply,
-    compose,
-    crop_matrix,
-    fit_matrix,
-    invert,
-)
+from fer_vit.geometry import Align, Array, Float32Array, Image, Mask
 
 
 class Region(NamedTuple):
-    """A square: centred on the mean of `anchors` (landmark rows) plus `offset`, with `side`, in units of the face.
+    """A square; lengths are in units of the face."""
 
-    `offset` is (towards the person's left, towards the chin).
-    """
-
-    anchors: tuple[int, ...]
-    offset: tuple[float, float]
+    anchors: tuple[int, ...]  # landmark rows: its centre is their mean plus `offset`
+    offset: tuple[float, float]  # (towards the person's left, towards the chin)
     side: float
 
 
-REGIONS = {
+REGIONS = {  # all regions by name
     "right_eye": Region((0,), (0.0, 0.0), 0.60),
     "left_eye": Region((1,), (0.0, 0.0), 0.60),
     "right_brow": Region((0,), (0.0, -0.36), 0.65),
@@ -56,10 +40,7 @@ REGIONS = {
     "forehead": Region((0, 1), (0.0, -0.75), 0.80),
     "chin": Region((3, 4), (0.0, 0.50), 0.70),
 }
-"""All regions by name."""
-
-DEFAULT_REGIONS = tuple(REGIONS)[:8]
-"""Eyes, brows, nose, mouth and cheeks."""
+DEFAULT_REGIONS = tuple(REGIONS)[:8]  # eyes, brows, nose, mouth and cheeks
 
 
 def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -> Float32Array:
@@ -83,7 +64,7 @@ def _tables(names: tuple[str, ...]) -> tuple[Array, Array, Array]:
     """Landmark weights (R, 5), offsets (R, 2) and sides (R,) of regions."""
     check_regions(names)
     regions = [REGIONS[name] for name in names]
-    weights = np.zeros((len(regions), len(LANDMARKS)))
+    weights = np.zeros((len(regions), len(geometry.LANDMARKS)))
     for row, region in zip(weights, regions, strict=True):
         row[list(region.anchors)] = 1 / len(region.anchors)
     return weights, np.array([r.offset for r in regions]).reshape(-1, 2), np.array([r.side for r in regions])
@@ -107,8 +88,7 @@ def visible(boxes: Float32Array, size: int) -> Mask:
 
 def check_regions(names: Sequence[str]) -> None:
     """Raises FerVitError for unknown and repeated names."""
-    unknown = [name for name in names if name not in REGIONS]
-    if unknown:
+    if unknown := [name for name in names if name not in REGIONS]:
         raise FerVitError(f"Expected regions from {', '.join(REGIONS)}, but got `{unknown[0]}`.")
     if len(set(names)) < len(names):
         raise FerVitError(f"Expected every region once, but got {', '.join(names)}.")
@@ -121,7 +101,7 @@ class CropSpec:
     size: int  # side S of the square crop in pixels
     regions: tuple[str, ...] = DEFAULT_REGIONS
     align: Align = "landmarks"  # rotate and scale faces to the template; "crop": use images unchanged
-    template: tuple[tuple[float, float], ...] = TEMPLATE  # the landmarks (5, 2) as fractions of the side
+    template: tuple[tuple[float, float], ...] = geometry.TEMPLATE  # the landmarks (5, 2) as fractions of the side
 
 
 UNCHANGED = np.eye(2, 3)
@@ -132,24 +112,20 @@ def crop_face(
 ) -> tuple[Image, Array, Array]:
     """Crops a face: the crop (S, S, 3), its landmarks (5, 2) and the matrix (2, 3) from image to crop pixels.
 
-    Args:
-        image: The image (H, W, 3), RGB uint8.
-        landmarks: Points (5, 2) in the image. None: use the full image, and the template's landmarks.
-        spec: Size S, regions and alignment.
-        framed: Whether the image is a face crop already; models with `align` "crop" use all of it.
-        change: A further matrix (2, 3) in crop pixels, for augmentation.
+    Without landmarks (5, 2), the crop is the full image (H, W, 3) with the template's landmarks. A `framed` image is a
+    face crop already: models with `align` "crop" use all of it. `change` is a matrix (2, 3) in crop pixels.
     """
     to_crop = face_matrix(image, landmarks, spec, framed)
-    points = np.asarray(spec.template, float) * spec.size if landmarks is None else apply(to_crop, landmarks)
-    to_crop, points = compose(change, to_crop), apply(change, points)
+    points = np.asarray(spec.template, float) * spec.size if landmarks is None else geometry.apply(to_crop, landmarks)
+    to_crop, points = geometry.compose(change, to_crop), geometry.apply(change, points)
     return warp(image, to_crop, spec.size), points, to_crop
 
 
 def face_matrix(image: Image, landmarks: Array | None, spec: CropSpec, framed: bool) -> Array:
     """Returns the matrix (2, 3) from image to crop pixels; arguments as for `crop_face`."""
     if landmarks is None or (framed and spec.align == "crop"):
-        return fit_matrix(image, spec.size)
-    return crop_matrix(landmarks, spec.size, spec.template, spec.align)
+        return geometry.fit_matrix(image, spec.size)
+    return geometry.crop_matrix(landmarks, spec.size, spec.template, spec.align)
 
 
 def place_regions(landmarks: Array, spec: CropSpec) -> tuple[Float32Array, Mask]:
@@ -160,28 +136,24 @@ def place_regions(landmarks: Array, spec: CropSpec) -> tuple[Float32Array, Mask]
     return boxes, valid
 
 
-CUT = 384
-"""Largest side in pixels of the result of `cut_out`."""
+CUT = 384  # largest side in pixels of the result of `cut_out`
 
 
 def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
-    """Cuts a face out of a photo (H, W, 3), given its box (4,), with half the box around it.
+    """Cuts a face, given its box (4,), out of a photo (H, W, 3), with half the box around it.
 
     Returns a square of at most CUT pixels, and the matrix (2, 3) from the photo to it.
     """
     side = 2 * max(box[2:] - box[:2])
     scale = min(1.0, CUT / side)
     size = round(scale * side)
-    matrix = np.column_stack([scale * np.eye(2), size / 2 - scale * (box[:2] + box[2:]) / 2])
+    matrix = geometry.box_matrix(box, size, scale)
     return warp(image, matrix, size), matrix
 
 
-BORDER = cv2.BORDER_REPLICATE
-"""The border is repeated outside an image: an artificial edge would look like a contour of the face."""
-INTERPOLATION, REDUCTION = cv2.INTER_CUBIC, cv2.INTER_AREA
-"""Cubic, because linear interpolation blurs small faces; reductions average areas."""
-SMALLER = 0.75
-"""Smaller scales are reductions; averaging would blur faces of about equal size."""
+BORDER = cv2.BORDER_REPLICATE  # an artificial edge would look like a contour of the face
+INTERPOLATION, REDUCTION = cv2.INTER_CUBIC, cv2.INTER_AREA  # linear interpolation blurs small faces
+SMALLER = 0.75  # smaller scales are reductions; averaging would blur faces of about equal size
 
 
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
@@ -197,25 +169,24 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
         image, m = _window(image, m, size, margin=2 / scale)  # a face is a small part of a photo
         height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
         reduced = cv2.resize(image, (width, height), interpolation=REDUCTION)
-        back = np.array([[image.shape[1] / width, 0.0, 0.0], [0.0, image.shape[0] / height, 0.0]])
-        image, m = np.asarray(reduced, np.uint8), compose(m, back)
+        back = np.diag([image.shape[1] / width, image.shape[0] / height, 1.0])[:2]
+        image, m = np.asarray(reduced, np.uint8), geometry.compose(m, back)
     m = m * (drawn / size)
-    # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5.
-    m = m + np.array([[0.0, 0.0, 0.5 * (m[0, 0] + m[0, 1]) - 0.5], [0.0, 0.0, 0.5 * (m[1, 0] + m[1, 1]) - 0.5]])
+    m[:, 2] += 0.5 * m[:, :2].sum(1) - 0.5  # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5
     crop = cv2.warpAffine(image, m, (drawn, drawn), flags=INTERPOLATION, borderMode=BORDER)
     return np.asarray(crop if drawn == size else cv2.resize(crop, (size, size), interpolation=REDUCTION), np.uint8)
 
 
 def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Image, Array]:
     """Cuts an image to the area of a crop plus a margin in pixels; returns it and the matrix from it to the crop."""
-    corners = apply(invert(matrix), [(0, 0), (size, 0), (0, size), (size, size)])
+    corners = geometry.apply(geometry.invert(matrix), [(0, 0), (size, 0), (0, size), (size, size)])
     end = np.array(image.shape[1::-1])
     start = np.clip(np.floor(corners.min(0) - margin), 0, end - 1).astype(int)
     stop = np.clip(np.ceil(corners.max(0) + margin), start + 1, end).astype(int)
-    return image[start[1] : stop[1], start[0] : stop[0]], compose(matrix, np.column_stack([np.eye(2), start]))
+    return image[start[1] : stop[1], start[0] : stop[0]], geometry.compose(matrix, np.column_stack([np.eye(2), start]))
 
 
 def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:
     """Mirrors a crop (S, S, 3) and its landmarks (5, 2), and swaps left and right landmarks."""
-    mirrored: Array = landmarks * [-1.0, 1.0] + [image.shape[1], 0.0]
-    return np.ascontiguousarray(image[:, ::-1]), mirrored[list(MIRRORED)]
+    mirrored = landmarks[list(geometry.MIRRORED)] * [-1.0, 1.0] + [image.shape[1], 0.0]
+    return np.ascontiguousarray(image[:, ::-1]), mirrored

@@ -12,16 +12,13 @@ import numpy as np
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CUT
 from fer_vit.face.landmarks import SIDE, find_landmarks, refine_points
-from fer_vit.geometry import Array, Image, fit_matrix
+from fer_vit.geometry import Array, Image, box_matrix, fit_matrix, full_box
 
-BUILTIN = Path(__file__).with_name("detector.onnx")
-"""The detector that comes with fer-vit (benchmarks/detector.py); detector.md beside it is its card."""
-YUNET_URL = (
-    "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"
-    "models/face_detection_yunet/face_detection_yunet_2026may.onnx"
-)
+BUILTIN = Path(__file__).with_name("detector.onnx")  # trained by benchmarks/detector.py; its card is detector.md
+YUNET_NAME = "face_detection_yunet_2026may.onnx"
+ZOO = "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/models"
+YUNET_URL = f"{ZOO}/face_detection_yunet/{YUNET_NAME}"
 YUNET_SHA256 = "ebafce4e3c118d6554634be5c27ab333b4c047a9a8c3faf1d7cf93101c22f0f0"
-YUNET_NAME = YUNET_URL.rpartition("/")[2]
 
 MIN_SIDE, MAX_SIDE = 224, 1280
 """The longer side of the images that a detector gets, in pixels.
@@ -34,14 +31,11 @@ PHOTO_SCORE, CROP_SCORE = 0.6, 0.3
 """Minimum score in photos, and in crops of a face: 0.3 finds one in 99.8 % of FERPlus' crops, 0.6 in 98.8 %."""
 FILL = 0.98
 """Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500; half have 0.92 to 1.01."""
-FOLLOWED = 0.75
-"""The same for the cut in which a face is searched in the next frame: a turned or moving face stays inside."""
-SAME = 0.3
-"""Boxes with a larger IoU are of the same face."""
+FOLLOWED = 0.75  # the same for the search in a video's next frame: a turned or moving face stays inside
+SAME = 0.3  # boxes with a larger IoU are of the same face
 
 DetectorName = Literal["auto", "builtin", "yunet", "landmarks", "none"]
-FINDERS = ("auto", "builtin", "yunet")
-"""The detectors that find faces in photos."""
+FINDERS = ("auto", "builtin", "yunet")  # the detectors that find faces in photos
 
 
 class Face(NamedTuple):
@@ -74,10 +68,9 @@ class NoDetector:
 
 
 class FaceDetector:
-    """The built-in network or YuNet, through `cv2.FaceDetectorYN`.
+    """The built-in network or YuNet, through `cv2.FaceDetectorYN`; drops faces with a score below `min_score`.
 
-    Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector"; the built-in network was distilled from it. Faces
-    with a score below `min_score` are dropped; for crops of a face see `CROP_SCORE`.
+    Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector"; the built-in network was distilled from it.
     """
 
     def __init__(self, path: Path = BUILTIN, min_score: float = PHOTO_SCORE) -> None:
@@ -85,7 +78,7 @@ class FaceDetector:
         self._own = local()  # a network of OpenCV is for one thread, and cannot be pickled
 
     def __reduce__(self) -> tuple[type["FaceDetector"], tuple[Path, float]]:
-        """Leaves the networks here; another process loads them again."""
+        """Leaves the networks out; another process loads them again."""
         return type(self), (self.path, self.min_score)
 
     def __call__(self, image: Image) -> list[Face]:
@@ -147,14 +140,15 @@ def detect_in_crop(detector: Detector, image: Image) -> Face:
     full size, in colour. Landmarks are searched in the full image if there is no face, or if its box and the image have
     an IoU of 0.5 or more: covered eyes or a mask mislead the detector's box more than the landmarks.
     """
-    grey = _grey(image)
+    luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    grey = np.asarray(cv2.cvtColor(luma, cv2.COLOR_GRAY2RGB), np.uint8)
     if isinstance(detector, NoDetector):
         return full_image_face(grey)
     small = resized(grey, MIN_SIDE)
     face = best([face.moved(_scale(small, image)) for face in detector(small)])
     if face is None or 2 * _side(face) < min(image.shape[:2]):
         face = best(detector(image))
-    if face and box_iou(face, face._replace(box=_full_box(image))) < 0.5:
+    if face and box_iou(face, face._replace(box=full_box(image))) < 0.5:
         return refine_landmarks(grey, [face])[0]
     full = full_image_face(grey)
     return face._replace(landmarks=full.landmarks) if face else full._replace(score=0.0)
@@ -162,7 +156,7 @@ def detect_in_crop(detector: Detector, image: Image) -> Face:
 
 def full_image_face(image: Image) -> Face:
     """Returns a face that fills the image (H, W, 3), with score NaN. Without a face, its landmarks are arbitrary."""
-    return Face(_full_box(image), find_landmarks(image, fit_matrix(image, SIDE)), np.nan)
+    return Face(full_box(image), find_landmarks(image, fit_matrix(image, SIDE)), np.nan)
 
 
 def is_photo(image: Image) -> bool:
@@ -178,12 +172,8 @@ def refine_landmarks(image: Image, faces: list[Face]) -> list[Face]:
 
     The detector's landmarks depend on the size, surroundings and colours of its input.
     """
-    refined = []
-    for face in faces:
-        scale = FILL * SIDE / max(face.box[2:] - face.box[:2])
-        to_cut = np.column_stack([scale * np.eye(2), SIDE / 2 - scale * (face.box[:2] + face.box[2:]) / 2])
-        refined.append(face._replace(landmarks=find_landmarks(image, to_cut)))
-    return refined
+    cuts = [box_matrix(face.box, SIDE, FILL * SIDE / max(face.box[2:] - face.box[:2])) for face in faces]
+    return [face._replace(landmarks=find_landmarks(image, cut)) for face, cut in zip(faces, cuts, strict=True)]
 
 
 def search_frame(detector: Detector, image: Image, coarse: bool) -> list[Face]:
@@ -228,8 +218,7 @@ def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
     inner, outer = np.clip(start, 0, end - 1), np.clip(stop, 1, end)
     cut = cv2.cvtColor(image[inner[1] : outer[1], inner[0] : outer[0]], cv2.COLOR_RGB2GRAY)
     (left, top), (right, bottom) = (inner - start).tolist(), (stop - outer).tolist()
-    if left or top or right or bottom:
-        cut = cv2.copyMakeBorder(cut, top, bottom, left, right, cv2.BORDER_REPLICATE)
+    cut = cv2.copyMakeBorder(cut, top, bottom, left, right, cv2.BORDER_REPLICATE)
     while len(cut) >= 2 * MIN_SIDE:  # OpenCV halves ten times as fast as it averages over parts of pixels
         cut = cv2.resize(cut, (len(cut) // 2, len(cut) // 2), interpolation=cv2.INTER_AREA)
     scale = MIN_SIDE / (2 * half)
@@ -247,16 +236,6 @@ def box_iou(face: Face, other: Face) -> float:
     sides = np.minimum(face.box[2:], other.box[2:]) - np.maximum(face.box[:2], other.box[:2])
     common = float(np.prod(sides.clip(0)))
     return common / (_side(face) ** 2 + _side(other) ** 2 - common)
-
-
-def _grey(image: Image) -> Image:
-    """Returns an image's luma (ITU-R BT.601), still in three channels."""
-    return np.asarray(cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB), np.uint8)
-
-
-def _full_box(image: Image) -> Array:
-    """Returns the box (4,) of a full image."""
-    return np.array([0, 0, image.shape[1], image.shape[0]], float)
 
 
 def _side(face: Face) -> float:
@@ -292,8 +271,8 @@ def cache_folder() -> Path:
 def yunet_path() -> Path:
     """Returns the checked YuNet file: `$FER_VIT_YUNET`, else the cached one, else downloaded into the cache.
 
-    Several processes may download at once; only a file with the right hash is kept, and a damaged one is fetched again.
-    Raises FerVitError when the file named is missing or has another hash, or the download failed.
+    Several processes may download at once, and a damaged file is fetched again. Raises FerVitError when the file named
+    is missing or has another hash, or the download failed.
     """
     import pooch  # takes time to import
 
@@ -302,20 +281,15 @@ def yunet_path() -> Path:
         if not path.is_file():
             raise FerVitError(f"Expected the YuNet model at FER_VIT_YUNET={path}, but there is no file.")
         if (came := pooch.file_hash(path)) != YUNET_SHA256:
-            raise FerVitError(
-                f"Expected sha256 {YUNET_SHA256} of FER_VIT_YUNET={path}, but got {came}. Fetch {YUNET_URL}."
-            )
+            raise FerVitError(f"Expected sha256 {YUNET_SHA256} of {path}, but got {came}. Fetch {YUNET_URL}.")
         return path
     cache = cache_folder()
     https = pooch.HTTPDownloader(hooks={"response": _stay_on_https})
     try:
         return Path(pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", YUNET_NAME, cache, _readable_by_all, https))
     except (OSError, ValueError) as error:
-        raise FerVitError(
-            f"Cannot download the face detector to {cache}. Fetch {YUNET_URL} elsewhere and set "
-            "FER_VIT_YUNET=path/to/file, or use `--detector landmarks` for images that are crops of faces. "
-            f"FER_VIT_CACHE=folder replaces a folder that cannot be written. ({error})"
-        ) from error
+        remedy = f"Fetch {YUNET_URL} and set FER_VIT_YUNET=path/to/file, or use `--detector builtin`."
+        raise FerVitError(f"Cannot download YuNet to {cache}, see FER_VIT_CACHE ({error}). {remedy}") from error
 
 
 def _stay_on_https(response: Any, **_: Any) -> None:

@@ -1,10 +1,10 @@
 """The image reader: decodes files to RGB uint8, or raises an error with the reason.
 
 The size is read from the header first, since a few bytes can claim more pixels than memory holds. OpenCV's own limit
-(`OPENCV_IO_MAX_IMAGE_PIXELS`) does not suffice: it is fixed when a process first imports cv2, applies to the user's
-images too, and counts the pixels of a JPEG after its reduction (4.12, 5.0). Pillow takes 30 microseconds for a
-size, nearly as long as decoding a small PNG; `image_size` takes one or two. Formats that are not listed here reach no
-decoder, so that a hostile file cannot select a rarely used one.
+(`OPENCV_IO_MAX_IMAGE_PIXELS`) is fixed when a process first imports cv2, applies to the user's images too, and counts
+the pixels of a JPEG after its reduction (4.12, 5.0). Pillow takes 30 microseconds for a size, nearly as long as
+decoding a small PNG; `image_size` takes one or two. Formats that are not listed here reach no decoder, so that a
+hostile file cannot select a rarely used one.
 """
 
 import io
@@ -25,28 +25,19 @@ from PIL.JpegImagePlugin import JpegImageFile
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Image
 
-Size = tuple[int, int]
-"""Width and height in pixels, before EXIF turns the image."""
+Size = tuple[int, int]  # width and height in pixels, before EXIF turns the image
 
 JPEG = b"\xff\xd8\xff"
-MARKER = re.compile(rb"\xff([\x01-\xfe])")
-"""The start of a JPEG's segment; in compressed pixels 0x00 follows every 0xff."""
+MARKER = re.compile(rb"\xff([\x01-\xfe])")  # of a segment; in compressed pixels 0x00 follows every 0xff
 START_OF_SCAN, END = 0xDA, 0xD9
-NO_PAYLOAD = frozenset((0x01, *range(0xD0, 0xD8)))
-"""Markers without a payload."""
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of segments with a JPEG's size, one per kind of compression."""
-PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))
-"""Markers of frames that are not progressive."""
+NO_PAYLOAD = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a payload
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # segments with the size, one per kind of compression
+PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))  # markers of frames that are not progressive
 
-WIDTH, HEIGHT = 256, 257
-"""The tags of a TIFF's size."""
-INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}
-"""The types in which a TIFF may give its size."""
-MAX_BRANDS = 1024
-"""Most bytes of a file's list of formats; twenty to forty are usual."""
-MAX_ENTRIES = 4096
-"""libtiff rejects directories with more."""
+WIDTH, HEIGHT = 256, 257  # the tags of a TIFF's size
+INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the types in which a TIFF may give its size
+MAX_BRANDS = 1024  # most bytes of a file's list of formats; twenty to forty are usual
+MAX_ENTRIES = 4096  # libtiff rejects directories with more
 
 
 def image_size(data: bytes) -> Size | None:
@@ -54,13 +45,10 @@ def image_size(data: bytes) -> Size | None:
 
     (0, 0): the format or its decoder limits the size to 16,384 x 16,384 pixels.
     """
-    for signature, read in READERS.items():
-        if re.match(signature, data, re.DOTALL):
-            try:
-                return read(data)
-            except (struct.error, KeyError):
-                return None
-    return None
+    try:
+        return next((read(data) for signature, read in READERS.items() if re.match(signature, data, re.DOTALL)), None)
+    except (struct.error, KeyError):
+        return None
 
 
 def brands(data: bytes) -> set[bytes]:
@@ -73,7 +61,7 @@ def brands(data: bytes) -> set[bytes]:
 
 def is_clip(data: bytes) -> bool:
     """Returns whether a file is a video: MP4 or MOV, Matroska or WebM, or AVI."""
-    boxed = data[4:8] == b"ftyp" and not brands(data) & {b"avif", b"avis"}
+    boxed = data[4:8] == b"ftyp" and not brands(data) & AVIF
     return boxed or data.startswith(b"\x1a\x45\xdf\xa3") or (data[:4] == b"RIFF" and data[8:12] == b"AVI ")
 
 
@@ -81,9 +69,7 @@ def is_animated(data: bytes) -> bool:
     """Returns whether an encoded PNG, WebP or AVIF has more than one frame."""
     if data.startswith(b"\x89PNG"):
         return b"acTL" in data[: data.find(b"IDAT")]
-    if data[8:16] == b"WEBPVP8X":
-        return bool(data[20] & 2)
-    return data[8:12] == b"avis"
+    return bool(data[20] & 2) if data[8:16] == b"WEBPVP8X" else data[8:12] == b"avis"
 
 
 def count_scans(data: bytes) -> int:
@@ -147,7 +133,7 @@ def _tiff(data: bytes) -> Size:
     return sides[WIDTH], sides[HEIGHT]
 
 
-READERS: dict[bytes, Callable[[bytes], Size | None]] = {
+READERS: dict[bytes, Callable[[bytes], Size | None]] = {  # of each format's size, by a regular expression
     JPEG: _jpeg,
     rb"\x89PNG\r\n\x1a\n": lambda data: unpack_from(">II", data, 16),
     rb"RIFF....WEBP": _webp,
@@ -156,27 +142,22 @@ READERS: dict[bytes, Callable[[bytes], Size | None]] = {
     rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]": _tiff,
     rb"....ftyp": lambda _: (0, 0),  # AVIF: libavif itself refuses larger ones
 }
-"""The reader of each format's size, by the signature of its files, a regular expression."""
-
 
 IMAGE_SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jfif", ".png", ".apng", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif")
+    [".jpg", ".jpeg", ".jfif", ".png", ".apng", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif"]
 )
 """Lower-case suffixes of the files in a folder that count as images, decodable or not."""
-REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}
-"""OpenCV's flags for decoding at a fraction of the size; its named constants are for grey or BGR."""
+REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}  # OpenCV's flags for a fraction of the size; its constants are for grey or BGR
 ORIENTATION = Base.Orientation
 MAX_PIXELS = 2**28
 """Larger images are not decoded: a file of 68 bytes can claim 4,295 megapixels.
 
-16,384 x 16,384 pixels are the limit of AVIF's decoder, and slightly more than WebP can hold; the largest photos of
-phones have 201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AVIF: sixteen, 4.2 GB).
+16,384 x 16,384 pixels are the limit of AVIF's decoder, and slightly more than WebP's; the largest photos of phones have
+201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AVIF: sixteen, 4.2 GB).
 """
-MAX_SCANS = 100
-"""JPEGs with more scans are not decoded: each takes time for all pixels, but only 300 bytes. Ten are usual."""
+MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
 AVIF = frozenset((b"avif", b"avis"))
-HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
-"""Brands in a file's header; an AVIF may name brands of HEIC too."""
+HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))  # an AVIF may have these too
 UNREADABLE = "not an image that can be decoded"
 
 
@@ -185,13 +166,10 @@ class ImageError(FerVitError):
 
 
 def decode_image(data: bytes, reduction: int = 1) -> Image:
-    """Decodes an encoded image to RGB uint8 (H, W, 3).
+    """Decodes an encoded image to RGB uint8 (H, W, 3), upright by its EXIF or by the boxes of an AVIF.
 
-    Orientation (by EXIF, or by the boxes of an AVIF) is applied. Grey, palette, alpha, CMYK and 16-bit images become
-    8-bit RGB. An animation gives its first frame. Raises ImageError when the image is unreadable, or exceeds
-    `MAX_PIXELS` or `MAX_SCANS`.
-
-    `reduction` (1, 2, 4 or 8) divides width and height; a reduced JPEG is decoded in a third of the time or less.
+    Other modes become 8-bit RGB; an animation gives its first frame. `reduction` (1, 2, 4 or 8) divides width and
+    height; a reduced JPEG is decoded in a third of the time or less. Raises ImageError as for `check_cost`.
     """
     if not data:
         raise ImageError("the file is empty")
@@ -236,8 +214,7 @@ def check_cost(data: bytes) -> None:
         raise ImageError("HEIC, which is not read: save it as JPEG")
     if is_clip(data):
         raise ImageError("a video, not an image: give it the suffix of one, such as .mp4")
-    size = image_size(data)
-    if size is None:
+    if (size := image_size(data)) is None:
         raise ImageError(UNREADABLE)
     check_size(size)
     if (scans := count_scans(data)) > MAX_SCANS:
@@ -247,8 +224,7 @@ def check_cost(data: bytes) -> None:
 def check_size(size: Size, most: int = MAX_PIXELS) -> None:
     """Raises ImageError for a width and height of more than `most` pixels."""
     if math.prod(size) > most:
-        limit = f"the limit is {most // 10**6} megapixels"
-        raise ImageError(f"too large: {size[0]:,} x {size[1]:,} pixels, {limit}")
+        raise ImageError(f"too large: {size[0]:,} x {size[1]:,} pixels, the limit is {most // 10**6} megapixels")
 
 
 def reduction_to(data: bytes, min_side: int) -> int:
@@ -257,17 +233,12 @@ def reduction_to(data: bytes, min_side: int) -> int:
     1 for other formats. If EXIF rotates the JPEG, the reduction divides its sides: padding would shift the image.
     """
     try:
-        # Reads the header only. `Image.open` would refuse the large photos that need this most.
-        image = JpegImageFile(io.BytesIO(data))
+        image = JpegImageFile(io.BytesIO(data))  # only the header; `Image.open` refuses large photos
         turned = image.getexif().get(ORIENTATION, 1) != 1
     except Exception:  # Pillow raises many types for broken headers
         return 1
-    return max(
-        factor
-        for factor in REDUCED
-        if factor == 1
-        or (max(image.size) >= min_side * factor and not (turned and any(side % factor for side in image.size)))
-    )
+    fits = (factor for factor in REDUCED if not (turned and any(side % factor for side in image.size)))
+    return max(factor for factor in fits if factor == 1 or max(image.size) >= min_side * factor)
 
 
 def read_image(path: Path) -> Image:
@@ -288,14 +259,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def to_rgb(array: NDArray[np.generic]) -> Image:
-    """Converts an image in memory to RGB uint8 (H, W, 3): grey is repeated, alpha dropped.
-
-    Raises FerVitError when it is not uint8, or is of another shape.
-    """
+    """Converts a uint8 image in memory to RGB (H, W, 3): grey is repeated, alpha dropped."""
     if array.dtype != np.uint8 or array.ndim < 2 or not array.size or array.shape[2:] not in ((), (1,), (3,), (4,)):
-        raise FerVitError(
-            f"Expected an image as uint8 of shape (H, W), (H, W, 3) or (H, W, 4), but got {array.dtype} {array.shape}."
-        )
+        came = f"{array.dtype} {array.shape}"
+        raise FerVitError(f"Expected an image as uint8 of shape (H, W), (H, W, 3) or (H, W, 4), but got {came}.")
     image = array.reshape(*array.shape[:2], -1)[..., :3]
     return np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)), np.uint8)
 

@@ -6,7 +6,7 @@ The network was trained on rotated, covered, blurred and small faces with YuNet'
 
 from pathlib import Path
 from threading import local
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -16,8 +16,7 @@ from fer_vit.face.crop import mirror, warp
 from fer_vit.geometry import Array, Float32Array, Image, apply, crop_matrix, invert
 
 NETWORK = Path(__file__).with_name("landmarks.onnx")
-SIDE = 64
-"""Side of the network's input in pixels."""
+SIDE = 64  # side of the network's input in pixels
 _own = local()  # a network of OpenCV is for one thread
 
 
@@ -49,33 +48,20 @@ def _predict_both(cut: Image) -> Array:
 
 
 def _predict_points(cut: Image) -> Array:
-    net = _network()
-    net.setInput(network_input(cut)[None])
-    return np.array(net.forward().reshape(5, 2) * SIDE, float)
-
-
-def _network() -> Any:
     if not hasattr(_own, "network"):
         _own.network = cv2.dnn.readNetFromONNX(np.frombuffer(NETWORK.read_bytes(), np.uint8))
-    return _own.network
+    _own.network.setInput(network_input(cut)[None])
+    return np.array(_own.network.forward().reshape(5, 2) * SIDE, float)
 
 
-HEAD = np.array(
-    [
-        (-3.177, -2.629, -3.826),
-        (3.177, -2.629, -3.826),
-        (0.0, 1.127, -7.476),
-        (-2.456, 4.343, -4.284),
-        (2.456, 4.343, -4.284),
-    ]
-)
+EYE, NOSE, MOUTH = np.array([(3.177, -2.629, -3.826), (0.0, 1.127, -7.476), (2.456, 4.343, -4.284)])
+HEAD = np.array([EYE * (-1, 1, 1), EYE, NOSE, MOUTH * (-1, 1, 1), MOUTH])
 """The mean head's landmarks (5, 3) in cm: x to the right of the picture, y down, z away from the camera.
 
 Source: the canonical face model of MediaPipe (`canonical_face_model.obj`, Google, Apache-2.0): the means of the lids'
 vertices 145 and 159, and of 374 and 386; nose 1; mouth 61 and 291.
 """
-DISTANCE = 60.0
-"""Distance of the camera in cm, which photos do not contain; 30 or 600 changes a yaw of 30 degrees by 1.4."""
+DISTANCE = 60.0  # of the camera in cm, which photos do not contain; 30 or 600 changes a yaw of 30 degrees by 1.4
 
 
 class Pose(NamedTuple):

@@ -31,8 +31,7 @@ from fer_vit.files import scratch_folder
 from fer_vit.geometry import Float32Array, Image, Mask, apply
 from fer_vit.processes import cores, worker_pool
 
-PERSON = "person"
-"""The column with the identity, in data sets that have it."""
+PERSON = "person"  # the column with the identity, in data sets that have it
 
 
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
@@ -170,18 +169,15 @@ def _extract(archive: Path, folder: Path, out: Path) -> None:
         raise FerVitError(f"Expected a complete zip at {archive}, but got: {error}. Fetch it again.") from error
 
 
-CHUNK = 100
-"""Images that a worker gets at once."""
-SIDE = 24
-"""Side of a thumbnail in pixels."""
+CHUNK = 100  # images that a worker gets at once
+SIDE = 24  # side of a thumbnail in pixels
 CORRELATION = 0.97
 """Two pictures are the same from this correlation of their thumbnails.
 
 Checked by eye: the same picture in 24 of 24 pairs of FERPlus from 0.97 to 0.98, and in 11 of 12 pairs of FairFace
 (4,000 faces against the others), where nearly all pairs below 0.97 are different people. With a side of 16: 13 of 21.
 """
-BLOCK = 256
-"""Training images that are compared at once."""
+BLOCK = 256  # training images that are compared at once
 
 
 def add_landmarks(

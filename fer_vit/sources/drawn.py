@@ -59,8 +59,7 @@ TABLE = {
     "contempt": Parameters(mouth_asymmetry=1.0),
 }
 
-JITTER = 0.18
-"""Largest shift of a person's parameters from the table's, the same in all expressions of that person."""
+JITTER = 0.18  # largest shift of a person's parameters from the table's, the same in all expressions of that person
 
 LOOKS = {
     # How the face's frame lies in the image.

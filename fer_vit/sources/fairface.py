@@ -16,8 +16,7 @@ from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.common import not_found, read_table
 
-ATTRIBUTES = ("age", "gender", "race")
-"""By the annotators: an age group, female or male, one of seven races."""
+ATTRIBUTES = ("age", "gender", "race")  # by the annotators: an age group, female or male, one of seven races
 TABLES = {"labels.csv": "path", "fairface_label_train.csv": "file", "fairface_label_val.csv": "file"}
 """The tables' columns of file names."""
 FOLDERS: dict[str, Split] = {"train": "train", "val": "val"}

@@ -22,8 +22,7 @@ from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.common import bad_line, not_found, read_csv
 
-NAMES = EXPRESSIONS
-"""The first eight vote columns; after them come unknown and NF (not a face)."""
+NAMES = EXPRESSIONS  # the first eight vote columns; after them come unknown and NF (not a face)
 
 COLUMNS = len(NAMES) + 2
 FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FER2013Test": "test"}

@@ -26,8 +26,7 @@ SPLIT_FOLDERS: dict[str, Split] = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 
-FEWEST_PERSONS = 3
-"""One for each split; fewer folders may have another meaning."""
+FEWEST_PERSONS = 3  # one for each split; fewer folders may have another meaning
 
 
 def read(root: Path) -> Reading:

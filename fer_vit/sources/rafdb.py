@@ -13,8 +13,7 @@ from pathlib import Path
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.sources.common import bad_line, hold_out, not_found
 
-NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
-"""The labels 1 to 7."""
+NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")  # the labels 1 to 7
 
 ATTRIBUTES = {
     "gender": ("male", "female", "unclear"),

@@ -213,8 +213,8 @@ def test_a_bad_folder_for_shards_is_refused(photos: Path, tmp_path: Path) -> Non
 
     refused("shards to be 1 or more, but got 0", tmp_path / "out", shards=0)
     refused("as training images, 3, but got 4", tmp_path / "out", shards=4)
-    refused("name of a new folder for shards", tmp_path / "out.parquet")
-    refused("name of a new folder for shards", photos, overwrite=True)
+    refused("a new folder for shards", tmp_path / "out.parquet")
+    refused("a new folder for shards", photos, overwrite=True)
     assert not (tmp_path / "out").exists()
     prepare("folder", photos, tmp_path / "out", detector="none", shards=1)
     refused("exists already", tmp_path / "out")
