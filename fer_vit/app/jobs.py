@@ -15,18 +15,13 @@ from typing import Any, NamedTuple
 
 from fer_vit.errors import FerVitError
 
-MAX_WAITING = 64
-"""Jobs that wait for their turn."""
-MAX_SECONDS = 300.0
-"""Time that a job may take, once it is its turn."""
-KEPT = 3600.0
-"""Seconds after which results are removed."""
-STEP = 0.25
-"""Seconds between two looks at whether the client is still there."""
+MAX_WAITING = 64  # jobs
+MAX_SECONDS = 300.0  # that a job may take, once it is its turn
+KEPT = 3600.0  # seconds after which results are removed
+STEP = 0.25  # seconds between two checks that the client is still there
 FAILED = "These files cannot be processed."
 Event = dict[str, Any]
-Gone = Callable[[], Awaitable[bool]]
-"""Returns whether the client has disconnected."""
+Gone = Callable[[], Awaitable[bool]]  # returns whether the client has disconnected
 
 
 class Task(NamedTuple):
@@ -41,10 +36,7 @@ class Task(NamedTuple):
 
 
 class Worker:
-    """A process that runs `target` and does one task at a time.
-
-    To cancel a task, the process is killed and another one is started.
-    """
+    """A process that runs `target`, one task at a time. To cancel a task, it is killed and another one is started."""
 
     def __init__(self, models: Sequence[str], target: Callable[[Connection, Sequence[str]], None]) -> None:
         self._call = (target, models)

@@ -30,14 +30,10 @@ from fer_vit.processes import start_worker
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.visualize.writer import write_report
 
-MAX_FACES = 50
-"""Faces of photos, and of clips, that a report explains: a face takes up to a second."""
-MAX_PHOTO = 2**26
-"""Pixels of a photo; cameras with "64 megapixels" have slightly more than 64 million."""
-MAX_PIXELS = 20_000_000_000
-"""Pixels of all frames of a task: about 80 seconds of 4K, or five minutes of full HD, at 30 frames/s."""
-SHOWN = 1600
-"""Longer side of the whole photos on the page, in pixels."""
+MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
+MAX_PHOTO = 2**26  # pixels; cameras with "64 megapixels" have slightly more than 64 million
+MAX_PIXELS = 20_000_000_000  # of all frames of a task: 80 seconds of 4K, or five minutes of full HD, at 30 frames/s
+SHOWN = 1600  # longer side of the whole photos on the page, in pixels
 
 load_cached = cache(load)
 
@@ -76,14 +72,19 @@ def run_task(task: Task) -> Iterator[Event]:
     paths, options = [Path(name) for name in task.names], PhotoOptions(workers=0, **task.reading)
     clips = [path for path in paths if is_video(path)]
     check_pixels([path for path in paths if path not in clips], clips, options.end)
-    model, table = load_cached(task.model), Path("..", task.table)
-    if not task.report:
-        predict_table(model, paths, options, Outputs(table))
+    if task.report:
+        yield from make_report(task, paths, clips, options)
+    else:
+        predict_table(load_cached(task.model), paths, options, Outputs(Path("..", task.table)))
         yield {"state": "done"}
-        return
+
+
+def make_report(task: Task, paths: Sequence[Path], clips: Sequence[Path], options: PhotoOptions) -> Iterator[Event]:
+    """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces, if there are any."""
+    model, table, report, messages = load_cached(task.model), Path("..", task.table), Path("../report"), []
     summary, intervals = (Path(f"../{name}.csv") if clips else None for name in ("summary", "intervals"))
-    copy, messages = Path("../marked.mp4") if len(clips) == 1 else None, []
     try:
+        copy = Path("../marked.mp4") if len(clips) == 1 else None
         predict_table(model, paths, options, Outputs(table, summary, intervals, copy))
     except FerVitError:
         if not table.exists():
@@ -100,9 +101,7 @@ def run_task(task: Task) -> Iterator[Event]:
         if faces and path not in clips:
             draw_photo(path, faces, Path(f"../photos/{number}.jpg"))
             photos.append({"name": str(path), "file": f"photos/{number}.jpg"})
-    report = Path("../report")
-    shown = write_report(report, model, paths, options, "pixels", task.model, most=MAX_FACES)
-    if shown:
+    if write_report(report, model, paths, options, "pixels", task.model, most=MAX_FACES):
         shutil.make_archive(str(report), "zip", report)
     else:
         shutil.rmtree(report)
@@ -141,19 +140,18 @@ def count_pixels(path: Path, end: float) -> int:
 
 def describe(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yields sentences about the table rows of a photo or clip."""
-    faces = [row for row in rows if row["face"]]
-    people: defaultdict[int, Counter[str]] = defaultdict(Counter)
-    for row in faces:
-        if row.get("track"):
-            people[int(row["track"])][row["label_smoothed"]] += 1
-    if people:
-        mostly = [f"person {track} mostly {labels.most_common(1)[0][0]}" for track, labels in sorted(people.items())]
+    people = defaultdict[str, Counter[str]](Counter)  # a photo's faces have no track
+    for row in rows:
+        if row["face"]:
+            people[row.get("track") or ""][row.get("label_smoothed") or row["label"]] += 1
+    if "" in people:
+        yield f"{name}: {format_count(people[''].total(), 'face')} ({format_counts(people[''])})."
+    elif people:
+        mostly = [f"person {track} mostly {people[track].most_common(1)[0][0]}" for track in sorted(people, key=int)]
         more = f", and {len(mostly) - 8} more" if len(mostly) > 8 else ""
         yield f"{name}: {', '.join(mostly[:8])}{more}."
-    elif faces:
-        yield f"{name}: {format_count(len(faces), 'face')} ({format_counts(Counter(row['label'] for row in faces))})."
     statuses = {row["status"] for row in rows}
-    if not faces and NO_FACE in statuses:
+    if not people and NO_FACE in statuses:
         yield f"No face found in {name}."
     for status in sorted(statuses - {OK, NO_FACE}):
         yield f"{name} cannot be read{' to its end' if len(rows) > 1 else ''}: {status}."
