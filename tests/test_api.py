@@ -115,7 +115,7 @@ def test_features_are_what_the_classifier_takes(drawn: Path, checkpoint: Path, t
     words = ("predict", photos, *CROPS, "--checkpoint", checkpoint, "--features")
     for output in (tmp_path / "t.csv", tmp_path / "folder"):
         run(*words, "--output", output)
-        table = read_table(output if output.is_file() else output / "part-00000.parquet")
+        table = read_table(output if output.is_file() else output / "part-00000-of-00001.parquet")
         found = np.stack([table[f"feature_{index}"].astype(float) for index in range(32)], axis=1)
         assert np.allclose(found, features, atol=1e-5)
     assert model.features(np.zeros((60, 60, 3), np.uint8), detector="builtin").shape == (0, 32)

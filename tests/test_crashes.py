@@ -27,7 +27,6 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, check_output, remove_stale, scratch_folder
-from fer_vit.predict.plan import NAME, open_or_create
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.common import unpacked
 from fer_vit.sources.drawn import draw_face
@@ -59,11 +58,6 @@ def a_table(path: Path, version: int) -> None:
         table.write([{"version": version}] * 1000)
 
 
-def a_plan(path: Path, version: int) -> None:
-    path.unlink(missing_ok=True)
-    open_or_create(path.parent, [Path(str(version))] * 10, 3, {}, 0)
-
-
 def a_checkpoint(path: Path, version: int) -> None:
     AtomicCheckpointIO().save_checkpoint({"version": torch.full((1000,), version)}, path)
 
@@ -85,7 +79,6 @@ WRITERS: dict[str, tuple[str, Callable[[Path, int], None]]] = {
     "file": ("t.txt", a_file),
     "folder": ("folder", a_folder),
     "table": ("t.parquet", a_table),
-    "plan": (NAME, a_plan),
     "checkpoint": ("last.ckpt", a_checkpoint),
 }
 
@@ -105,17 +98,16 @@ def test_a_writer_that_is_killed_at_any_call(writer: str, tmp_path: Path) -> Non
         if killed := killed_at(number, lambda place=place: write(place / name, 2)):
             seen.append(content(place / name))
             remove_stale(place / name)
-            assert content(place / name) in states or writer == "plan"  # nothing is lost, though it was aside
+            assert content(place / name) in states  # nothing is lost, though it was aside
         write(place / name, 2)  # again, which nothing that was left disturbs
         assert content(place / name) == states[1]
         assert [entry.name for entry in place.iterdir()] == [name]
         if not killed:
             break
     assert len(seen) >= 3
-    gone = {} if writer in ("folder", "plan") else None  # a folder is moved away first, and the plan was removed
+    gone = {} if writer == "folder" else None  # a folder is moved away first
     assert all(state in (*states, gone) for state in seen)
-    assert states[1] in seen
-    assert states[0] in seen or writer == "plan"
+    assert all(state in seen for state in states)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -389,7 +381,7 @@ def test_a_full_disk_keeps_what_was_there(
     assert now == [] or (what == "parts" and all(pq.read_table(path).num_rows for path in now))
     assert not list(disk.rglob("*.part"))
     main(words)
-    assert what != "parts" or "all 6 tables, all 24 files of the plan exactly once" in capsys.readouterr().out
+    assert what != "parts" or "all 6 tables, all 24 files exactly once" in capsys.readouterr().out
 
 
 def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:

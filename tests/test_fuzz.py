@@ -1,4 +1,4 @@
-"""Broken and made-up manifests, plans, models and configs: each works, or is an error of one line.
+"""Broken and made-up manifests, tables, models and configs: each works, or is an error of one line.
 
 `FER_VIT_FUZZ=5000 python -m pytest tests/test_fuzz.py` tries so many of each, other ones every time.
 """
@@ -29,7 +29,8 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
-from fer_vit.predict.plan import NAME, Plan, open_or_create
+from fer_vit.predict.plan import check_tables, plan_tables
+from fer_vit.report.table import TableWriter
 from fer_vit.train import cli
 from tests.helpers.commands import TINY, error_line, exit_code, main
 
@@ -145,17 +146,16 @@ def test_a_manifest_of_odd_values(table: pa.Table, tmp_path: Path) -> None:
 
 @given(how=damage())
 @fuzz(50)
-def test_a_damaged_plan(how: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "plan"
-    if not folder.exists():
-        open_or_create(folder, (Path(f"photos/{number}.jpg") for number in range(30)), 7, {"model": "abc"}, 0)
-        (tmp_path / "whole").write_bytes((folder / NAME).read_bytes())
-    (folder / NAME).write_bytes(damaged((tmp_path / "whole").read_bytes(), how))
+def test_a_damaged_table_of_predictions(how: Any, tmp_path: Path) -> None:
+    plan = plan_tables(tmp_path / "faces", [Path(f"photos/{number}.jpg") for number in range(7)], 7)
+    (table,), whole = plan, tmp_path / "whole.parquet"
+    if not whole.exists():
+        with TableWriter(whole, {"path": str, "face": int, "status": str}, facts={"model": "abc"}) as writer:
+            writer.write([{"path": f"photos/{number}.jpg", "face": 0, "status": "ok"} for number in range(7)])
+        table.parent.mkdir()
+    table.write_bytes(damaged(whole.read_bytes(), how))
     with one_line():
-        plan = Plan(folder)
-        assert len(list(plan)) == len(plan)
-        for part in plan.missing():
-            plan.images(part)
+        check_tables(plan, {"model": "abc"}, {})
 
 
 @given(how=damage(), file=st.sampled_from(["config.json", "model.safetensors"]))

@@ -10,11 +10,10 @@ import torch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.files import check_output
 from fer_vit.predict.people import is_textgrid
-from fer_vit.predict.photos import MEDIA_SUFFIXES, PhotoOptions, iter_images
-from fer_vit.predict.plan import MAX_PART_SIZE
+from fer_vit.predict.photos import MEDIA_SUFFIXES, PhotoOptions, find_images
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import Outputs, predict_folder, predict_table
-from fer_vit.processes import ProcessRank, cores, process_rank
+from fer_vit.processes import cores, process_rank
 from fer_vit.report.table import SUFFIXES
 
 
@@ -78,52 +77,50 @@ def predict(
         reading: How photos and videos are read; see `PhotoOptions`.
     """
     rank = process_rank()
-    check_number("part_size", part_size, 1, MAX_PART_SIZE)
+    check_number("part_size", part_size, 1)
     check_number("min_confidence", min_confidence, 0, 1)
+    sources = find_images(images, MEDIA_SUFFIXES)  # a wrong input is reported before an existing output
     in_chunks = output.is_dir() or not output.suffix
-    if not in_chunks:
-        next(iter_images(images, MEDIA_SUFFIXES))  # a wrong input is reported before an existing output
-    check_outputs(None if in_chunks else output, summary, intervals, annotate, overwrite, rank)
+    outputs = Outputs(output, summary, intervals, annotate, min_confidence, overwrite, features)
+    check_outputs(outputs, in_chunks, rank.world_size)
     options = PhotoOptions(**reading)
     if options.workers is None:
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
     gpus = torch.cuda.device_count()  # SLURM may show each process only its own
     model = load(checkpoint, f"cuda:{rank.local_rank % gpus}" if gpus else None, prior=prior, classes=classes)
-    outputs = Outputs(output, summary, intervals, annotate, min_confidence, overwrite, features)
     if in_chunks:
-        print(predict_folder(model, images, options, outputs, part_size, rank))
+        print(predict_folder(model, sources, options, outputs, part_size, rank))
     else:
-        print(predict_table(model, images, options, outputs))
+        print(predict_table(model, sources, options, outputs))
 
 
-def check_outputs(
-    table: Path | None,
-    summary: Path | None,
-    intervals: Path | None,
-    annotate: Path | None,
-    overwrite: bool,
-    rank: ProcessRank,
-) -> None:
-    """Raises FerVitError, before any work, when an output cannot be written; without a table they go to a folder."""
-    if not table and overwrite and not summary and not intervals:
+def check_outputs(outputs: Outputs, in_chunks: bool, processes: int) -> None:
+    """Raises FerVitError, before any work, when an output cannot be written; tables in chunks are kept."""
+    named = (None if in_chunks else outputs.table, outputs.people, outputs.intervals)
+    tables = [path for path in named if path]
+    if outputs.overwrite and not tables:
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
-    paths = [path for path in (table, summary, intervals) if path]
-    for path in paths:
-        if path.suffix.lower() not in SUFFIXES and not (path is intervals and is_textgrid(path)):
+    for path in tables:
+        if path.suffix.lower() not in SUFFIXES and not (path is outputs.intervals and is_textgrid(path)):
             endings = ", ".join(SUFFIXES)
             raise FerVitError(f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}.")
-        check_output(path, overwrite)
-    if table and rank.world_size > 1:
+        check_output(path, outputs.overwrite)
+    if processes > 1 and not in_chunks:
         raise FerVitError(
-            f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a folder, for "
-            f"example --output {table.stem}, or unset RANK and WORLD_SIZE."
+            f"{processes} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a folder, for example "
+            f"--output {outputs.table.stem}, or unset RANK and WORLD_SIZE."
         )
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise FerVitError(f"`--output`, `--summary` and `--intervals` are separate tables, but two are {paths[-1]}.")
-    if annotate:
-        if annotate.suffix.lower() != ".mp4" or not table:
-            raise FerVitError(
-                "`--annotate` needs a name that ends in .mp4, and one table rather than a folder of them: for example "
-                "--output faces.csv --annotate marked.mp4."
-            )
-        check_output(annotate, overwrite)
+    if len({path.resolve() for path in tables}) < len(tables):
+        raise FerVitError(f"`--output`, `--summary` and `--intervals` are separate tables, but two are {tables[-1]}.")
+    if outputs.copy:
+        check_copy(outputs.copy, in_chunks, outputs.overwrite)
+
+
+def check_copy(copy: Path, in_chunks: bool, overwrite: bool) -> None:
+    """Raises FerVitError when the marked copy cannot be written."""
+    if copy.suffix.lower() != ".mp4" or in_chunks:
+        raise FerVitError(
+            "`--annotate` needs a name that ends in .mp4, and one table rather than a folder of them: for example "
+            "--output faces.csv --annotate marked.mp4."
+        )
+    check_output(copy, overwrite)

@@ -25,7 +25,7 @@ from fer_vit.evaluate.faces import Columns, Faces, Merged, as_objects, predict_m
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.labels import Merge, canonical
-from fer_vit.predict.plan import NAME, Plan
+from fer_vit.predict.plan import list_tables
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import BOX, PROBABILITY, table_columns, table_labels
 from fer_vit.report.table import FACTS, SUFFIXES, csv_cell
@@ -110,7 +110,7 @@ def is_table(path: Path) -> bool:
 
 def is_predictions(path: Path) -> bool:
     """Returns whether a path is a table, or a folder of tables of `predict`."""
-    return is_table(path) or (path / NAME).is_file()
+    return is_table(path) or bool(list_tables(path))
 
 
 def read_table(*paths: Path) -> Columns:
@@ -175,15 +175,11 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
     Raises:
         FerVitError: It is another table, is damaged or not complete, or a row has no proper probabilities.
     """
-    files = [path]
-    if path.is_dir():
-        plan = Plan(path)
-        if left := plan.missing():
-            raise FerVitError(
-                f"{path} lacks {len(left):,} of its {len(plan.chunks):,} tables. Run the same `fer-vit predict` again "
-                "to complete it."
-            )
-        files = [plan.table(chunk) for chunk in plan.chunks]
+    tables = list_tables(path)
+    if left := sum(not file.exists() for file in tables):
+        rest = "Run the same `fer-vit predict` again to complete it."
+        raise FerVitError(f"{path} lacks {left:,} of its {len(tables):,} tables. {rest}")
+    files = tables or [path]
     table = read_table(*files)
     labels = table_labels(table)
     if not {"path", "confidence"} <= table.keys() or None in table["path"] or len(labels) < 2:

@@ -4,10 +4,9 @@ import glob
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
@@ -20,29 +19,13 @@ from PIL import ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+import fer_vit.face.detect as detect
+import fer_vit.face.image as image_file
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
-from fer_vit.face.detect import (
-    FINDERS,
-    MAX_SIDE,
-    Detector,
-    DetectorName,
-    Face,
-    detect_in_crop,
-    is_photo,
-    refine_landmarks,
-)
-from fer_vit.face.image import (
-    IMAGE_SUFFIXES,
-    ImageError,
-    decode_image,
-    is_animated,
-    read_bytes,
-    read_image,
-    reduction_to,
-    to_rgb,
-)
+from fer_vit.face.detect import Detector, DetectorName, Face
+from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, decode_image, read_image, to_rgb
 from fer_vit.files import files_below
 from fer_vit.geometry import Image, crop_matrix
 from fer_vit.processes import one_thread, start_worker
@@ -96,32 +79,20 @@ def from_pil(image: Pil.Image) -> Image:
 
 
 def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXES) -> list[Path]:
-    """Lists the images that `iter_images` finds."""
-    return list(iter_images(inputs, suffixes))
-
-
-def iter_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXES) -> Iterator[Path]:
-    """Yields the images in files, folders (searched recursively) and glob patterns, each once, in order.
+    """Lists the images in files, folders (searched recursively) and glob patterns, each once, in order.
 
     In folders, hidden entries and files without one of the `suffixes` are skipped; other inputs may have any suffix.
-
-    Raises:
-        FerVitError: An input does not exist or contains no image.
+    Raises FerVitError when an input does not exist or contains no image.
     """
     named = {str(item): _named(str(item)) for item in inputs}
-    # A single folder contains no image twice, and may contain more names than fit in memory.
-    alone = sum(map(len, named.values())) == 1
-    seen: set[Path] = set()
+    found: dict[Path, None] = {}
     for item, paths in named.items():
-        image = None
-        for image in chain.from_iterable(_images_in(path, suffixes) for path in paths):
-            if image not in seen:
-                yield image
-            if not alone:
-                seen.add(image)
-        if image is None:
+        images = [image for path in paths for image in _images_in(path, suffixes)]
+        if not images:
             names = ", ".join(sorted(suffixes))
             raise FerVitError(f"Expected images ({names}) in {item}, but found none. Name a folder with images.")
+        found |= dict.fromkeys(images)
+    return list(found)
 
 
 def _named(item: str) -> list[Path]:
@@ -189,7 +160,7 @@ class PhotoOptions:
         if self.face not in get_args(FaceMode) or self.detector not in get_args(DetectorName):
             modes = f"face {' or '.join(get_args(FaceMode))}, and detector {' or '.join(get_args(DetectorName))}"
             raise FerVitError(f"Expected {modes}, but got {self.face} and {self.detector}.")
-        if self.face == "detect" and self.detector not in FINDERS:
+        if self.face == "detect" and self.detector not in detect.FINDERS:
             raise FerVitError(
                 f"`--detector {self.detector}` finds no faces in photos. Leave it out, or use `--face crop --detector "
                 f"{self.detector}` if each image is the crop of one face."
@@ -211,29 +182,17 @@ FaceT = TypeVar("FaceT")
 
 
 class Photo(NamedTuple, Generic[FaceT]):
-    """An image or a frame of a video with its faces.
+    """An image or a frame of a video with its faces."""
 
-    Attributes:
-        path: The image or video; "image 0" and so on for images in memory.
-        status: `OK`, `NO_FACE`, or why it cannot be read.
-        faces: The faces in pixels of the image; None stands for a crop without landmarks.
-        source: Index of the image or video among the inputs.
-        frame: Index of the frame in its video; None for an image, and for the end of a damaged video.
-        seconds: The frame's time in its file.
-        tracks: The number of each face's person in a video.
-        size: Width and height.
-        taken_whole: Whether the image was taken as the crop of one face, but shows small or several faces.
-    """
-
-    path: str
-    status: str
-    faces: list[FaceT]
-    source: int = 0
-    frame: int | None = None
-    seconds: float | None = None
-    tracks: tuple[int, ...] = ()
-    size: tuple[int, int] = (0, 0)
-    taken_whole: bool = False
+    path: str  # the image or video; "image 0" and so on for images in memory
+    status: str  # `OK`, `NO_FACE`, or why it cannot be read
+    faces: list[FaceT]  # in pixels of the image; None stands for a crop without landmarks
+    source: int = 0  # index of the image or video among the inputs
+    frame: int | None = None  # index of the frame in its video; None for an image, and for the end of a damaged video
+    seconds: float | None = None  # the frame's time in its file
+    tracks: tuple[int, ...] = ()  # the number of each face's person in a video
+    size: tuple[int, int] = (0, 0)  # width and height
+    taken_whole: bool = False  # taken as the crop of one face, but it shows small or several faces
 
     @property
     def reason(self) -> str:
@@ -272,7 +231,7 @@ class PhotoDataset(Dataset[Item]):
             image, reduction, faces = self.read(source)
             samples = self.crop_faces(image, reduction, faces, path)
             animated = isinstance(source, Path) and _is_animated(source)
-            taken_whole = self.face == "crop" and is_photo(image)
+            taken_whole = self.face == "crop" and detect.is_photo(image)
         except ImageError as error:
             return Photo(path, str(error), [], index), []
         except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
@@ -285,16 +244,18 @@ class PhotoDataset(Dataset[Item]):
         """Returns an image, its reduction, and its faces in pixels of the image at full size."""
         if self.face == "crop" or self.detector is None:
             image = read_image(source) if isinstance(source, Path) else source
-            return image, 1, [detect_in_crop(self.detector, image) if self.detector else None]
+            return image, 1, [detect.detect_in_crop(self.detector, image) if self.detector else None]
         if not isinstance(source, Path):
-            return source, 1, [*refine_landmarks(source, self.detector(source))]
-        data = read_bytes(source)
-        reduction = reduction_to(data, MAX_SIDE)  # photos of phones have more pixels than the detector reads
+            return source, 1, [*detect.refine_landmarks(source, self.detector(source))]
+        data = image_file.read_bytes(source)
+        reduction = image_file.reduction_to(
+            data, detect.MAX_SIDE
+        )  # photos of phones have more pixels than the detector reads
         image = decode_image(data, reduction)
         faces = self.detector(image)
         if reduction > 1 and any(self._needs_more(face) for face in faces):
             image, reduction, faces = decode_image(data), 1, [face.moved(reduction) for face in faces]
-        return image, reduction, [face.moved(reduction) for face in refine_landmarks(image, faces)]
+        return image, reduction, [face.moved(reduction) for face in detect.refine_landmarks(image, faces)]
 
     def _needs_more(self, face: Face) -> bool:
         """Returns whether a face's crop has more pixels than the face in its image."""
@@ -314,7 +275,7 @@ class PhotoDataset(Dataset[Item]):
 
 def _is_animated(path: Path) -> bool:
     with path.open("rb") as file:
-        return is_animated(file.read(HEADER))
+        return image_file.is_animated(file.read(HEADER))
 
 
 def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:

@@ -1,187 +1,101 @@
-"""The plan of a large prediction: images in chunks, one table per chunk; a video is a chunk.
+"""A folder of tables that several processes write: each has a chunk of the images, and a video is a chunk.
 
-Processes do not communicate, so none waits for a dead one. Chunks are assigned by rank. Tables appear when they are
-complete, so a missing table is work to do.
+Processes do not communicate, so none waits for a dead one. Each lists the images itself and takes the chunks of its
+rank. Tables appear when they are complete, so a missing table is work to do.
 """
 
 import json
 import os
-import time
-from bisect import bisect
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import accumulate, chain, groupby, islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from textwrap import shorten
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tqdm import tqdm
 
-from fer_vit.errors import FerVitError
-from fer_vit.files import as_text, atomic_write, remove_stale
+from fer_vit.data.shards import shard_name
+from fer_vit.errors import FerVitError, short
+from fer_vit.files import as_text
 from fer_vit.predict.photos import is_video
+from fer_vit.report.table import FACTS
 
-NAME = "_plan.parquet"
-"""Has one row group per chunk. Readers of Parquet folders skip names with a leading underscore."""
-MAX_PART_SIZE = 10_000_000
-"""Most images per chunk: their names are held in memory."""
-PATIENCE = 600
-"""Seconds that a process waits while process 0 writes nothing."""
+NAME = re.compile(r"part-\d{5,}-of-(\d{5,})\.parquet")
+REMEDY = "Repeat the first command with the same images and options, or choose another folder."
+Checked: TypeAlias = tuple[Counter[str], int]
+"""A table's images by status, and its number of faces."""
+Row: TypeAlias = tuple[str, int | None, int | None, str]
+"""Path, frame, face and status."""
 
 
-class Plan(Sequence[Path]):
-    """The images of a plan, read chunk by chunk when needed.
+def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Path, list[Path]]:
+    """Returns the images of each table that a folder will have."""
+    chunks = []
+    for video, run in groupby(images, is_video):
+        while chunk := list(islice(run, 1 if video else part_size)):
+            chunks.append(chunk)
+    return dict(zip(list_tables(folder, len(chunks)), chunks, strict=True))
 
-    Args:
-        folder: Folder of the plan.
-        chunks: The selected chunks, in order. None: all.
 
-    Attributes:
-        settings: The options of the prediction.
-        sizes: Number of images in each chunk of the plan.
+def list_tables(folder: Path, number: int | None = None) -> list[Path]:
+    """Lists the tables of a folder, existing or not; their `number` is by default the one in the existing names."""
+    if number is None:
+        names = map(NAME.fullmatch, os.listdir(folder) if folder.is_dir() else [])
+        number = max((int(name[1]) for name in names if name), default=0)
+    return [folder / shard_name("part", index, number) for index in range(number)]
 
-    Raises:
-        FerVitError: The file is not a plan, or is damaged.
+
+def check_tables(plan: Mapping[Path, Sequence[Path]], facts: Mapping[str, str], checked: dict[Path, Checked]) -> None:
+    """Checks the existing tables of a plan that are not in `checked`, and adds them.
+
+    Raises FerVitError when the folder contains other files, or a table cannot be read, has other facts, or does not
+    contain the rows of each of its images once and in order.
     """
-
-    def __init__(self, folder: Path, chunks: Sequence[int] | None = None) -> None:
-        self.folder = folder
-        with self._opened() as file:
-            groups = range(file.metadata.num_row_groups)
-            self.sizes: list[int] = [file.metadata.row_group(chunk).num_rows for chunk in groups]
-            self.settings: dict[str, Any] = json.loads(file.schema_arrow.metadata[b"fer_vit"])
-        self.chunks = groups if chunks is None else chunks
-        self._ends = list(accumulate(self.sizes[chunk] for chunk in self.chunks))
-        self._chunk: tuple[int, list[Path]] = (-1, [])
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def __getitem__(self, index: int) -> Path:  # type: ignore[override]  # slices are not needed
-        """Returns an image."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        chunk = bisect(self._ends, index)
-        if self._chunk[0] != chunk:
-            self._chunk = chunk, self.images(self.chunks[chunk])
-        return self._chunk[1][index - self._ends[chunk]]  # counted from the chunk's end
-
-    def images(self, chunk: int) -> list[Path]:
-        """Returns the images of a chunk."""
-        with self._opened() as file:
-            images = [Path(os.fsdecode(name)) for name in file.read_row_group(chunk)["path"].to_pylist()]
-            if len(images) != self.sizes[chunk]:
-                raise ValueError("images are missing")
-            return images
-
-    @contextmanager
-    def _opened(self) -> Iterator[pq.ParquetFile]:
-        """Yields the plan's file; turns its errors into a FerVitError."""
-        try:
-            with pq.ParquetFile(self.folder / NAME) as file:
-                yield file
-        except (pa.ArrowException, OSError, TypeError, KeyError, ValueError) as error:
-            path = self.folder / NAME
-            raise FerVitError(f"{path} is not a plan of `predict`, or is damaged. Choose another folder.") from error
-
-    def table(self, chunk: int) -> Path:
-        """Returns the path of a chunk's table."""
-        return self.folder / f"part-{chunk:05d}.parquet"
-
-    def missing(self) -> list[int]:
-        """Returns the chunks without a table."""
-        existing = {entry.name for entry in os.scandir(self.folder)}
-        return [chunk for chunk in self.chunks if self.table(chunk).name not in existing]
-
-    def frames(self, chunk: int) -> Iterator[list[dict[str, Any]]]:
-        """Yields the rows of each image or frame in a chunk's table."""
-        with pq.ParquetFile(self.table(chunk)) as file:
-            rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
-            yield from (list(group) for _, group in groupby(rows, itemgetter("path", "frame")))
-
-    def check(self, chunk: int) -> tuple[Counter[str], int]:
-        """Returns a chunk's images by status and its number of faces.
-
-        Raises:
-            FerVitError: Its table cannot be read, or does not contain the rows of each image once and in order.
-        """
-        file, names = self.table(chunk), [as_text(str(image)) for image in self.images(chunk)]
-        try:
-            has = pq.read_schema(file).names
-            columns = ["path", "frame", "face", "status"] if "frame" in has else ["path", "face", "status"]
-            table = pq.read_table(file, columns=columns, partitioning=None).to_pydict()
-        except (pa.ArrowException, OSError) as error:
-            raise FerVitError(f"{file} cannot be read. Remove it and run the same command again.") from error
-        table.setdefault("frame", [None] * len(table["path"]))
-        rows = zip(*(table[name] for name in ("path", "frame", "face", "status")), strict=True)
-        photos = [list(group) for _, group in groupby(rows, itemgetter(0, 1))]
-        faces = [[face for _, _, face, _ in photo] for photo in photos]
-        paths = [path for path, _ in groupby(photo[0][0] for photo in photos)]
-        if paths != names or any(row not in ([None], [*range(len(row))]) for row in faces):
-            raise FerVitError(
-                f"Expected the rows of {len(names):,} images in {file}, each once and in the plan's order, but got "
-                f"{len(table['path']):,} rows of {len(photos):,} images. Remove that file and run the same command "
-                "again."
-            )
-        return Counter(photo[0][3] for photo in photos), sum(face is not None for row in faces for face in row)
+    tables = [*plan]
+    folder = tables[0].parent
+    found = {name for name in os.listdir(folder) if not name.startswith(".")} if folder.is_dir() else set()
+    if other := found - {table.name for table in plan}:
+        expected = f"a new folder or one with the tables {tables[0].name} to {tables[-1].name}"
+        raise FerVitError(f"Expected {expected}, but {folder} contains {min(other)}. {REMEDY}")
+    new = [table for table in plan if table.name in found and table not in checked]
+    for table in tqdm(new, desc="checking", unit=" tables", disable=None, leave=False):
+        checked[table] = _check_rows(_read_rows(table, facts), plan[table], table)
 
 
-def open_or_create(folder: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any], rank: int) -> Plan:
-    """Opens the plan in a folder. If there is none, process 0 writes it and the others wait.
-
-    Only a new plan reads `images`. `settings` are the options that affect the tables, as JSON values.
-
-    Raises:
-        FerVitError: The folder was started with other settings, contains other files, or cannot be written.
-    """
-    path = folder / NAME
-    if not path.exists() and rank == 0:
-        _write(path, images, part_size, settings)
-    elif not path.exists():
-        _wait(path, rank)
-    plan = Plan(folder)
-    directory = plan.settings.get("directory")
-    settings = settings | {"directory": directory}
-    for name in {**plan.settings, **settings}:
-        if (old := plan.settings.get(name)) != (new := settings.get(name)):
-            before, now = (shorten(str(value), 100) for value in (old, new))
-            raise FerVitError(
-                f"{folder} was started with {name} {before}, but now it is {now}. Use the same, or choose another "
-                "folder."
-            )
-    if directory not in (None, os.getcwd()):
-        raise FerVitError(f"{folder} was started in {directory}, and names images from there. Run the command there.")
-    return plan
+def _check_rows(rows: Sequence[Row], images: Sequence[Path], table: Path) -> Checked:
+    photos = [list(group) for _, group in groupby(rows, itemgetter(0, 1))]
+    faces = [[face for _, _, face, _ in photo] for photo in photos]
+    paths = [path for path, _ in groupby(photo[0][0] for photo in photos)]
+    names = [as_text(str(image)) for image in images]
+    if paths != names or any(row not in ([None], [*range(len(row))]) for row in faces):
+        expected = f"the rows of {len(names):,} images from {short(names[0])} on, each once and in order"
+        raise FerVitError(f"Expected {expected}, in {table}, but it contains others. {REMEDY}")
+    return Counter(photo[0][3] for photo in photos), len(rows) - faces.count([None])
 
 
-def _wait(path: Path, rank: int) -> None:
-    """Waits for the plan as long as the file that process 0 writes grows."""
-    print(f"Process {rank} waits for process 0 to list the images in {path}.", flush=True)
-    sizes, since = None, time.monotonic()
-    while not path.exists():
-        with suppress(OSError):  # the folder does not exist yet, or a file is being renamed
-            if (newest := [entry.stat().st_size for entry in path.parent.rglob("*")]) != sizes:
-                sizes, since = newest, time.monotonic()
-        if time.monotonic() - since > PATIENCE:
-            raise FerVitError(
-                f"Process 0 did not list the images in {path} and writes nothing. Start it (RANK=0) with the same "
-                "command, and then this process again."
-            )
-        time.sleep(1)
+def _read_rows(table: Path, facts: Mapping[str, str]) -> list[Row]:
+    """Returns the rows of a table; raises FerVitError when the table has other facts."""
+    try:
+        schema = pq.read_schema(table)
+        before = dict(json.loads(schema.metadata[FACTS.encode()]))
+        columns = [name for name in ("path", "face", "status", "frame") if name in schema.names]
+        cells = pq.read_table(table, columns=columns, partitioning=None).to_pydict()
+        frames = cells.get("frame", [None] * len(cells["path"]))
+        rows = list(zip(cells["path"], frames, cells["face"], cells["status"], strict=True))
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise FerVitError(f"{table} cannot be read. Remove it and run the same command again.") from error
+    for name in {**before, **facts}:
+        if (old := before.get(name)) != (new := facts.get(name)):
+            raise FerVitError(f"{table} was written with {name} {short(old)}, but now it is {short(new)}. {REMEDY}")
+    return rows
 
 
-def _write(path: Path, images: Iterable[Path], part_size: int, settings: dict[str, Any]) -> None:
-    """Writes a plan atomically."""
-    folder = path.parent
-    # File names need not be Unicode
-    schema = pa.schema([("path", pa.binary())]).with_metadata({"fer_vit": json.dumps(settings)})
-    if folder.is_dir() and any(not other.name.startswith(".") for other in folder.iterdir()):
-        raise FerVitError(f"Expected a new folder or one that `predict` started, but {folder} contains other files.")
-    remove_stale(path)
-    with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for video, run in groupby(images, is_video):
-            while names := [os.fsencode(image) for image in islice(run, 1 if video else part_size)]:
-                writer.write_table(pa.table([names], schema=schema), row_group_size=part_size)
+def read_frames(table: Path) -> Iterator[list[dict[str, Any]]]:
+    """Yields the rows of each image or frame in a table."""
+    with pq.ParquetFile(table) as file:
+        rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
+        yield from (list(group) for _, group in groupby(rows, itemgetter("path", "frame")))

@@ -33,55 +33,29 @@ PLOTS = (".svg", ".pdf", ".png")
 
 @dataclass(frozen=True, eq=False)
 class FaceResult:
-    """A face and its expression.
+    """A face and its expression."""
 
-    Attributes:
-        label: The most probable expression.
-        confidence: Its probability.
-        probabilities: The probability of every expression by name.
-        path: The photo or video; "image 0" and so on for images in memory.
-        face: Index of the face in its photo.
-        box: Box (4,), xyxy in the photo's pixels; None without landmarks.
-        landmarks: (x, y) in the photo's pixels by name; None without landmark detection.
-        score: The detector's score in [0, 1]; 0: it found no face, so the full image was used and the landmarks may be
-            meaningless; None without a detector.
-        source: The photo's path, or the image in memory.
-        to_crop: Matrix (2, 3) from photo to crop pixels.
-        crop_size: Side of the crop in pixels.
-        regions: Box (4,) of every visible region, xyxy in crop pixels.
-        thresholds: The model's thresholds of prediction sets (see `conformal`); empty if it is not calibrated.
-        blur: Length of the crop's finest detail, in pixels of a crop of 48 x 48: about 1.1 in FERPlus, and 2.6 there
-            after a Gaussian blur of 1.5 pixels; NaN without contrast.
-        outside: Regions whose centre lies outside the photo or the crop. Covered regions are not detected.
-        net: The model.
-        frame: Index of the frame in a video; None in a photo.
-        seconds: The frame's time in the video.
-        track: The number of the person in the video.
-        smoothed: `probabilities` averaged over time, for frames.
-        features: The network's features of the face before the classifier (D,).
-    """
-
-    label: str
-    confidence: float
-    probabilities: dict[str, float] = field(repr=False)
-    path: str
-    face: int
-    box: Array | None = field(repr=False)
-    landmarks: dict[str, tuple[float, float]] | None = field(repr=False)
-    score: float | None
-    source: Source = field(repr=False)
-    to_crop: Array = field(repr=False)
-    crop_size: int = field(repr=False)
-    regions: dict[str, Array] = field(repr=False)
-    thresholds: Thresholds = field(repr=False)
-    blur: float = field(repr=False)
-    outside: tuple[str, ...] = field(repr=False)
+    label: str  # the most probable expression
+    confidence: float  # its probability
+    probabilities: dict[str, float] = field(repr=False)  # of every expression by name
+    path: str  # the photo or video; "image 0" and so on for images in memory
+    face: int  # index of the face in its photo
+    box: Array | None = field(repr=False)  # (4,), xyxy in the photo's pixels; None without landmarks
+    landmarks: dict[str, tuple[float, float]] | None = field(repr=False)  # (x, y) in the photo's pixels by name
+    score: float | None  # of the detector in [0, 1]; 0: no face was found, the full image is used; None: no detector
+    source: Source = field(repr=False)  # the photo's path, or the image in memory
+    to_crop: Array = field(repr=False)  # matrix (2, 3) from photo to crop pixels
+    crop_size: int = field(repr=False)  # side of the crop in pixels
+    regions: dict[str, Array] = field(repr=False)  # box (4,) of every visible region, xyxy in crop pixels
+    thresholds: Thresholds = field(repr=False)  # of prediction sets (see `conformal`); empty if not calibrated
+    blur: float = field(repr=False)  # see `measure_blur`: about 1.1 in FERPlus; NaN without contrast
+    outside: tuple[str, ...] = field(repr=False)  # regions whose centre lies outside the photo
     net: RegionViT = field(repr=False)
-    frame: int | None = None
-    seconds: float | None = None
-    track: int | None = None
-    smoothed: dict[str, float] = field(default_factory=dict, repr=False)
-    features: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+    frame: int | None = None  # index of the frame in a video; None in a photo
+    seconds: float | None = None  # the frame's time in the video
+    track: int | None = None  # the number of the person in the video
+    smoothed: dict[str, float] = field(default_factory=dict, repr=False)  # `probabilities` averaged over time
+    features: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)  # (D,)
 
     @property
     def label_smoothed(self) -> str | None:
@@ -89,17 +63,10 @@ class FaceResult:
         return max(self.smoothed, key=self.smoothed.__getitem__, default=None)
 
     def prediction_set(self, coverage: int = 90, by_class: bool = False) -> list[str] | None:
-        """Returns the prediction set, which contains the true expression for `coverage` percent of the faces.
+        """Returns the prediction set, which contains the true expression for `coverage` percent (90, 95) of the faces.
 
-        None: the model is not calibrated (`fer-vit export --calibrate`).
-
-        Args:
-            coverage: 90 or 95, in percent.
-            by_class: Whether the coverage holds for each expression. The sets are larger, and contain no expression
-                with fewer than 19 calibration faces.
-
-        Raises:
-            FerVitError: The coverage has another value.
+        With `by_class` the coverage holds for each expression: sets are larger, and contain no expression with fewer
+        than 19 calibration faces. None: the model is not calibrated (`fer-vit export --calibrate`).
         """
         if not self.thresholds:
             return None
@@ -145,20 +112,13 @@ class FaceResult:
     def plot(self, attention: bool = False, file: str | Path | None = None) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities; a notebook displays it.
 
-        Args:
-            attention: Whether to draw the attention between regions, and from regions to the output, instead.
-            file: Where to save the attention: .svg, .pdf or .png.
-
-        Raises:
-            FerVitError: The photo cannot be read, or the file has another ending.
+        With `attention`, draws the attention between regions, and from regions to the output, and saves it in `file`
+        (.svg, .pdf or .png). Raises FerVitError when the photo cannot be read.
         """
         photo = self.read_photo()
         if not attention:
             return prediction_figure(self.view(photo))
-        from fer_vit.report.charts import (
-            attention_figure,  # only here: matplotlib takes a second to load
-            rasterize,
-        )
+        from fer_vit.report.charts import attention_figure, rasterize  # only here: matplotlib takes a second to load
 
         figure = attention_figure(self.view(photo), self.attend(photo), self.net.config.regions)
         if file is not None:
@@ -290,8 +250,6 @@ PROBABILITY = "p_"
 """Prefix of an expression's column, which separates labels from other columns."""
 SMOOTHED = "smoothed_"
 """Prefix of the column of a smoothed probability."""
-
-
 FEATURE = "feature_"
 """Prefix of the column of a feature."""
 

@@ -9,13 +9,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import choose_detector
+from fer_vit.files import check_output
 from fer_vit.predict.people import People, is_textgrid, write_intervals
-from fer_vit.predict.photos import MEDIA_SUFFIXES, NO_FACE, OK, Photo, PhotoOptions, find_images, is_video, iter_images
-from fer_vit.predict.plan import Plan, open_or_create
+from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions, is_video
+from fer_vit.predict.plan import Checked, check_tables, plan_tables, read_frames
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns
 from fer_vit.processes import ProcessRank
@@ -51,6 +50,10 @@ class Outputs(NamedTuple):
         if self.intervals and is_textgrid(self.intervals) and len(videos) > 1:
             raise FerVitError(f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead.")
 
+    def columns(self, model: Recognizer, sources: Sequence[Path]) -> dict[str, type]:
+        """Returns name and type of the columns of the table of faces."""
+        return table_columns(model.labels, any(map(is_video, sources)), self.features * model.net.vit.embed_dim)
+
     def write_people(self, people: People, labels: list[str]) -> None:
         """Writes the requested tables of people."""
         if self.people:
@@ -60,28 +63,20 @@ class Outputs(NamedTuple):
 
 
 def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs) -> str:
-    """Writes a table of the faces in files, folders and patterns; returns a summary.
+    """Writes a table of the faces in photos and videos; returns a summary.
 
     If the marked copy fails, all tables are written before the error is raised.
     """
-    sources = find_images(images, MEDIA_SUFFIXES)
-    outputs.check(sources)
-    facts = prediction_facts(model, options)
-    columns = table_columns(model.labels, any(map(is_video, sources)), outputs.features * model.net.vit.embed_dim)
-    photos = model.recognize(sources, options)
+    outputs.check(images)
+    facts, photos = prediction_facts(model, options), model.recognize(images, options)
     errors: list[FerVitError] = []
     if outputs.copy:
         from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
 
-        video = next(filter(is_video, sources))
+        video = next(filter(is_video, images))
         photos = annotate_video(photos, video, outputs.copy, options, errors, outputs.overwrite)
-    counts, people = Counts(), People()
-    with TableWriter(outputs.table, columns, overwrite=outputs.overwrite, facts=facts) as table:
-        for photo in photos:
-            rows = list(photo_rows(photo, outputs.min_confidence, outputs.features))
-            table.write(rows)
-            counts.add(photo, rows)
-            people.add(rows)
+    columns = outputs.columns(model, images)
+    counts, people = _write_tables(photos, {outputs.table: images}, columns, facts, outputs)
     outputs.write_people(people, model.labels)
     if errors:
         raise FerVitError(f"{errors[0]} The table {outputs.table} is complete.")
@@ -98,35 +93,55 @@ def predict_folder(
 ) -> str:
     """Writes this process's share of the missing tables of a folder; returns a summary.
 
-    Raises:
-        FerVitError: The folder was started with other settings, or an image does not have its rows exactly once.
+    Raises FerVitError when the folder contains other files, or a table of other images, options or another model.
     """
-    facts = prediction_facts(model, options)
-    settings: dict[str, object] = {"images": [os.path.abspath(image) for image in images], "model": fingerprint(model)}
-    settings |= {"face": options.face, "detector": facts["detector"], "part_size": part_size, **options.video()}
-    settings |= {"min_confidence": outputs.min_confidence, "features": outputs.features}
-    settings["directory"] = None if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
-    plan = open_or_create(outputs.table, iter_images(images, MEDIA_SUFFIXES), part_size, settings, rank.rank)
-    outputs.check(plan)
-    part = Plan(outputs.table, [chunk for chunk in plan.missing() if chunk % rank.world_size == rank.rank])
-    columns = table_columns(model.labels, any(map(is_video, plan)), outputs.features * model.net.vit.embed_dim)
-    by_source = (photos for _, photos in groupby(model.recognize(part, options), attrgetter("source")))
-    counts = Counts()
-    for chunk in part.chunks:
-        with TableWriter(plan.table(chunk), columns, facts=facts) as table:
-            for photo in chain.from_iterable(islice(by_source, plan.sizes[chunk])):
+    outputs.check(images)
+    facts = prediction_facts(model, options) | {"fingerprint": fingerprint(model)}
+    directory = "" if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
+    more = {"min_confidence": outputs.min_confidence, "features": outputs.features, "directory": directory}
+    facts |= {name: str(value) for name, value in more.items() if value}
+    plan, checked = plan_tables(outputs.table, images, part_size), dict[Path, Checked]()
+    check_tables(plan, facts, checked)
+    share = {path: plan[path] for path in [*plan][rank.rank :: rank.world_size] if path not in checked}
+    photos = model.recognize([*chain.from_iterable(share.values())], options)
+    again = outputs._replace(overwrite=True)  # a table that another process has written in the meantime is the same
+    counts, _ = _write_tables(photos, share, outputs.columns(model, images), facts, again)
+    report = f"{counts.summarize()}\nDetector: {facts['detector']}" if share else "Nothing to do: these tables exist."
+    if left := sum(not path.exists() for path in plan):
+        exist = f"{len(plan) - left:,} of {len(plan):,} tables exist"
+        rest = "Other processes write the rest, or the same command resumes them."
+        return f"{report}\n{outputs.table}: {exist}. {rest}"
+    check_tables(plan, facts, checked)
+    if outputs.people or outputs.intervals:
+        people = People()
+        for rows in chain.from_iterable(map(read_frames, plan)):
+            people.add(rows)
+        outputs.write_people(people, model.labels)
+    status = sum((statuses for statuses, _ in checked.values()), Counter[str]())
+    files = f"all {format_count(len(images), 'file')} exactly once ({format_counts(status, 5)})"
+    faces = format_count(sum(faces for _, faces in checked.values()), "face")
+    return f"{report}\n{outputs.table}: all {format_count(len(plan), 'table')}, {files}, {faces}"
+
+
+def _write_tables(
+    photos: Iterable[Photo[FaceResult]],
+    share: Mapping[Path, Sequence[Path]],
+    columns: dict[str, type],
+    facts: Mapping[str, str],
+    outputs: Outputs,
+) -> tuple["Counts", People]:
+    """Writes a table for each path of a share, of the photos and frames of its images."""
+    counts, people = Counts(), People()
+    by_source = (some for _, some in groupby(photos, attrgetter("source")))
+    for path, images in share.items():
+        check_output(path, outputs.overwrite)
+        with TableWriter(path, columns, overwrite=outputs.overwrite, facts=facts) as table:
+            for photo in chain.from_iterable(islice(by_source, len(images))):
                 rows = list(photo_rows(photo, outputs.min_confidence, outputs.features))
                 table.write(rows)
                 counts.add(photo, rows)
-    report = "Nothing to do: all tables exist. For photos that were added later, use another `--output` folder."
-    if part:
-        report = f"{counts.summarize()}\nDetector: {facts['detector']}"
-    if (outputs.people or outputs.intervals) and not plan.missing():
-        people = People()
-        for rows in chain.from_iterable(map(plan.frames, plan.chunks)):
-            people.add(rows)
-        outputs.write_people(people, model.labels)
-    return f"{report}\n{check_folder(plan)}"
+                people.add(rows)
+    return counts, people
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
@@ -134,23 +149,6 @@ def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]
     settings = {name: str(value) for name, value in options.video().items()}
     facts = {"version": __version__, "model": model.name, "face": options.face}
     return {**facts, **model.conditions, "detector": choose_detector(options.detector), **settings}
-
-
-def check_folder(plan: Plan) -> str:
-    """Reports how many tables of a plan exist; if all do, checks that they contain every image."""
-    if left := plan.missing():
-        return (
-            f"{plan.folder}: {len(plan.chunks) - len(left):,} of {len(plan.chunks):,} tables exist. Other processes "
-            "write the rest, or the same command resumes them."
-        )
-    status, faces = Counter[str](), 0
-    for chunk in tqdm(plan.chunks, desc="checking", unit=" tables", disable=None, leave=False):
-        statuses, number = plan.check(chunk)
-        status, faces = status + statuses, faces + number
-    return (
-        f"{plan.folder}: all {format_count(len(plan.chunks), 'table')}, all {format_count(len(plan), 'file')} of the "
-        f"plan exactly once ({format_counts(status, 5)}), {format_count(faces, 'face')}"
-    )
 
 
 def fingerprint(model: Recognizer) -> str:

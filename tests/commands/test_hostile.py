@@ -134,7 +134,7 @@ def test_files_that_vanish_after_they_were_listed(
     verb: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images, model = open_folder / "photos", open_folder / "best.ckpt"
-    homes = {"prepare": "sources.folder", "predict": "predict.tables", "visualize": "commands.visualize"}
+    homes = {"prepare": "sources.folder", "predict": "commands.predict", "visualize": "commands.visualize"}
     module = import_module(f"fer_vit.{homes[verb]}")
     name = "_read_splits" if verb == "prepare" else "find_images"
     monkeypatch.setattr(module, name, vanishing(getattr(module, name), images))

@@ -166,7 +166,7 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
     expected, output = predict(photos, checkpoint, tmp_path / "one.parquet"), tmp_path / "faces"
     for rank, workers, report in (
         (0, 2, "2 of 3 tables exist"),
-        (1, 0, "all 3 tables, all 6 files of the plan exactly"),
+        (1, 0, "all 3 tables, all 6 files exactly"),
     ):
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("RANK", str(rank))
@@ -178,9 +178,13 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
     monkeypatch.delenv("WORLD_SIZE")
     times = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
     predict(photos, checkpoint, output, "--part_size=2")
-    done, *_ = capsys.readouterr().out.splitlines()
-    assert done.startswith("Nothing to do: all tables exist. For photos that were added later, use another `--output`")
+    assert capsys.readouterr().out.startswith("Nothing to do: these tables exist.")
     assert {path.name: path.stat().st_mtime_ns for path in output.iterdir()} == times
+    (output / "part-00001-of-00003.parquet").unlink()  # as if the process had been killed
+    (output / ".part-00001-of-00003.parquet.0123abcd.part").mkdir()
+    assert_same(predict(photos, checkpoint, output, "--part_size=2"), expected)
+    changed = {path.name for path in output.iterdir() if path.stat().st_mtime_ns != times[path.name]}
+    assert changed == {"part-00001-of-00003.parquet"}
 
 
 def test_a_folder_belongs_to_one_prediction(
@@ -188,26 +192,26 @@ def test_a_folder_belongs_to_one_prediction(
 ) -> None:
     good = ["--checkpoint", checkpoint, "--output", tmp_path / "faces", *CROPS]
     run("predict", photos / "noise.png", *good)
+    table = "part-00000-of-00001.parquet"
     for words, expected in (
-        (["--detector", "landmarks"], "was started with detector none, but now it is landmarks"),
-        (["--checkpoint", DEFAULT], "was started with model"),
-        (["--part_size", 3], "was started with part_size 1000, but now it is 3"),
-        (["--min_confidence", 0.5], "was started with min_confidence 0.0, but now it is 0.5"),
-        (["--every", 3], "was started with every None, but now it is 3"),
+        (["--detector", "landmarks"], f"{table} was written with detector none, but now it is landmarks"),
+        (["--checkpoint", DEFAULT], "was written with model"),
+        (["--min_confidence", 0.5], "was written with min_confidence None, but now it is 0.5"),
+        (["--features"], "was written with features None, but now it is True"),
+        (["--every", 3], "was written with every None, but now it is 3"),
         (["--part_size", 0], "part_size"),
         (["--overwrite"], "Remove"),
     ):
         assert expected in fails(capsys, "predict", photos / "noise.png", *good, *words)
-    line = fails(capsys, "predict", photos / "woman.png", *good)
-    assert f"was started with images ['{photos}/noise.png'], but now it is ['{photos}/woman.png']" in line
-    table = tmp_path / "faces" / "part-00000.parquet"
-    pq.write_table(pq.read_table(table).take([0, 0]), table)
-    assert "part-00000.parquet, each once" in fails(capsys, "predict", photos / "noise.png", *good)
+    more = ["predict", photos / "noise.png", photos / "woman.png", *good]
+    assert f"each once and in order, in {tmp_path}/faces/{table}, but it contains others" in fails(capsys, *more)
+    assert f"contains {table}" in fails(capsys, *more, "--part_size=1")
     good[3] = tmp_path / "relative"
     monkeypatch.chdir(photos)
     run("predict", "noise.png", *good)
     monkeypatch.chdir(tmp_path)  # where the name is of another file
-    assert "was started with images" in fails(capsys, "predict", "noise.png", *good)
+    (tmp_path / "noise.png").write_bytes((photos / "man.png").read_bytes())
+    assert f"was written with directory {photos}" in fails(capsys, "predict", "noise.png", *good)
 
 
 def test_each_process_has_its_gpu_and_cores(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_video_is_a_part_and_a_rerun_resumes(
     assert_same(predict(folder, checkpoint, output, *more), expected)
     out = capsys.readouterr().out
     assert "6 frames: 6 ok" in out
-    assert "all 6 tables, all 6 files of the plan exactly once" in out
+    assert "all 6 tables, all 6 files exactly once" in out
     assert parts[2].stat().st_mtime_ns == before
 
 

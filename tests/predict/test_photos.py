@@ -10,7 +10,6 @@ import pytest
 from PIL import Image as Pil
 from skimage.data import astronaut
 
-import fer_vit.predict.photos as photos_module
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face
 from fer_vit.face.detect import Face, FaceDetector
@@ -148,7 +147,7 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
 
     dataset = PhotoDataset([tmp_path / "photo.jpg"], SPEC, "detect", detector)
     _, _, (face,) = dataset.read(tmp_path / "photo.jpg")
-    monkeypatch.setattr(photos_module, "reduction_to", lambda *_: 1)
+    monkeypatch.setattr("fer_vit.predict.photos.image_file.reduction_to", lambda *_: 1)
     _, _, (whole,) = dataset.read(tmp_path / "photo.jpg")
     assert max(seen[0]) == (2643 if shape[0] % 2 and orientation > 1 else (max(shape) + 1) // 2)
     assert np.abs(face.landmarks - whole.landmarks).max() < 0.1

@@ -146,7 +146,7 @@ def test_processes_of_torchrun_predict_each_row_once(faces: Path, tmp_path: Path
     main(prediction(faces, tmp_path / "one"))
     status, out, err = run(*prediction(faces, tmp_path / "two"), launcher=TORCHRUN)
     assert status == 0, err
-    assert "all 9 tables, all 60 files of the plan exactly once (60 ok), 60 faces" in out
+    assert "all 9 tables, all 60 files exactly once (60 ok), 60 faces" in out
     rows = table(tmp_path / "two")
     assert [row["path"] for row in rows] == sorted(map(str, faces.rglob("*.png")))
     assert_same(rows, table(tmp_path / "one"))
