@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.shards import shard_name
+from fer_vit.data.schema import shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.files import as_text
 from fer_vit.predict.photos import is_video
