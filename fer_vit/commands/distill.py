@@ -80,12 +80,10 @@ def distill(
 def read_unlabelled(path: Path, names: tuple[str, ...]) -> Manifest:
     """Reads the training faces of a manifest that were detected and have landmarks.
 
-    Raises:
-        FerVitError: There is none, or the manifest has other labels.
+    Raises FerVitError when there is none, or the manifest has other labels.
     """
     rows = Manifest.read(path, ["train"]).split("train")
-    if rows.names != names:
-        raise FerVitError(f"Expected labels {', '.join(names)} in {path}, but got {', '.join(rows.names)}.")
+    check_same_labels(names, rows)
     known = np.isfinite(rows.landmarks()).all((1, 2))
     faces = rows.select(known & (np.array(rows.column("score"), float) != 0))
     if not len(faces):
@@ -97,13 +95,8 @@ def read_unlabelled(path: Path, names: tuple[str, ...]) -> Manifest:
 def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Array:
     """Returns the mean probabilities (M, C) of teachers for M training faces; prints their agreement.
 
-    Args:
-        teachers: A teacher with a held-out fold predicts, among the faces with votes, this fold alone.
-        faces: The training faces.
-        votes: The share of every class for the first N of them (N, C).
-
-    Raises:
-        FerVitError: A teacher has other labels, or no teacher predicts some faces.
+    `votes` (N, C) are fractions for the first N faces, of which a teacher with a held-out fold predicts this fold
+    alone. Raises FerVitError when a teacher has other labels, or no teacher predicts some faces.
     """
     folds = [read_fold(teacher) for teacher in teachers]
     chosen = np.ones((len(teachers), len(faces)), bool)
@@ -116,29 +109,26 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
     for teacher, fold, rows in zip(teachers, folds, chosen, strict=True):
         model = load(str(teacher))
         model.net.offset = None  # rare classes would gain in each generation
-        check_same_labels(model, faces)
+        check_same_labels(model.labels, faces)
         probabilities = predict_views(model, faces, np.flatnonzero(rows).tolist())
         total[rows] += probabilities
         which = f"of its held-out fold {fold}" if fold else "that it may have learned"
         print(f"{teacher}: agrees with {agreement(probabilities, votes[rows[: len(votes)]])} faces {which}")
-    mean: Array = total / chosen.sum(0)[:, None]
-    print(f"Together they agree with {agreement(mean, votes)} faces")
-    return mean
+    total /= chosen.sum(0)[:, None]
+    print(f"Together they agree with {agreement(total, votes)} faces")
+    return total
 
 
 def read_fold(teacher: Path) -> str | None:
     """Returns the held-out fold of a checkpoint; None for one without, and for a folder.
 
-    Raises:
-        FerVitError: The model that the training started from may have learned these faces.
+    Raises FerVitError when the model that the training started from may have learned these faces.
     """
     checkpoint = load_checkpoint(teacher) if teacher.is_file() else {}
     fold = as_dict(checkpoint.get("FaceDataModule")).get("fold")
     if fold and (start := checkpoint.get("starts_from")):
-        raise FerVitError(
-            f"{teacher} started from {short(start)}, which may have learned the faces of the held-out fold. Train it "
-            "without `model.init`, or from masked pretraining."
-        )
+        reason = f"started from {short(start)}, which may have learned the faces of the held-out fold"
+        raise FerVitError(f"{teacher} {reason}. Train it without `model.init`, or from masked pretraining.")
     return None if fold is None else str(fold)
 
 

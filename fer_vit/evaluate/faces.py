@@ -31,35 +31,23 @@ Columns = dict[str, NDArray[np.object_]]
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """N faces.
+    """N faces with the probabilities of C expressions."""
 
-    Attributes:
-        labels: The C expressions in the order of the probabilities.
-        paths: The image of each face (N,).
-        probabilities: The model's probabilities (N, C); NaN for an image without a face.
-        detected: Whether there is a face (N,): the detector found one, or was not used.
-        targets: Fraction of the votes for every expression (N, C), rows summing to 1; None without labels.
-        columns: Everything else.
-        rows: Index of each face in its manifest or table (N,).
-        picture: Reads the image of a row; raises FerVitError when it cannot.
-        facts: How the predictions were made.
-    """
-
-    labels: list[str]
-    paths: NDArray[np.object_]
-    probabilities: Array
-    detected: Mask
-    targets: Array | None
-    columns: Columns
-    rows: IntArray
-    picture: Callable[[int], Image]
-    facts: dict[str, str] = field(default_factory=dict)
+    labels: list[str]  # the expressions
+    paths: NDArray[np.object_]  # (N,), the image of each
+    probabilities: Array  # (N, C), NaN for an image without a face
+    detected: Mask  # (N,): the detector found the face, or was not used
+    targets: Array | None  # (N, C), the fraction of the votes for every expression; None without labels
+    columns: Columns  # everything else
+    rows: IntArray  # (N,), the index in the manifest or table
+    picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError when it cannot
+    facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
 
     def take(self, which: NDArray[Any]) -> "Faces":
         """Returns some of the faces, by a mask or indices."""
-        arrays = {name: getattr(self, name)[which] for name in ("paths", "probabilities", "detected", "rows")}
-        targets = None if self.targets is None else self.targets[which]
-        return replace(self, targets=targets, columns={k: v[which] for k, v in self.columns.items()}, **arrays)
+        names = ("paths", "probabilities", "detected", "rows", *(() if self.targets is None else ("targets",)))
+        columns = {name: cells[which] for name, cells in self.columns.items()}
+        return replace(self, columns=columns, **{name: getattr(self, name)[which] for name in names})
 
     @property
     def predicted(self) -> Mask:
@@ -87,28 +75,23 @@ class Faces:
     def correct(self) -> Mask:
         """Which predictions equal the label, the expression with most votes (N,)."""
         assert self.targets is not None
-        correct: Mask = self.probabilities.argmax(1) == self.targets.argmax(1)
-        return correct
+        return np.asarray(self.probabilities.argmax(1) == self.targets.argmax(1))
 
 
 def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
     """Predicts the faces of a manifest that holds one split.
 
-    Raises:
-        FerVitError: There are none, only some have labels, or the model lacks a label.
+    Raises FerVitError when there are none, only some have labels, or the model lacks a label.
     """
     if not len(rows):
-        raise FerVitError(
-            f"Expected faces in the {split} split of {rows.path}, but it is empty. Name another `--split`."
-        )
+        raise FerVitError(f"Expected faces in the {split} split of {rows.path}, but got none. Name another `--split`.")
     targets = rows.model_targets(model.labels)
     columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
     batches = face_batches(FaceDataset(rows, model.crop_spec), range(len(rows)), CHUNK, model.device)
     probabilities = np.array([row for batch in batches for row in model.probabilities(batch)])
-    if (
-        model.net.settings.thresholds and model.labels == model.net.settings.labels
-    ):  # thresholds do not hold for merged labels
-        columns["ambiguous"] = as_objects((in_set(probabilities, model.net.settings.thresholds).sum(1) != 1).tolist())
+    settings = model.net.settings
+    if settings.thresholds and model.labels == settings.labels:  # they do not hold for merged labels
+        columns["ambiguous"] = as_objects((in_set(probabilities, settings.thresholds).sum(1) != 1).tolist())
     return Faces(
         labels=model.labels,
         paths=as_objects(rows.image_names()),
@@ -128,10 +111,9 @@ def as_objects(values: Sequence[object]) -> NDArray[np.object_]:
 
 
 class Merged(Recognizer):
-    """A model with merged labels: their probabilities add up; labels left out are renormalised over the others.
+    """A model with merged labels: their probabilities add up, and sum to 1 without the labels left out.
 
-    Raises:
-        FerVitError: The merge lacks one of the model's labels.
+    Raises FerVitError when the merge lacks one of the model's labels.
     """
 
     def __init__(self, model: Recognizer, merge: Merge) -> None:
@@ -163,18 +145,13 @@ def labelled_batches(
     mirrored: bool = False,
     max_faces: int | None = None,
 ) -> tuple[Iterator[Batch], Tensor]:
-    """Reads the labelled faces of a manifest, mirrored or not, under a progress bar.
+    """Returns batches of a manifest's labelled faces, mirrored or not, and the votes for every class (N, C).
 
-    The manifest has the model's labels in their order. `max_faces`: at most this many, evenly spaced; None: all.
-
-    Returns:
-        Batches ready for the model, and the fraction of votes for every class (N, C).
-
-    Raises:
-        FerVitError: The manifest does not exist or has other labels, or a row has none.
+    Batches are ready for the model and show a progress bar. Votes are fractions. `max_faces`: at most this many, evenly
+    spaced. Raises FerVitError when the manifest does not exist or has other labels, or a row has none.
     """
     rows = Manifest.read(manifest, [split]).split(split)
-    check_same_labels(model, rows)
+    check_same_labels(model.labels, rows)
     targets = rows.targets()
     if targets is None or not len(rows):
         raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
@@ -184,11 +161,10 @@ def labelled_batches(
     return face_batches(dataset, chosen, CHUNK, model.device), torch.from_numpy(targets).float()[chosen]
 
 
-def check_same_labels(model: Recognizer, rows: Manifest) -> None:
-    """Raises FerVitError when a manifest does not have the model's labels in their order."""
-    if list(rows.names) != model.labels:
-        expected, got = ", ".join(model.labels), ", ".join(rows.names)
-        raise FerVitError(f"Expected labels {expected} in {rows.path}, but got {got}.")
+def check_same_labels(labels: Sequence[str], rows: Manifest) -> None:
+    """Raises FerVitError when a manifest does not have these labels in this order."""
+    if [*rows.names] != [*labels]:
+        raise FerVitError(f"Expected labels {', '.join(labels)} in {rows.path}, but got {', '.join(rows.names)}.")
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:

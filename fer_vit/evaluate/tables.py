@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
@@ -47,6 +49,12 @@ class Conditions:
         if self.classes and self.merge:
             raise FerVitError("`--classes` and `--merge` exclude each other. A merge with null leaves out a class.")
 
+    def read(self, path: Path) -> Manifest:
+        """Reads the split of a manifest, with merged labels and without the faces of impossible classes."""
+        rows = Manifest.read(path, [self.split]).split(self.split)
+        merge = self.merge or {name: name if name in self.classes else None for name in rows.names}
+        return rows.merge_labels(merge) if self.merge or self.classes else rows
+
     def predict(self, checkpoint: str | None, rows: Manifest) -> tuple[Faces, Recognizer]:
         """Predicts a manifest; probabilities are merged, unless the model was trained with the merged labels."""
         model = load(checkpoint, prior=self.prior, classes=self.classes)
@@ -60,19 +68,13 @@ def read_faces(
 ) -> tuple[Faces, Recognizer | None, Manifest | None]:
     """Reads a table of predictions, or predicts a manifest, which is returned with the model."""
     if is_predictions(data):
-        if checkpoint or conditions.merge or conditions.prior or conditions.classes:
-            raise FerVitError(
-                "`--checkpoint`, `--merge`, `--prior` and `--classes` are for manifests. Leave them out, or name a "
-                "manifest."
-            )
+        if any([checkpoint, conditions.merge, conditions.prior, conditions.classes]):
+            raise FerVitError("`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table.")
         faces = read_predictions(data)
         return (add_labels(faces, labels, conditions.split) if labels else faces), None, None
     if labels is not None:
         raise FerVitError(f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels.")
-    rows = Manifest.read(data, [conditions.split]).split(conditions.split)
-    only = {name: name if name in conditions.classes else None for name in rows.names} if conditions.classes else None
-    if merge := conditions.merge or only:
-        rows = rows.merge_labels(merge)
+    rows = conditions.read(data)
     return *conditions.predict(checkpoint, rows), rows
 
 
@@ -93,9 +95,7 @@ def check_options(faces: Faces, by: Sequence[str], needs_labels: bool, needs_ima
         known, hint = ", ".join(faces.columns), suggest(missing[0], faces.columns)
         raise FerVitError(f"There is no column `{missing[0]}`, only {known}.{hint} `--columns` adds a table.")
     if needs_labels and faces.targets is None:
-        raise FerVitError(
-            "`--against` and `--robustness` need labels. Add `--labels` to a table, or prepare with labels."
-        )
+        raise FerVitError("`--against` and `--robustness` need labels. Add `--labels`, or prepare with labels.")
     if needs_images:
         raise FerVitError("`--robustness` needs images, and there is only a table. Name a manifest.")
 
@@ -118,14 +118,10 @@ def read_table(*paths: Path) -> Columns:
     suffix = paths[0].suffix.lower()
     with _readable(paths[0]):
         if suffix == ".parquet":
-            columns = pa.concat_tables(map(_read_parquet, paths), promote_options="default").to_pydict()
-        elif suffix == ".jsonl":
-            rows = [json.loads(line) for line in paths[0].read_text("utf-8").split("\n") if line.strip()]
-            if not all(isinstance(row, dict) for row in rows):
-                raise ValueError("a line is no object")
-            columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)}
+            tables = [*map(_read_parquet, paths)]
+            columns: dict[str, list[Any]] = pa.concat_tables(tables, promote_options="default").to_pydict()
         else:
-            columns = _read_csv(paths[0])
+            columns = (_read_json_lines if suffix == ".jsonl" else _read_csv)(paths[0])
     if "path" in columns:  # text, even where the file has a number
         columns["path"] = [cell if cell is None else str(cell) for cell in columns["path"]]
     return {name: as_objects(cells) for name, cells in columns.items()}
@@ -134,6 +130,13 @@ def read_table(*paths: Path) -> Columns:
 def _read_parquet(path: Path) -> pa.Table:
     with _readable(path):
         return pq.read_table(path, partitioning=None)
+
+
+def _read_json_lines(path: Path) -> dict[str, list[Any]]:
+    rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("a line is no object")
+    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
 
 
 def _read_csv(path: Path) -> dict[str, list[str | None]]:
@@ -165,15 +168,13 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _row_name(path: Path, index: int | np.integer) -> str:
-    """Names a row for a message, counted from 1."""
     return f"{path}, row {index + 1} (counted after the head, without blank rows)"
 
 
 def read_predictions(path: Path, videos: bool = False) -> Faces:
     """Reads a table, or a folder of tables, of `predict`; with `videos` it may have frames.
 
-    Raises:
-        FerVitError: It is another table, is damaged or not complete, or a row has no proper probabilities.
+    Raises FerVitError when it is another table, is damaged or not complete, or a row has no proper probabilities.
     """
     tables = list_tables(path)
     if left := sum(not file.exists() for file in tables):
@@ -183,23 +184,19 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
     table = read_table(*files)
     labels = table_labels(table)
     if not {"path", "confidence"} <= table.keys() or None in table["path"] or len(labels) < 2:
-        raise FerVitError(
-            "Expected a table of `fer-vit predict` with columns path, confidence and, for each expression, p_NAME, but "
-            f"{path} has {short(', '.join(table))}."
-        )
+        expected = "a table of `fer-vit predict` with path, confidence and, for each expression, p_NAME"
+        raise FerVitError(f"Expected {expected}, but {path} has {short(', '.join(table))}.")
     types = table_columns(labels, videos=True)
     table = {name: _parse_cells(cells, types.get(name, str), name, path) for name, cells in table.items()}
-    if not videos and any(cell is not None for cell in table.get("frame", ())):
-        raise FerVitError(
-            f"{path} has frames of videos, and only photos can be evaluated. Predict them without videos."
-        )
-    predicted = table["confidence"] != np.array(None)
+    none = np.array(None)
+    if not videos and (table.get("frame", none) != none).any():
+        raise FerVitError(f"{path} has frames of videos, but `evaluate` needs photos. Predict photos only.")
+    predicted = table["confidence"] != none
     probabilities = np.column_stack([table[PROBABILITY + label].astype(float) for label in labels])
     wrong = predicted & ~((probabilities >= 0).all(1) & (abs(probabilities.sum(1) - 1) < 0.01))
     if wrong.any():
-        raise FerVitError(
-            f"{_row_name(path, wrong.argmax())}: expected probabilities of {short(', '.join(labels))} that sum to 1."
-        )
+        expected = f"probabilities of {short(', '.join(labels))} that sum to 1"
+        raise FerVitError(f"{_row_name(path, wrong.argmax())}: expected {expected}.")
     return Faces(
         labels=labels,
         paths=table["path"],
@@ -224,16 +221,14 @@ def _read_facts(path: Path) -> dict[str, str]:
 
 def _parse_cells(cells: NDArray[np.object_], kind: type, name: str, path: Path) -> NDArray[np.object_]:
     """Converts a column (N,) to a type: a CSV has text. None stays. Raises FerVitError for a cell of another type."""
-    parsed, words = cells.copy(), {"true": True, "false": False}
-    for row, cell in enumerate(cells):
+    parsed = cells.copy()
+    for row, cell in enumerate(cells if kind is not str else ()):
         try:
-            if cell is not None and kind is not str:
-                parsed[row] = words[str(cell).lower()] if kind is bool else kind(float(cell))
+            if cell is not None:
+                parsed[row] = {"true": True, "false": False}[str(cell).lower()] if kind is bool else kind(float(cell))
         except (KeyError, TypeError, ValueError) as error:
-            expected = "true or false" if kind is bool else "a number"
-            raise FerVitError(
-                f"{_row_name(path, row)}: expected {expected} in `{name}`, but got {short(str(cell))}."
-            ) from error
+            expected = f"{'true or false' if kind is bool else 'a number'} in `{name}`"
+            raise FerVitError(f"{_row_name(path, row)}: expected {expected}, but got {short(str(cell))}.") from error
     return parsed
 
 
@@ -253,8 +248,8 @@ def cut_face(table: Columns, row: int) -> Image:
 def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
     """Returns the predictions of labelled images with the labels; of each image only the most confident face.
 
-    Labels are in a manifest, of which one split is used, or in a table with columns path and label. Raises FerVitError
-    when the model lacks a label, or its predictions lack an image.
+    Labels are in a split of a manifest, or in a table with columns path and label. Raises FerVitError when the model
+    lacks a label, or its predictions lack an image.
     """
     if is_table(labels):
         columns = _read_joinable(labels, "path", "label")
@@ -274,18 +269,13 @@ def add_labels(faces: Faces, labels: Path, split: Split) -> Faces:
 
 def _read_joinable(path: Path, *needed: str) -> Columns:
     """Reads a table with one row for each image; raises FerVitError when a needed column is missing or has no cell."""
-    table = read_table(path)
-    present = set(needed) <= table.keys()
-    if not present or not len(table["path"]):
-        has = "no row" if present else short(", ".join(table)) or "none"
-        columns = f"column{'s' * (len(needed) > 1)} {' and '.join(needed)}"
-        raise FerVitError(f"Expected {columns} and at least one row in {path}, but it has {has}.")
+    table, names = read_table(path), " and ".join(needed)
+    if not set(needed) <= table.keys() or not len(table["path"]):
+        rows, columns = len(next(iter(table.values()), ())), short(", ".join(table)) or "no column"
+        raise FerVitError(f"Expected rows with {names} in {path}, but got {rows:,} rows with {columns}.")
     empty = (np.stack([table[name] for name in needed]) == np.array(None)).any(0)
     if empty.any():
-        raise FerVitError(
-            f"{_row_name(path, empty.argmax())}: expected a {' and a '.join(needed)}, but one is empty. Fill it in or "
-            "leave the row out."
-        )
+        raise FerVitError(f"{_row_name(path, empty.argmax())}: expected {names}, but one is empty. Leave the row out.")
     if twice := [image for image, rows in Counter(map(str, table["path"])).items() if rows > 1]:
         raise FerVitError(f"Expected one row for each image in {path}, but {short(twice[0])} has several. Leave one.")
     return table
@@ -311,30 +301,36 @@ def align_probabilities(faces: Faces, other: Faces, path: object) -> Array:
 def match_paths(paths: Iterable[str], known: Iterable[str], where: object, some: bool = False) -> IntArray:
     """Returns the first row of `known` for each path: equal paths, or paths of which one ends in the other.
 
-    Raises:
-        FerVitError: A path has no row (with `some`: none has one, and the others get -1), or two have the same.
+    Raises FerVitError when a path has no row (with `some`: none has one, and the others get -1), or two have the same.
     """
-    exact = {_normalise(path): row for row, path in reversed([*enumerate(map(str, known))])}
-    ends: dict[str, int] = {}
-    bare: dict[str, int] = {}
-    for path, row in exact.items():
-        ends |= {end: -1 if end in ends else row for end in _ends(path)}
-        if (name := _without_dots(path)) != path:
-            bare[name] = -1 if name in bare else row
-    exact = bare | exact
-    rows = {
-        path: next((exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1))
-        for path, name in ((path, _normalise(path)) for path in paths)
-    }
+    rows = _find_rows(paths, known)
     missing = [path for path, row in rows.items() if row < 0]
     if missing and (not some or len(missing) == len(rows)):
-        raise FerVitError(
-            f"Expected all images in {where}, but {len(missing):,} of {len(rows):,} are not there, for example "
-            f"{short(missing[0])}. Is it about the same photos?"
-        )
+        lost = f"{len(missing):,} of {len(rows):,} are not there, for example {short(missing[0])}"
+        raise FerVitError(f"Expected all images in {where}, but {lost}. Is it about the same photos?")
     if len({*rows.values()} - {-1}) < len(rows) - len(missing):
         raise FerVitError(f"Two images match one row of {where}. Name each by a longer part of its path.")
     return np.array([rows[path] for path in paths], int)
+
+
+def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
+    """Returns the row of each path, as `match_paths` does; -1 for a path without one."""
+    exact = {_normalise(path): row for row, path in reversed([*enumerate(map(str, known))])}
+    ends = _distinct((end, row) for path, row in exact.items() for end in _ends(path))
+    exact = _distinct((_without_dots(path), row) for path, row in exact.items()) | exact
+    rows = {}
+    for path in paths:
+        name = _normalise(path)
+        rows[path] = next((exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1))
+    return rows
+
+
+def _distinct(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Returns the row of each name, -1 for a name of several."""
+    found: dict[str, int] = {}
+    for name, row in rows:
+        found[name] = -1 if name in found else row
+    return found
 
 
 def _normalise(path: str) -> str:

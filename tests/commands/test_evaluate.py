@@ -199,7 +199,7 @@ def test_errors_write_nothing(
         ((table, *labels, "--against", tmp_path / "none.csv"), "Is it about the same photos?"),
         ((table, *labels, "--against", checkpoint), "a model needs images"),
         ((table, *labels, "--robustness"), "needs images"),
-        ((table, *labels, *model), "are for manifests"),
+        ((table, *labels, *model), "need a manifest, not a table"),
         ((table, "--by", "age"), "There is no column `age`"),
         ((table, "--columns", tables / "p.csv", "--by", "age"), "There is no column `age`"),
         ((drawn / "faces.parquet", *labels, *model), "`--labels` is for a table"),
