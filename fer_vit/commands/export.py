@@ -92,7 +92,8 @@ def export(
     check_number("logit_adjust", logit_adjust, 0, 1)
     if logit_adjust and calibrate is None:
         raise FerVitError("`--logit_adjust` needs `--calibrate`: a manifest with the frequency of each expression.")
-    kind = check_kind(output, half, quantize is not None, faithfulness is not None, overwrite)
+    kind = check_kind(output, half, quantize is not None, faithfulness is not None)
+    check_output(output, overwrite, () if kind else (CARD_FILE, WEIGHTS, CONFIG))
     names = checkpoint or [DEFAULT]
     model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
     if calibrate is not None:
@@ -100,9 +101,13 @@ def export(
     if faithfulness is not None:
         model.net.settings.faithfulness = read_faithfulness(faithfulness)
     with atomic_write(output) as new:
-        write(model, new, kind, half, quantize)
-        for card in cards(output, names) if kind == "folder" else []:
-            shutil.copy(card, new)
+        if kind:
+            write_graph(model, new, kind)
+        else:
+            save_network(model.net.half() if half else model.net, new)
+            copy_cards(names, output, new)
+        if quantize is not None:
+            quantize_onnx(new, labelled_batches(model, quantize, "train", max_faces=CALIBRATION)[0])
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
     return output
@@ -131,8 +136,7 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
 def training_prior(manifest: Path, strength: float) -> list[float]:
     """Returns the share of each label among the training faces (C,), empty when there is no labelled one.
 
-    Raises:
-        FerVitError: The logit adjustment needs them, and a label has no face.
+    Raises FerVitError when the logit adjustment needs them, and a label has no face.
     """
     rows = Manifest.read(manifest, ["train"]).split("train")
     targets = rows.targets() if len(rows) else None
@@ -146,15 +150,14 @@ def training_prior(manifest: Path, strength: float) -> list[float]:
 def read_faithfulness(path: Path) -> dict[str, list[float]]:
     """Returns mean, low and high (the mean alone without an interval) of the gain in pixel insertion by method.
 
-    Raises:
-        FerVitError: The file is not a faithfulness.json.
+    Raises FerVitError when the file is not a faithfulness.json.
     """
     try:
         rows = json.loads(path.read_text())["differences"]
         gains = {method: [row[GAIN][end] for end in ("mean", "low", "high")] for method, row in rows.items()}
+        known = {method: [round(end, 3) for end in gain if end is not None] for method, gain in gains.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise FerVitError(f"Expected a faithfulness.json of `fer-vit faithfulness`, but got {path}.") from error
-    known = {method: [round(end, 3) for end in gain if end is not None] for method, gain in gains.items()}
     return {method: gain for method, gain in known.items() if gain}
 
 
@@ -164,62 +167,49 @@ def summary(model: Recognizer, logits: Tensor, target: Tensor) -> str:
     return f"accuracy {found['accuracy']:.1%}, UAR {found['UAR']:.1%}"
 
 
-def write(model: Recognizer, new: Path, kind: str, half: bool, quantize: Path | None) -> None:
-    """Writes a model in a format, without a card."""
-    if kind == "folder":
-        save_network(model.net.half() if half else model.net, new)
-    elif kind == ".pt2":
-        write_program(model, new)
-    else:
-        write_onnx(model, new)
-        if quantize is not None:
-            faces, _ = labelled_batches(model, quantize, "train", max_faces=CALIBRATION)
-            quantize_onnx(new, faces)
-
-
-def check_kind(output: Path, half: bool, quantize: bool, faithfulness: bool, overwrite: bool) -> str:
-    """Returns what to write: ".onnx", ".pt2" or "folder". Raises FerVitError, before any work, if it cannot be."""
+def check_kind(output: Path, half: bool, quantize: bool, faithfulness: bool) -> str:
+    """Returns the suffix of the file to write, "" for a folder. Raises FerVitError when an option does not fit."""
     suffix = "" if output.is_dir() else output.suffix.lower()
-    kind = suffix if suffix in (".onnx", ".pt2") else "folder"
-    if suffix[1:2].isalpha() and kind == "folder":  # "v1.2" is a folder
-        raise FerVitError(f"Expected a folder or a name that ends in .onnx or .pt2, but got {output}.")
-    if (half or faithfulness) and kind != "folder":
-        raise FerVitError("`--half` and `--faithfulness` are for folders: name one, or leave them out.")
-    if quantize and kind != ".onnx":
-        raise FerVitError("`--quantize` is for ONNX: name a file that ends in .onnx, or leave it out.")
-    if kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        raise FerVitError('Writing ONNX needs more packages: pip install -c constraints.txt ".[onnx]".')
-    check_output(output, overwrite, (CARD_FILE, WEIGHTS, CONFIG) if kind == "folder" else ())
+    kind = suffix if suffix in (".onnx", ".pt2") else ""
+    lacks = kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime")))
+    for wrong, message in (
+        # "v1.2" is a folder.
+        (not kind and suffix[1:2].isalpha(), f"Expected a folder, NAME.onnx or NAME.pt2, but got {output}."),
+        (
+            kind and (half or faithfulness),
+            "`--half` and `--faithfulness` are for folders. Name a folder.",
+        ),
+        (kind != ".onnx" and quantize, "`--quantize` is for ONNX. Name a file that ends in .onnx."),
+        (lacks, 'Writing ONNX needs more packages: pip install -c constraints.txt ".[onnx]".'),
+    ):
+        if wrong:
+            raise FerVitError(message)
     return kind
 
 
-def cards(output: Path, names: list[str]) -> list[Path]:
-    """Lists the model cards to keep: the model's own, and one that was edited by hand in the output folder."""
+def copy_cards(names: list[str], output: Path, new: Path) -> None:
+    """Keeps the model's own card, and above all one that was edited by hand in the output folder."""
     trained = len(names) > 1 or Path(names[0]).is_file()
-    folders = [output] if trained else [find_folder(names[0]), output]
-    return [folder / CARD_FILE for folder in folders if (folder / CARD_FILE).is_file()]
+    for folder in [output] if trained else [find_folder(names[0]), output]:
+        if (folder / CARD_FILE).is_file():
+            shutil.copy(folder / CARD_FILE, new)
 
 
-def write_program(model: Recognizer, path: Path) -> None:
-    """Writes a model as a torch.export program."""
+def write_graph(model: Recognizer, path: Path, kind: str) -> None:
+    """Writes a model, for any number of faces, as ONNX or as a torch.export program."""
     inputs = example_inputs(model)
-    program = torch.export.export(model, inputs, dynamic_shapes=dynamic_batch(inputs))
-    data = io.BytesIO()  # torch's file writer aborts the process when the disk is full
-    torch.export.save(program, data, extra_files={"fer_vit.json": describe_model(model)})
-    path.write_bytes(data.getbuffer())
-
-
-def write_onnx(model: Recognizer, path: Path) -> None:
-    """Writes a model as ONNX."""
-    inputs, names = example_inputs(model), ["probabilities"]
+    program = torch.export.export(model, inputs, dynamic_shapes=({0: torch.export.Dim("faces")},) * len(inputs))
+    if kind == ".pt2":
+        data = io.BytesIO()  # torch's file writer aborts the process when the disk is full
+        torch.export.save(program, data, extra_files={"fer_vit.json": describe_model(model)})
+        path.write_bytes(data.getbuffer())
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "# The axis name: faces")  # the inputs share it
-        program = torch.onnx.export(
-            model, inputs, dynamo=True, dynamic_shapes=dynamic_batch(inputs), output_names=names, verbose=False
-        )
-    assert program is not None
-    program.model.metadata_props["fer_vit"] = describe_model(model)
-    program.save(path)
+        graph = torch.onnx.export(program, dynamo=True, output_names=["probabilities"], verbose=False)
+    assert graph is not None
+    graph.model.metadata_props["fer_vit"] = describe_model(model)
+    graph.save(path)
 
 
 def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
@@ -241,31 +231,17 @@ def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
             return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=False)} or None
 
     quant_pre_process(path, path, skip_symbolic_shape=True)
-    quantize_static(
-        path,
-        path,
-        Faces(),
-        per_channel=True,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        op_types_to_quantize=["Conv", "MatMul", "Gemm"],
-    )
-
-
-def dynamic_batch(inputs: tuple[Tensor, ...]) -> tuple[dict[int, torch.export.Dim], ...]:
-    """Declares that each input may hold any number of faces."""
-    return ({0: torch.export.Dim("faces")},) * len(inputs)
+    types, operations = {"activation_type": QuantType.QUInt8}, ["Conv", "MatMul", "Gemm"]
+    quantize_static(path, path, Faces(), per_channel=True, op_types_to_quantize=operations, **types)
 
 
 def example_inputs(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
     """Returns random inputs of the shapes that a model takes."""
-    config, regions = model.net.config, model.net.layout.num_regions
-    image = torch.rand(faces, 3, config.img_size, config.img_size)
-    if not regions:
-        return (image,)
-    corner = torch.rand(faces, regions, 2) * config.img_size / 2
-    boxes = torch.cat([corner, corner + config.img_size / 3], dim=-1)
-    return image, boxes, torch.rand(faces, regions) > 0.2
+    size, regions = model.net.config.img_size, model.net.layout.num_regions
+    corner = torch.rand(faces, regions, 2) * size / 2
+    boxes, valid = torch.cat([corner, corner + size / 3], dim=-1), torch.rand(faces, regions) > 0.2
+    image = torch.rand(faces, 3, size, size)
+    return (image, boxes, valid) if regions else (image,)
 
 
 def describe_model(model: Recognizer) -> str:

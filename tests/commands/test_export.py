@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from fer_vit import load
 from fer_vit.commands.distill import average_teachers
-from fer_vit.commands.export import example_inputs, write_onnx
+from fer_vit.commands.export import example_inputs, write_graph
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.face.crop import DEFAULT_REGIONS
@@ -49,7 +49,7 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(change: dict[str, object], t
     torch.manual_seed(0)
     net = build_model(RegionViTConfig(**{**vars(SMALL), **change}), "abcde", temperature=1.3).eval()
     model = Recognizer(net)
-    write_onnx(model, tmp_path / "model.onnx")
+    write_graph(model, tmp_path / "model.onnx", ".onnx")
     for faces in (1, 2, 9):
         inputs = example_inputs(model, faces)
         assert torch.allclose(run_onnx(tmp_path / "model.onnx", inputs), model(*inputs), atol=1e-4)
@@ -183,8 +183,8 @@ def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["model.zip"], "ends in .onnx or .pt2"),
-        (["model.tflite"], "ends in .onnx or .pt2"),
+        (["model.zip"], "Expected a folder, NAME.onnx or NAME.pt2"),
+        (["model.tflite"], "Expected a folder, NAME.onnx or NAME.pt2"),
         (["model.onnx", "--half"], "`--half` and `--faithfulness` are for folders"),
         (["model.pt2", "--faithfulness", "faithfulness.json"], "`--half` and `--faithfulness` are for folders"),
         (["model", "--faithfulness", "gone.json"], "Expected a faithfulness.json of `fer-vit faithfulness`, but got"),
