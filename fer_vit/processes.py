@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ def _exit_with_parent() -> None:
 
 
 @contextmanager
-def worker_pool(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
+def worker_pool(processes: int, chunk: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """Yields a `map` that keeps the order and, with several processes, uses workers; if one dies, FerVitError."""
     if processes <= 1:
         yield map
@@ -109,7 +110,7 @@ def worker_pool(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
     # Forked processes may inherit locks that other threads hold.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start_worker)
     try:
-        yield pool.map
+        yield partial(pool.map, chunksize=chunk)
     except BrokenProcessPool as error:
         raise FerVitError(WORKER_DIED) from error
     finally:

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -15,17 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.schema import (
-    ROW_GROUP,
-    SCHEMA,
-    SPLITS,
-    Shard,
-    Split,
-    check_table,
-    find_shards,
-    read_labels,
-    read_votes,
-)
+from fer_vit.data.schema import GROUP, SCHEMA, SPLITS, Shard, Split, check_table, find_shards, read_labels, read_votes
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write
@@ -33,13 +24,13 @@ from fer_vit.geometry import LANDMARKS, Array, Image, Mask
 from fer_vit.labels import Merge, merge_names
 
 
+@dataclass(eq=False)
 class Manifest:
     """A checked manifest, opened for reading."""
 
-    def __init__(self, path: str | Path, table: pa.Table, names: tuple[str, ...]) -> None:
-        self.path = path  # the Parquet file, or the folder or URL of shards
-        self.table = table
-        self.names = names  # the labels in order
+    path: str | Path  # the Parquet file, or the folder or URL of shards
+    table: pa.Table
+    names: tuple[str, ...]  # the labels in order
 
     @classmethod
     def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
@@ -54,17 +45,15 @@ class Manifest:
         try:
             return cls(path, pa.concat_tables([empty, *tables], promote_options="default"), names)
         except pa.ArrowException as error:
-            raise FerVitError(f"{path}: the shards have different columns. Run `fer-vit prepare` again.") from error
+            raise FerVitError(f"{path}: the shards have different columns. Prepare it again.") from error
 
     @classmethod
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
         """Reads and checks one file; it must have these labels."""
         labels = check_table(shard.location, table := shard.read(), allow_paths=shard.split is None)
         if labels != names:
-            raise FerVitError(
-                f"{shard.location}: expected the labels {', '.join(names)}, as in the first shard, "
-                f"but got {', '.join(labels)}. Run `fer-vit prepare` again."
-            )
+            expected, came = ", ".join(names), ", ".join(labels)
+            raise FerVitError(f"{shard.location}: expected the labels {expected}, but got {came}. Prepare it again.")
         return cls(shard.location, table, names)
 
     def __len__(self) -> int:
@@ -127,8 +116,7 @@ class Manifest:
     def model_targets(self, labels: Sequence[str]) -> Array | None:
         """Returns the targets in the order of a model's labels (M, C); None when no row has a label.
 
-        Raises:
-            FerVitError: Only some rows have a label, or the model lacks a label that a row has.
+        Raises FerVitError when only some rows have a label, or the model lacks a label that a row has.
         """
         targets = self.targets()
         if targets is None:
@@ -194,10 +182,8 @@ class Manifest:
         """
         files, more = self._names_files(), other._names_files()
         if files and more and Path(self.path).parent.resolve() != Path(other.path).parent.resolve():
-            raise FerVitError(
-                f"{self.path} and {other.path} name image files, each relative to its folder. Prepare one with "
-                "`--embed always`."
-            )
+            both = f"{self.path} and {other.path}"
+            raise FerVitError(f"{both} name image files relative to their folders. Prepare one with `--embed always`.")
         table = pa.concat_tables([self.table, other.table], promote_options="default")
         return Manifest(other.path if more else self.path, table, self.names)
 
@@ -216,7 +202,7 @@ class Manifest:
         """Writes a copy of the manifest where `check_copy` allows it."""
         self.check_copy(path)
         with atomic_write(path) as file:
-            pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
+            pq.write_table(self.table, file, compression="zstd", row_group_size=GROUP)
 
 
 def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
@@ -234,10 +220,8 @@ def class_counts(path: str | Path, names: tuple[str, ...]) -> Array:
 def find_label(label: str, labels: Sequence[str], path: object) -> int:
     """Returns the index of a label of a file among a model's labels."""
     if label not in labels:
-        raise FerVitError(
-            f"{path} has the label `{short(label)}`, but the model has {short(', '.join(labels))}. Leave these faces "
-            "out, or use another model."
-        )
+        known = f"{short(', '.join(labels))}. Leave these faces out, or use another model."
+        raise FerVitError(f"{path} has the label `{short(label)}`, but the model has {known}")
     return labels.index(label)
 
 
@@ -250,8 +234,8 @@ def in_fold(rows: Manifest, fold: str) -> Mask:
     """Returns a mask (M,) of training faces in a fold such as "0/3", the first of three; a model is trained without it.
 
     The CRC-32 of the person (column `person`), else of the image's bytes decides: a person and equal files are in one
-    fold, which is the same in every manifest. A copy that was encoded again may be in another (about 3% of FERPlus'
-    training images have one). Raises FerVitError when there is no such fold, or an image cannot be read.
+    fold in every manifest. A copy that was encoded again may be in another (about 3% of FERPlus' training images have
+    one). Raises FerVitError when there is no such fold, or an image cannot be read.
     """
     match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", fold)
     if not match or not int(match[1]) < int(match[2]) > 1:

@@ -56,7 +56,7 @@ OUTSIDE = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"  # a path that is absolute
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 EMBED_BELOW = 32 * 1024  # images smaller than this many bytes are stored inside the manifest by default
 Embed = Literal["auto", "always"]
-ROW_GROUP = 2000  # rows that are written at once
+GROUP = 2000  # rows that are written at once
 AGAIN = "Run `fer-vit prepare` again."
 SCHEMA = pa.schema(
     [
@@ -247,6 +247,12 @@ def find_shards(location: str | Path) -> list[Shard]:
         reason = str(error).splitlines()[0]
         raise FerVitError(f"Cannot list {location} ({reason}). Check its name and your access.") from error
     names = {name: match for name in sorted(paths) if (match := SHARD_NAME.fullmatch(name))}
+    _check_names(location, names)
+    return [Shard(match[1], f"{location}/{name}", paths[name], files) for name, match in names.items()]
+
+
+def _check_names(location: str, names: dict[str, re.Match[str]]) -> None:
+    """Raises FerVitError unless these are the names of all shards of one data set."""
     if not names:
         example, remedy = shard_name("train", 0, 8), "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
         raise FerVitError(f"Expected shards such as {example} in {location}, but found none. {remedy}")
@@ -256,7 +262,6 @@ def find_shards(location: str | Path) -> list[Shard]:
     expected = (shard_name(split, number, count) for split, count in counts for number in range(count))
     if missing := next((name for name in expected if name not in names), None):
         raise FerVitError(f"{missing} is missing in {location}. Copy it there, or run `fer-vit prepare` again.")
-    return [Shard(match[1], f"{location}/{name}", paths[name], files) for name, match in names.items()]
 
 
 def write_manifest(
@@ -275,11 +280,11 @@ def write_manifest(
     schemas = [pa.schema(fields), *(table.schema.remove_metadata() for table in more)]
     schema = pa.unify_schemas(schemas).with_metadata({"fer_vit": json.dumps(meta)})
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for start in range(0, len(reading.rows), ROW_GROUP):
-            rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + ROW_GROUP]]
+        for start in range(0, len(reading.rows), GROUP):
+            rows = [_record(row, path.parent, source, embed) for row in reading.rows[start : start + GROUP]]
             writer.write_table(pa.Table.from_pylist(rows, schema))
         for table in more:
-            writer.write_table(pa.concat_tables([schema.empty_table(), table], promote_options="default"), ROW_GROUP)
+            writer.write_table(pa.concat_tables([schema.empty_table(), table], promote_options="default"), GROUP)
 
 
 def check_shards(reading: Reading, shards: int) -> None:

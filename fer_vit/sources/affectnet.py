@@ -72,7 +72,5 @@ def _label(path: Path) -> str:
             number = int(np.lib.format.read_array(file, allow_pickle=False).item())
         return dict(enumerate(NAMES))[number]
     except (ValueError, KeyError) as error:
-        raise FerVitError(
-            f"{path}: expected an array that holds one number from 0 to {len(NAMES) - 1}, but got `{error}`. "
-            "Restore the file as distributed."
-        ) from error
+        came = f"`{error}`. Restore the file as distributed."
+        raise FerVitError(f"{path}: expected an array that holds one number from 0 to 7, but got {came}") from error

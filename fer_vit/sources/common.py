@@ -16,13 +16,12 @@ from dataclasses import replace
 from errno import EINVAL
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 from tqdm import tqdm
 
-from fer_vit.data.schema import Reading, Row, Split
+from fer_vit.data.schema import SPLITS, Reading, Row, Split
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.crop import CUT, cut_out
 from fer_vit.face.detect import Detector, detect_in_crop
@@ -112,6 +111,12 @@ def not_found(root: Path, expected: str) -> FerVitError:
     return FerVitError(f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout.")
 
 
+def missing_splits(rows: list[Row], root: Path) -> list[str]:
+    """Returns a note for each split without rows."""
+    found = {row.split for row in rows}
+    return [f"No {split} split in {root}." for split in SPLITS if split not in found]
+
+
 def is_zip(path: Path) -> bool:
     """Returns whether a path names a zip."""
     return path.suffix.lower() == ".zip"
@@ -133,9 +138,7 @@ def unpacked(archive: Path, out: Path) -> Iterator[Path]:
         folder.mkdir()
         _extract(archive, folder, out)
         # A zip of a folder usually contains the folder rather than its contents; macOS adds __MACOSX.
-        inner = [
-            path for path in folder.glob("[!.]*") if path.name != "__MACOSX" and (path.is_dir() or path.name[0] != "_")
-        ]
+        inner = [p for p in folder.glob("[!.]*") if p.name != "__MACOSX" and (p.is_dir() or p.name[0] != "_")]
         try:
             yield inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
         except FerVitError as error:
@@ -158,10 +161,8 @@ def _extract(archive: Path, folder: Path, out: Path) -> None:
                 raise FerVitError(f"Expected a zip that uses deflate, but {archive} does not. Unpack it first.")
             size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
             if size > free:
-                raise FerVitError(
-                    f"Expected room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}. "
-                    "Choose another folder."
-                )
+                came = f"{free:,} beside {out}. Choose another folder."
+                raise FerVitError(f"Expected room for the {size:,} bytes in {archive}, but there are {came}")
             file.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         if isinstance(error, OSError) and error.errno != EINVAL:  # from a damaged zip: a seek before its start
@@ -188,45 +189,32 @@ def add_landmarks(
     Without a detector, landmarks stay None. With `cut`, rows without a face are dropped, and images of more than CUT
     pixels become crops of their face.
     """
-    chunks = [reading.rows[start : start + CHUNK] for start in range(0, len(reading.rows), CHUNK)]
-    processes = min(workers or cores(), len(chunks))
-    rows: list[Row] = []
-    dropped = Counter(reading.dropped)
-    with (
-        worker_pool(processes) as mapped,
-        tqdm(total=len(reading.rows), desc="reading images", unit="images", disable=None) as bar,
-    ):
-        for results in mapped(partial(_detect, detector, cut), chunks):
-            rows += [row for row in results if isinstance(row, Row)]
-            dropped.update(reason for reason in results if isinstance(reason, str))
-            bar.update(len(results))
-    return replace(reading, rows=rows, dropped=dropped)
+    detect, count = partial(_detect, detector, cut), len(reading.rows)
+    with worker_pool(min(workers or cores(), -(-count // CHUNK)), CHUNK) as mapped:
+        results = list(tqdm(mapped(detect, reading.rows), "reading images", count, unit="images", disable=None))
+    rows = [row for row in results if isinstance(row, Row)]
+    dropped = Counter(reason for reason in results if isinstance(reason, str))
+    return replace(reading, rows=rows, dropped=reading.dropped + dropped)
 
 
-def _detect(detector: Detector | None, cut: bool, rows: list[Row]) -> list[Row | str]:
-    """Returns each row with its landmarks and thumbnail, or the reason why the image cannot be read."""
-    results: list[Row | str] = []
-    for row in rows:
-        try:
-            image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
-            added: dict[str, Any] = {"thumbnail": thumbnail(image)}
-            if row.landmarks is None:
-                face = detect_in_crop(detector, image) if detector else None
-                if cut and not (face and face.score):
-                    raise ImageError("no face found")
-                if face:
-                    added |= {"landmarks": face.landmarks, "score": None if np.isnan(face.score) else face.score}
-                if face and cut and max(image.shape[:2]) > CUT:
-                    face_only, to_cut = cut_out(image, face.box)
-                    added |= {"landmarks": apply(to_cut, face.landmarks), "image": encode_jpeg(face_only)}
-        except ImageError as error:
-            results.append(str(error).partition(":")[0])  # without details: equal reasons are counted together
-            continue
-        except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
-            results.append("the image cannot be processed")
-            continue
-        results.append(replace(row, **added))
-    return results
+def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
+    """Returns a row with its landmarks and thumbnail, or the reason why the image cannot be read."""
+    try:
+        image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
+        row = replace(row, thumbnail=thumbnail(image))
+        if detector and row.landmarks is None:
+            face = detect_in_crop(detector, image)
+            if cut and not face.score:
+                return "no face found"
+            row = replace(row, landmarks=face.landmarks, score=None if np.isnan(face.score) else face.score)
+            if cut and max(image.shape[:2]) > CUT:
+                face_only, to_cut = cut_out(image, face.box)
+                row = replace(row, landmarks=apply(to_cut, face.landmarks), image=encode_jpeg(face_only))
+        return row
+    except ImageError as error:
+        return str(error).partition(":")[0]  # without details: equal reasons are counted together
+    except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
+        return "the image cannot be processed"
 
 
 def thumbnail(image: Image) -> bytes:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fer_vit.data.schema import SPLITS, Reading, Row, Split
+from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.sources import folder
-from fer_vit.sources.common import bad_line, not_found, read_table
+from fer_vit.sources.common import bad_line, missing_splits, not_found, read_table
 
 NAMES = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")  # the labels 0 to 6 of the table
 
@@ -35,12 +35,9 @@ def read(root: Path) -> Reading:
     if not any((root / name).is_dir() for name in ("train", "test")):
         raise not_found(root, f"{' or '.join(TABLES)}, or the folders train and test,")
     reading = folder.read(root)
-    unknown = [name for name in reading.names if name not in NAMES]
-    if unknown:
-        raise FerVitError(
-            f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{unknown[0]}`. "
-            "Read another data set with `fer-vit prepare folder`."
-        )
+    if unknown := [name for name in reading.names if name not in NAMES]:
+        remedy = "Read another data set with `fer-vit prepare folder`."
+        raise FerVitError(f"Expected FER2013's classes {', '.join(NAMES)} in {root}, but got `{unknown[0]}`. {remedy}")
     reading.names = NAMES
     return reading
 
@@ -59,8 +56,7 @@ def _read_table(path: Path) -> Reading:
         rows.append(Row(image, f"{path.name}:{line}", USAGE[cell["usage"]], NAMES[int(cell["emotion"])]))
     if not rows:
         raise FerVitError(f"Expected faces in {path}, but got only a header. Restore the file as distributed.")
-    splits = {row.split for row in rows}
-    return Reading(NAMES, rows, notes=[f"No {split} split in {path}." for split in SPLITS if split not in splits])
+    return Reading(NAMES, rows, notes=missing_splits(rows, path))
 
 
 def _png(text: str) -> bytes | None:

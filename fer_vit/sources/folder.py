@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from unicodedata import normalize
 
-from fer_vit.data.schema import SPLITS, Reading, Row, Split
+from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import IMAGE_SUFFIXES
 from fer_vit.files import as_text, files_below
 from fer_vit.labels import EXPRESSIONS, canonical
-from fer_vit.sources.common import PERSON, hold_out, not_found
+from fer_vit.sources.common import PERSON, hold_out, missing_splits, not_found
 
 SPLIT_FOLDERS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -43,15 +43,13 @@ def read(root: Path) -> Reading:
     reading = _read_splits(root, splits or {root: "train"})
     if not splits:
         if len(reading.names) < 2:
-            raise FerVitError(
-                f"Expected folders of two classes or more in {root}, but got only {set(reading.names)}. Name another."
-            )
+            came = f"only {set(reading.names)}. Name another."
+            raise FerVitError(f"Expected folders of two classes or more in {root}, but got {came}")
         reading.notes.append(f"No split folders in {root}.")
         return hold_out(reading, ("val", "test"))
-    found = {row.split for row in reading.rows}
     reading.notes += [f"{folder} is not a split and was not read." for folder in folders if folder not in splits]
-    reading.notes += [f"No {split} split in {root}." for split in SPLITS if split not in found]
-    return reading if "val" in found else hold_out(reading)
+    reading.notes += missing_splits(reading.rows, root)
+    return reading if any(row.split == "val" for row in reading.rows) else hold_out(reading)
 
 
 def _read_splits(root: Path, splits: dict[Path, Split]) -> Reading:

@@ -91,7 +91,7 @@ def test_a_grown_manifest_lies_where_its_image_files_are(tmp_path: Path) -> None
     with pytest.raises(FerVitError, match="would replace"):
         inside.append(inside).write(tmp_path / "a" / "m.parquet")
     (tmp_path / "b").rename(tmp_path / "c")
-    with pytest.raises(FerVitError, match="each relative to its folder"):
+    with pytest.raises(FerVitError, match="relative to their folders"):
         files.append(Manifest.read(tmp_path / "c" / "m.parquet"))
 
 
