@@ -20,7 +20,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.detect import Face, box_iou, follow_faces, search_frame
+from fer_vit.face.detect import Detector, Face, box_iou, follow_faces, search_frame
 from fer_vit.face.image import ImageError, check_size
 from fer_vit.geometry import Array, Image
 from fer_vit.predict.photos import NO_FACE, OK, Item, Photo, PhotoDataset, PhotoOptions
@@ -69,7 +69,7 @@ def read_frames(
     """
     slot, first, begin, lost = None, None, None, Counter[str]()
     with open_video(path) as (container, stream):
-        for index, (frame, seconds) in enumerate(_sort_times(_decode(container, stream, lost))):
+        for index, (frame, seconds) in enumerate(_time_frames(_decode(container, stream, lost), stream)):
             begin = seconds if begin is None else begin
             if seconds - begin >= end:
                 break
@@ -99,45 +99,52 @@ def play(source: Path | str) -> Iterator[Frame]:
     """
     lost = Counter[str]()
     with open_video(source) as (container, stream):
-        recorded = isinstance(source, Path) or container.duration is not None
+        live = not isinstance(source, Path) and container.duration is None
         frames = _decode(container, stream, lost)
-        for number, (frame, seconds) in enumerate(_sort_times(frames) if recorded else frames):
+        timed = ((frame, 0.0) for frame in frames) if live else _time_frames(frames, stream)
+        for number, (frame, seconds) in enumerate(timed):
             if number == 0:
-                start = time.perf_counter() - (seconds if recorded else 0)
+                start = time.perf_counter() - seconds
             elapsed = time.perf_counter() - start
-            if recorded:
-                time.sleep(max(0, seconds - elapsed))
-            yield Frame(_to_rgb(frame, stream), number, seconds if recorded else elapsed)
+            time.sleep(max(0, seconds - elapsed))
+            yield Frame(_to_rgb(frame, stream), number, elapsed if live else seconds)
     _check(lost)
-    if not recorded:
+    if live:
         raise ImageError("the stream ended")
 
 
-def _sort_times(frames: Iterator[tuple[av.VideoFrame, float]]) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Sorts the times of frames: FFmpeg guesses swapped times for B-frames in AVI files, which contain none."""
-    waiting: deque[av.VideoFrame] = deque()
-    times: list[float] = []
+def _time_frames(frames: Iterator[av.VideoFrame], stream: av.VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
+    """Yields frames with their seconds in order: FFmpeg guesses swapped times for B-frames in AVI files.
+
+    Timestamps that restart (joined files) are shifted to continue those before.
+    """
+    waiting, times, newest, offset = deque[av.VideoFrame](), list[float](), -math.inf, 0.0
+    rate = float(stream.guessed_rate or 25)
+    error = None
     try:
-        for frame, seconds in frames:
+        for number, frame in enumerate(frames):
+            # Streams without a container have no times.
+            seconds = offset + (number / rate if frame.time is None else frame.time)
+            if seconds < newest - JOINT - MOST_SWAPPED / rate:
+                offset += newest + 1 / rate - seconds
+                seconds = newest + 1 / rate
+            newest = max(newest, seconds)
             waiting.append(frame)
             heappush(times, seconds)
             if len(waiting) > MOST_SWAPPED:
                 yield waiting.popleft(), heappop(times)
-    except ImageError:
-        yield from zip(waiting, sorted(times), strict=True)
-        raise
+    except ImageError as caught:
+        error = caught
     yield from zip(waiting, sorted(times), strict=True)
+    if error:
+        raise error
 
 
 def _decode(
     container: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]
-) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields decoded frames with their times in seconds, and counts what is lost.
-
-    Timestamps that restart (joined files) are shifted to continue those before.
-    """
-    count, last, newest, offset = 0, 0.0, -math.inf, 0.0
-    rate = float(stream.guessed_rate or 25)
+) -> Iterator[av.VideoFrame]:
+    """Yields decoded frames, and counts what is lost."""
+    last, empty = 0.0, True
     for packet in container.demux():
         if packet.pts is not None and packet.time_base:
             last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
@@ -149,20 +156,14 @@ def _decode(
             lost["packets cannot be decoded"] += 1
             continue
         for frame in frames:
-            # Streams without a container have no times.
-            seconds = offset + (count / rate if frame.time is None else frame.time)
-            if seconds < newest - JOINT - MOST_SWAPPED / rate:
-                offset += newest + 1 / rate - seconds
-                seconds = newest + 1 / rate
-            newest = max(newest, seconds)
             if frame.is_corrupt:
                 lost["frames may show wrong pictures"] += 1
-            yield frame, seconds
-            count += 1
-    begin, length = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
-    if not count:
+            empty = False
+            yield frame
+    if empty:
         _check(lost)
         raise ImageError("no frames")
+    begin, length = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
     if "packets cannot be decoded" not in lost and last < begin + length - SLACK:
         raise ImageError(f"ends early: after {last - begin:.1f} of {length:.1f} seconds")
 
@@ -171,18 +172,12 @@ def _decode(
 def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
     """Opens a video (path) or an address (text). Raises ImageError if opening or reading fails."""
     if isinstance(source, Path):
-        if source.exists() and not source.is_file():
-            raise ImageError("not a regular file")  # reading a pipe could block forever
-        if source.exists() and not source.stat().st_size:
-            raise ImageError("the file is empty")
-        if source.suffix.lower() == ".m3u8":
-            raise ImageError("a playlist, which is not read: name the video files")
-        url, patience, unreadable = f"file:{os.path.abspath(source)}", None, UNREADABLE
+        check_file(source)
+        url, patience = f"file:{os.path.abspath(source)}", None
         options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     else:
-        url, patience, unreadable = source, PATIENCE, "no video at this address"
+        url, patience = source, PATIENCE
         options = {"format_whitelist": f"{FORMATS},{LIVE_FORMATS}", "protocol_whitelist": PROTOCOLS}
-    if url.startswith("rtsp:"):
         options["rtsp_flags"] = "prefer_tcp"  # UDP loses parts of frames
     try:
         # Metadata such as the title need not be Unicode.
@@ -191,14 +186,24 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
             if not streams:
                 raise ImageError("no video in the file")
             if streams[0].codec_context is None:  # PyAV's annotations exclude it
-                raise ImageError(unreadable)
+                raise ImageError(UNREADABLE)
             check_size((streams[0].width, streams[0].height), MAX_PIXELS)
             streams[0].codec_context.options = {"max_pixels": str(MAX_PIXELS)}
             yield container, streams[0]
     except ExitError as error:
         raise ImageError(f"no data for {PATIENCE:g} seconds") from error
     except FFmpegError as error:
-        raise ImageError(unreadable if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
+        raise ImageError(UNREADABLE if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
+
+
+def check_file(path: Path) -> None:
+    """Raises ImageError for a file that cannot be a video, if it exists."""
+    if path.exists() and not path.is_file():
+        raise ImageError("not a regular file")  # reading a pipe could block forever
+    if path.exists() and not path.stat().st_size:
+        raise ImageError("the file is empty")
+    if path.suffix.lower() == ".m3u8":
+        raise ImageError("a playlist, which is not read: name the video files")
 
 
 def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
@@ -233,6 +238,7 @@ class VideoDataset(IterableDataset[Item]):
                 yield Photo(path, "the video cannot be processed", [], index), []
 
 
+Found = tuple[Frame, list[Face | None], list[int]]
 FINE = 8  # at least one of this many searches is at full size, for small faces that appear
 LARGE = 1 / 12  # side of a large face as a fraction of the frame's longer side; it is also found at a third of the size
 
@@ -240,31 +246,37 @@ LARGE = 1 / 12  # side of a large face as a fraction of the frame's longer side;
 def track_faces(
     photos: PhotoDataset, frames: Iterable[Frame], path: str, index: int, detect_every: int
 ) -> Iterator[Item]:
-    """Yields the frames of source `index` with faces and tracks, and the faces as the model's input.
+    """Yields the frames of source `index` with faces and tracks, and the faces as the model's input."""
+    found: Iterator[Found]
+    if photos.face == "crop" or photos.detector is None:  # all crops of a video show one person
+        found = ((frame, photos.read(frame.image)[2], [0]) for frame in frames)
+    else:
+        found = find_faces(photos.detector, frames, detect_every)
+    for (image, number, seconds), faces, tracks in found:
+        size = image.shape[1], image.shape[0]
+        photo = Photo(path, OK if faces else NO_FACE, faces, index, number, seconds, tuple(tracks), size)
+        yield photo, photos.crop_faces(image, 1, faces, path)
 
-    The full frame is searched every `detect_every` frames, and at once if a face is lost; in between, faces are
+
+def find_faces(detector: Detector, frames: Iterable[Frame], detect_every: int) -> Iterator[Found]:
+    """Yields each frame with its faces and their tracks.
+
+    The whole frame is searched every `detect_every` frames, and at once if a face is lost; in between, faces are
     followed. While all faces are large and none is lost, most searches are at a third of the size.
     """
     tracker, due, fine = Tracker(), 0, 0
     for frame in frames:
-        image, size = frame.image, (frame.image.shape[1], frame.image.shape[0])
-        if photos.face == "crop" or photos.detector is None:
-            faces, tracks = photos.read(image)[2], [0]  # all crops of a video show one person
-        else:
-            expected = tracker.expect_faces(frame.seconds)
-            found = follow_faces(photos.detector, image, expected) if frame.number < due else []
-            if frame.number >= due or len(found) < len(expected):
-                large = all(max(f.box[2:] - f.box[:2]) > LARGE * max(image.shape) for f in expected)
-                coarse = large and due <= frame.number < fine and not tracker.misses_faces(frame.seconds)
-                found = search_frame(photos.detector, image, coarse=True) if coarse else []
-                if not coarse or len(found) < len(expected):
-                    found = search_frame(photos.detector, image, coarse=False)
-                    fine = frame.number + FINE * detect_every
-                due = frame.number + detect_every
-            faces, tracks = [*found], tracker.number_faces(found, frame.seconds)
-        status = OK if faces else NO_FACE
-        photo = Photo(path, status, faces, index, frame.number, frame.seconds, tuple(tracks), size)
-        yield photo, photos.crop_faces(image, 1, faces, path)
+        image, number, seconds = frame
+        expected = tracker.expect_faces(seconds)
+        found = follow_faces(detector, image, expected) if number < due else []
+        if number >= due or len(found) < len(expected):
+            large = all(max(f.box[2:] - f.box[:2]) > LARGE * max(image.shape) for f in expected)
+            coarse = large and due <= number < fine and not tracker.misses_faces(seconds)
+            found = search_frame(detector, image, coarse=True) if coarse else []
+            if not coarse or len(found) < len(expected):
+                found, fine = search_frame(detector, image, coarse=False), number + FINE * detect_every
+            due = number + detect_every
+        yield frame, [*found], tracker.number_faces(found, seconds)
 
 
 MAX_GAP = 2.0  # seconds without a face after which its track ends

@@ -162,11 +162,11 @@ PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile://{}\n#EXT-X-ENDL
     [
         ("http", b"HTTP/1.0 404 no\r\n\r\n", "404"),
         ("http", b"HTTP/1.0 401 no\r\n\r\n", "401"),
-        ("http", b"", "no video at this address"),
-        ("http", b"HTTP/1.0 200 OK\r\n\r\n<html>camera</html>", "no video at this address|error"),
+        ("http", b"", "not a video that can be decoded"),
+        ("http", b"HTTP/1.0 200 OK\r\n\r\n<html>camera</html>", "not a video|error"),
         ("rtsp", b"RTSP/1.0 401 Unauthorized\r\nCSeq: 1\r\n\r\n", "401"),
-        *slow(("rtsp", None, "no video at this address"), ("http", None, "no data for 0.5 seconds")),
-        *slow(("file", b"", "no video at this address|Protocol")),
+        *slow(("rtsp", None, "not a video that can be decoded"), ("http", None, "no data for 0.5 seconds")),
+        *slow(("file", b"", "not a video|Protocol")),
     ],
 )
 def test_a_wrong_address_is_one_line_soon(
