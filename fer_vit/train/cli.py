@@ -109,29 +109,7 @@ class TrainCLI(LightningCLI):
 
 
 def train(args: list[str]) -> str:
-    """Runs fit, validate or test with command-line words; returns and raises as `run_verb`."""
-    verb, *words = args
-    pairs = zip(["", *words], words, strict=False)
-    words = [folder.find_config(word) if before in ("-c", "--config") else word for before, word in pairs]
-    for place, word in enumerate(words):
-        if word.startswith("--config="):
-            words[place] = f"--config={folder.find_config(word.removeprefix('--config='))}"
-    return run_verb(verb, words, first_options(words))
-
-
-def fit(config: str | Path, **overrides: Any) -> str:
-    """Trains with a config (a file or the name of a shipped one); returns and raises as `run_verb`.
-
-    Overrides have the names of the command line: `fit("finetune", **{"data.manifest": path})`.
-    """
-    words = ["fit", f"--config={config}"]
-    for name, value in overrides.items():
-        words.append(f"--{name}={json.dumps(value) if isinstance(value, dict | list | tuple | bool | None) else value}")
-    return train(words)
-
-
-def run_verb(verb: str, options: list[str], given: Words) -> str:
-    """Runs fit, validate or test; `given` has the options that are needed first (see `first_options`).
+    """Runs fit, validate or test with command-line words.
 
     With `ckpt_path` the settings of the checkpoint are the defaults; options override them.
 
@@ -142,35 +120,56 @@ def run_verb(verb: str, options: list[str], given: Words) -> str:
         FerVitError: An option is wrong, or the run failed for a known reason.
     """
     hide_noise()
+    verb, *words = args
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
+    pairs = zip(["", *words], words, strict=False)
+    words = [folder.find_config(word) if before in ("-c", "--config") else word for before, word in pairs]
     try:
-        checkpoint = folder.load_checkpoint(given.ckpt_path) if given.ckpt_path else None
-        if verb != "fit" and not given.help and not checkpoint:
-            raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` evaluates a checkpoint, but got none.")
-        settings = checkpoint_settings(checkpoint, given.ckpt_path) if checkpoint else None
-        task = choose_task(given, checkpoint)
-        options = [*options, f"--task={task}"]
-        if checkpoint:  # contains the weights
-            options.append("--model.network.pretrained=false")
-            if task == "classification":
-                options.append("--model.init=null")
-        name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
-        cli = TrainCLI(verb, options, name, settings, task)
-        if path := cli.config.ckpt_path:  # perhaps from a config; checked before the run has a folder
-            if not checkpoint or Path(path) != given.ckpt_path:
-                checkpoint = folder.load_checkpoint(Path(path))
-            cli.model.on_load_checkpoint(checkpoint)
-        del checkpoint
+        cli = build_run(verb, words, first_options(words))
         method = {name: cli.config_init[name] for name in cli.run_options}
         run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
+        if verb != "fit":
+            return str(cli.config.ckpt_path)
         callback: Any = cli.trainer.checkpoint_callback
-        best = str(callback.best_model_path if verb == "fit" else path)
-        if verb == "fit" and best:
+        if best := str(callback.best_model_path):
             print_once(f"Next: fer-vit evaluate {shlex.quote(str(cli.config.data.manifest))} --checkpoint {best}")
         return best
     except (ArgumentError, MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
         # An error from a worker has a traceback as its text; the last line is the message.
         lines = str(error).strip().splitlines()[-1:] if "Traceback (most recent" in str(error) else [str(error)]
-        raise FerVitError(" ".join(" ".join(lines).split()).removeprefix("fer_vit.errors.FerVitError: ")) from error
+        raise FerVitError(" ".join(" ".join(lines).split())) from error
+
+
+def fit(config: str | Path, **overrides: Any) -> str:
+    """Trains with a config (a file or the name of a shipped one); returns and raises as `train`.
+
+    Overrides have the names of the command line: `fit("finetune", **{"data.manifest": path})`.
+    """
+    words = ["fit", f"--config={config}"]
+    for name, value in overrides.items():
+        words.append(f"--{name}={json.dumps(value) if isinstance(value, dict | list | tuple | bool | None) else value}")
+    return train(words)
+
+
+def build_run(verb: str, options: list[str], given: Words) -> TrainCLI:
+    """Builds everything for a run; `given` has the options that are needed first (see `first_options`)."""
+    checkpoint = folder.load_checkpoint(given.ckpt_path) if given.ckpt_path else None
+    if verb != "fit" and not given.help and not checkpoint:
+        raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` evaluates a checkpoint, but got none.")
+    settings = checkpoint_settings(checkpoint, given.ckpt_path) if checkpoint else None
+    task = choose_task(given, checkpoint)
+    options = [*options, f"--task={task}"]
+    if checkpoint:  # contains the weights
+        options.append("--model.network.pretrained=false")
+        if task == "classification":
+            options.append("--model.init=null")
+    name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
+    cli = TrainCLI(verb, options, name, settings, task)
+    if path := cli.config.ckpt_path:  # perhaps from a config; checked before the run has a folder
+        if not checkpoint or Path(path) != given.ckpt_path:
+            checkpoint = folder.load_checkpoint(Path(path))
+        cli.model.on_load_checkpoint(checkpoint)
+    return cli
 
 
 def first_options(words: list[str]) -> Words:
@@ -180,10 +179,7 @@ def first_options(words: list[str]) -> Words:
     parser.add_argument("-c", "--config", action="append", default=[])
     parser.add_argument("--task", choices=get_args(Task))
     parser.add_argument("-h", "--help", "--print_config", dest="help", nargs="?", const=True)
-    try:
-        return parser.parse_known_args(words)[0]
-    except ArgumentError as error:
-        raise FerVitError(" ".join(str(error).split())) from error
+    return parser.parse_known_args(words)[0]
 
 
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
@@ -210,8 +206,7 @@ def needs_no_labels(task: Task) -> bool:
 def choose_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
     """Returns the task of the option, else of the last config that has one, else of the checkpoint.
 
-    Raises:
-        FerVitError: The checkpoint is of the other task.
+    Raises FerVitError when the checkpoint is of the other task.
     """
     chosen = given.task
     for config in reversed(given.config):
@@ -222,10 +217,8 @@ def choose_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
         return chosen or "classification"
     task: Task = "pretraining" if folder.is_pretraining(checkpoint["hyper_parameters"]) else "classification"
     if chosen not in (None, task):
-        raise FerVitError(
-            f"Expected a checkpoint of {chosen}, but {given.ckpt_path} is of {task}. A classifier starts from any "
-            "model by `--model.init`."
-        )
+        advice = "A classifier starts from any model by `--model.init`."
+        raise FerVitError(f"Expected a checkpoint of {chosen}, but {given.ckpt_path} is of {task}. {advice}")
     return task
 
 

@@ -19,14 +19,22 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from fer_vit.data.sample import Batch
-from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CropSpec, mirror, region_boxes
+from fer_vit.errors import FerVitError, check_number
+from fer_vit.face.crop import CropSpec, check_regions, mirror, region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.processes import derived_seed, run_seed
 from fer_vit.store.folder import differing
+
+POSITIVE, SHARE = (0, math.inf), (0, 1)
+RANGES = {
+    **dict.fromkeys(("lr", "weight_decay", "logit_adjust"), POSITIVE),
+    **dict.fromkeys(("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout"), SHARE),
+    "mask_ratio": (0.05, 0.95),
+}
+"""Smallest and largest values of settings."""
 
 
 class RegionViTModule(L.LightningModule):
@@ -80,10 +88,27 @@ class RegionViTModule(L.LightningModule):
         schedule = warmup_cosine(AdamW(groups, lr=h["lr"]), int(steps), round(h["warmup"] * steps), h["min_lr"])
         return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def store_settings(self, network: RegionViTConfig, **changed: Any) -> None:
+        """Checks settings, and stores them as plain values, so that a checkpoint loads without unpickling.
+
+        It contains the weights and needs no others.
+        """
+        check_regions(network.regions)
+        self.save_hyperparameters({"network": asdict(replace(network, pretrained=False)), **changed})
+        for name, (least, most) in RANGES.items():
+            if name in self.hparams:
+                check_number(f"model.{name}", self.hparams[name], least, most)
+
     def log_loss(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
-        """Logs and returns the loss of a step; raises FerVitError when it is not finite."""
+        """Logs and returns the loss of a step; raises FerVitError with the images when it is not finite."""
         if not loss.isfinite():
-            raise loss_error(loss, outputs, paths, f"epoch {self.current_epoch}, step {self.global_step}")
+            bad = [path for path, row in zip(paths, outputs, strict=True) if not row.isfinite().all()]
+            advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
+            raise FerVitError(
+                f"The loss is {loss.item()} (epoch {self.current_epoch}, step {self.global_step}). {advice}, or set "
+                "trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint. Images: "
+                f"{', '.join(bad or paths)}"
+            )
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
@@ -94,16 +119,6 @@ class RegionViTModule(L.LightningModule):
                 f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
                 "Leave out the config that changes the network, or choose another checkpoint."
             )
-
-
-def loss_error(loss: Tensor, logits: Tensor, paths: list[str], when: str) -> FerVitError:
-    """Returns the error for a loss that is not finite; `when` names the epoch and step."""
-    bad = [path for path, finite in zip(paths, logits.isfinite().all(1).tolist(), strict=True) if not finite]
-    advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
-    return FerVitError(
-        f"The loss is {loss.item()} ({when}). {advice}, or set trainer.gradient_clip_val; `--ckpt_path` resumes from "
-        f"a checkpoint. Images: {', '.join(bad or paths)}"
-    )
 
 
 def check_loss(loss: Tensor, split: str) -> None:
@@ -189,42 +204,44 @@ def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tens
     Raises:
         FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
     """
-    known = list(settings["labels"]) if settings["config"].pool == net.config.pool else []
-    kept = [label for label in net.settings.labels if label in known]
+    labels, known = net.settings.labels, list(settings["labels"])
+    kept = [label for label in labels if label in known and settings["config"].pool == net.config.pool]
+    new = [label for label in labels if label not in kept]
     computed = [key for key, value in net.named_parameters() if not value.requires_grad]
-    here = {key: value for key, value in net.state_dict().items() if key not in computed}
-    there = {key: value for key, value in state.items() if key not in computed}
+    here, there = ({key: part[key] for key in part if key not in computed} for part in (net.state_dict(), state))
     encoder = [key for key in here if _in_encoder(key)]
-    fitting = [key for key in encoder if key in there and there[key].shape == here[key].shape]
-    why = _describe_differences(net, settings, here, there)
+    other = {key: f"{key} ({old} there, {own} here)" for key, own, old in differing(here, there) if _in_encoder(key)}
+    fitting = [key for key in encoder if key not in other]
+    why = _describe_differences([*other.values()], asdict(settings["config"]), asdict(net.config))
     if len(fitting) < 0.9 * len(encoder):
         raise FerVitError(
             f"Expected nine tenths of the encoder to fit {name}, but only {len(fitting)} of {len(encoder)} tensors "
             f"do{why}. Leave out the options of the network, or choose another model."
         )
-    head = [key for key in here if not _in_encoder(key) and key in there] if kept else []
-    if bad := next((key for key in fitting + head if not there[key].isfinite().all()), None):
-        raise FerVitError(f"{name} holds weights that are not finite (`{bad}`), as after training that diverged.")
-    for key in fitting + head:
-        if key in ROWS:
-            for label in kept:
-                here[key][net.settings.labels.index(label)] = there[key][known.index(label)]
-        else:
-            here[key].copy_(there[key])
-    new = [label for label in net.settings.labels if label not in kept]
+    _copy_tensors(here, there, fitting, {labels.index(label): known.index(label) for label in kept}, name)
     classes = [f"kept {', '.join(kept)}"] * bool(kept) + [f"new {', '.join(new)}"] * bool(new)
     return f"Started from {name}: {len(fitting)} of {len(encoder)} tensors of the encoder; {'; '.join(classes)}{why}."
 
 
-def _describe_differences(
-    net: RegionViT, settings: dict[str, Any], here: Mapping[str, Tensor], there: Mapping[str, Tensor]
-) -> str:
+def _copy_tensors(
+    here: dict[str, Tensor], there: dict[str, Tensor], encoder: list[str], rows: dict[int, int], name: str | Path
+) -> None:
+    """Copies tensors of the encoder; and the head, if `rows` gives rows for labels and where they come from."""
+    copied = encoder + [key for key in here if rows and not _in_encoder(key) and key in there]
+    if bad := [key for key in copied if not there[key].isfinite().all()]:
+        raise FerVitError(f"{name} holds weights that are not finite (`{bad[0]}`), as after training that diverged.")
+    for key in copied:
+        if key in ROWS:
+            here[key][[*rows]] = there[key][[*rows.values()]].to(here[key])
+        else:
+            here[key].copy_(there[key])
+
+
+def _describe_differences(tensors: list[str], before: dict[str, Any], now: dict[str, Any]) -> str:
     """Describes the tensors of the encoder that are not copied, and different settings; empty if none."""
-    kinds = [f"{key} ({other} there, {own} here)" for key, own, other in differing(here, there) if _in_encoder(key)]
-    before, now = asdict(settings["config"]), asdict(net.config)
     changed = [name for name in now if name != "pretrained" and before[name] != now[name]]
-    more = f" and {len(kinds) - 3} more" * (len(kinds) > 3)
-    return f"; not copied: {', '.join(kinds[:3])}{more}" * bool(kinds) + (
+    more = f" and {len(tensors) - 3} more" * (len(tensors) > 3)
+    return f"; not copied: {', '.join(tensors[:3])}{more}" * bool(tensors) + (
         f"; different settings: {', '.join(changed)}" * bool(changed)
     )
 
@@ -269,15 +286,13 @@ class Symmetry(L.Callback):
         make_symmetric(state)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Makes the next step keep the weights symmetric; a run may end amid a group of batches, and be saved."""
+        """Makes gradients symmetric, so that AdamW keeps the weights symmetric, and the statistics of batch norms.
+
+        A run may end amid a group of batches, and be saved.
+        """
         net: Any = pl_module.net
-        symmetric_step(net)
-
-
-def symmetric_step(net: RegionViT) -> None:
-    """Makes gradients symmetric, so that AdamW keeps the weights symmetric, and the statistics of batch norms."""
-    make_symmetric({name: value.grad for name, value in net.named_parameters() if value.grad is not None})
-    make_symmetric({name: value for name, value in net.named_buffers() if ".running_" in name})
+        make_symmetric({name: value.grad for name, value in net.named_parameters() if value.grad is not None})
+        make_symmetric({name: value for name, value in net.named_buffers() if ".running_" in name})
 
 
 @torch.no_grad()

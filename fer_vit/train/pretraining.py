@@ -8,7 +8,7 @@ B images, S crop size, P patch size, C channels, R regions of k x k tokens, M pa
 """
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric
 
 from fer_vit.data.sample import Batch
-from fer_vit.errors import check_number
-from fer_vit.face.crop import DEFAULT_REGIONS, check_regions
+from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import crop_image, to_grey
@@ -51,9 +50,6 @@ class MaskedPretraining(RegionViTModule):
         warmup: Share of all steps in which the learning rate rises; then it falls along a cosine.
         min_lr: Learning rate at the end as a share of `lr`.
         compile: Compile the encoder with `torch.compile`.
-
-    Attributes:
-        net: The model, without a head.
     """
 
     def __init__(
@@ -71,13 +67,8 @@ class MaskedPretraining(RegionViTModule):
         super().__init__()
         if isinstance(network, dict):  # as a checkpoint has it
             network = RegionViTConfig(**network)
-        check_regions(network.regions)
         self.save_hyperparameters()
-        self.save_hyperparameters({"network": asdict(replace(network, pretrained=False))})
-        for name, low, high in (("mask_ratio", 0.05, 0.95), ("warmup", 0, 1), ("min_lr", 0, 1)):
-            check_number(f"model.{name}", self.hparams[name], low, high)
-        for name in ("lr", "weight_decay"):
-            check_number(f"model.{name}", self.hparams[name], 0)
+        self.store_settings(network)
         # Every token is predicted, so all are kept.
         self.net = build_model(replace(network, keep_rate=()), [], align=align, template=template)
         width, channels = self.net.vit.embed_dim, network.in_chans

@@ -3,8 +3,6 @@
 B images, R regions, C classes.
 """
 
-import math
-from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,8 +20,8 @@ from torchmetrics.classification import (
 )
 
 from fer_vit.data.sample import Batch
-from fer_vit.errors import FerVitError, check_number
-from fer_vit.face.crop import DEFAULT_REGIONS, check_regions
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -71,9 +69,6 @@ def class_recall(confusion: Tensor) -> Tensor:
     return confusion.diagonal() / confusion.sum(1)
 
 
-NOT_NEGATIVE = ("lr", "weight_decay", "logit_adjust")
-SHARES = ("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout")
-"""Settings from 0 to 1."""
 NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)
 
 
@@ -99,11 +94,9 @@ class FERTask(RegionViTModule):
         init: A model to start from: weights where they fit. The name of a shipped model, a folder, "user/name" on the
             hub, or a checkpoint, also of masked pretraining.
         freeze: The part that does not learn: "stem", which embeds patches and regions, or the complete "encoder".
-
-    Attributes:
-        net: The model.
-        confusion: Confusion matrix (C, C) of the last validation or test, targets in rows.
     """
+
+    confusion: Tensor  # of the last validation or test (C, C), targets in rows
 
     def __init__(
         self,
@@ -131,12 +124,8 @@ class FERTask(RegionViTModule):
             network = RegionViTConfig(**network)
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
-        check_regions(network.regions)
-        # Plain values only, so that a checkpoint loads without unpickling; it has the weights and needs no others.
         self.save_hyperparameters()
-        self.save_hyperparameters({"network": asdict(replace(network, pretrained=False)), "init": None})
-        for name in (*NOT_NEGATIVE, *SHARES):
-            check_number(f"model.{name}", self.hparams[name], 0, 1 if name in SHARES else math.inf)
+        self.store_settings(network, init=None)
         self.net = build_model(network, labels, align=align, template=template)
         self.starts_from = init if source and source[0]["labels"] else None  # a classifier, no pretrained encoder
         if init and source:
