@@ -5,6 +5,7 @@ B images, S crop size, P patch size, N patches, R regions of k x k tokens, D wid
 
 import copy
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,12 +29,9 @@ class Normalize(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self, mean: tuple[float, ...], std: tuple[float, ...], in_chans: int, standardize: bool = False
-    ) -> None:
+    def __init__(self, mean: Sequence[float], std: Sequence[float], in_chans: int, standardize: bool = False) -> None:
         super().__init__()
-        self.in_chans = in_chans
-        self.standardize = standardize
+        self.in_chans, self.standardize = in_chans, standardize
         for name, values in (("mean", mean), ("std", std)):
             channels = torch.tensor(values).view(-1, 1, 1)  # (3, 1, 1)
             self.register_buffer(name, channels.mean(0) if in_chans == 1 else channels, persistent=False)
@@ -73,8 +71,7 @@ class ConvStem(nn.Module):
         self.patch_size = (patch_size, patch_size)
         self.grid_size = (img_size // patch_size,) * 2
         self.num_patches = self.grid_size[0] ** 2
-        steps = int(math.log2(patch_size))
-        widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(steps)))]
+        widths = [in_chans, *(embed_dim // 2**step for step in reversed(range(int(math.log2(patch_size)))))]
         *early, late = (downsample(before, after, convs) for before, after in pairwise(widths))
         self.early = nn.Sequential(*early)
         self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias))

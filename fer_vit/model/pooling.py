@@ -25,10 +25,8 @@ class Pooled(NamedTuple):
 class Pool(nn.Module):
     """A pooling, one of `POOLS`; all take the same arguments."""
 
-    per_expression = False
-    """Whether every expression has a separate vector, with weights that depend on the face."""
+    per_expression = False  # whether every expression has a separate vector
     needs_class_token = False
-    """Whether the encoder needs a class token."""
 
     def __init__(self, num_prefix: int, dim: int, num_classes: int, num_heads: int | None, causal: bool) -> None:
         super().__init__()

@@ -31,19 +31,9 @@ class RegionViT(nn.Module):
     """Vision transformer over patch and region tokens; `build_model` creates it with its backbone.
 
     The settings make the model's file (see `store`) self-contained.
-
-    Attributes:
-        settings: What prediction needs besides the network.
-        offset: Added to the logits (C,): the logit adjustment, or another prior. None: nothing, as in distillation.
-        layout: Order of the tokens at the encoder's input.
-        patch_size: Side of a patch in crop pixels.
-        relation: Computes the mask or distances of tokens for attention.
-        num_kept: Number of patches at first, and in each block.
-        drop_by_mask: Hard attention masks patches instead of removing them, for callers that want T tokens in every
-            block: slower, with the same result up to rounding, by which bfloat16 may choose other patches.
     """
 
-    offset: Tensor | None
+    offset: Tensor | None  # added to the logits (C,): their adjustment, or another prior; None: nothing
     centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
 
     def __init__(self, config: RegionViTConfig, settings: ModelSettings, vit: VisionTransformer) -> None:
@@ -53,7 +43,7 @@ class RegionViT(nn.Module):
         self.adjust(settings.prior, settings.adjustment)
         pixels = vit.pretrained_cfg  # has the mean and deviation that the backbone expects
         self.normalize = Normalize(pixels["mean"], pixels["std"], config.in_chans, config.standardize)
-        self.patch_size = int(vit.patch_embed.patch_size[0])
+        self.patch_size = int(vit.patch_embed.patch_size[0])  # crop pixels
         grid = vit.patch_embed.grid_size
         if config.pos_embed not in ("learn", "none"):  # fixed codes for patches, none for prefix tokens
             centres = patch_centres(grid) * self.patch_size
@@ -65,13 +55,15 @@ class RegionViT(nn.Module):
         if config.tokens == "region":
             grid = (0, 0)
             self._remove_patches()
-        self.layout = TokenLayout(vit.num_prefix_tokens, grid, regions, config.region_grid)
+        self.layout = TokenLayout(vit.num_prefix_tokens, grid, regions, config.region_grid)  # of the encoder's input
         sizes = (vit.num_prefix_tokens, vit.embed_dim, len(settings.labels), config.num_heads, config.causal)
         self.pool: Any = POOLS[config.pool](*sizes) if settings.labels else nn.Identity()
-        self.relation = ATTENTION[config.attention].relation
-        self.num_kept = [self.layout.num_patches]
+        self.relation = ATTENTION[config.attention].relation  # computes the mask or distances of tokens
+        self.num_kept = [self.layout.num_patches]  # at first, then in each block
         for rate in config.keep_rate or (1.0,) * len(vit.blocks):
             self.num_kept.append(math.ceil(self.num_kept[-1] * rate - 1e-9))  # a floating-point error is not a patch
+        # Hard attention masks patches instead of removing them, for callers that want T tokens in every block: slower,
+        # with the same result up to rounding, by which bfloat16 may choose other patches.
         self.drop_by_mask = False
         middle = torch.full((vit.num_prefix_tokens, 2), config.img_size / 2)
         patches = patch_centres(grid) * self.patch_size
@@ -273,11 +265,9 @@ def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
     if _replaces_blocks(config):
         with torch.device("meta"):
             block = timm.create_model(config.backbone, depth=1).blocks[0]
-        if type(block) is not Block or type(block.attn) is not Attention:
-            raise FerVitError(
-                f"{config.backbone} has special blocks: use a plain one, for example vit_small_patch16_224, with "
-                "attention, block or keep_rate."
-            )
+        if {type(block), type(block.attn)} != {Block, Attention}:
+            plain = "Attention, block and keep_rate need a plain one, for example vit_small_patch16_224"
+            raise FerVitError(f"{config.backbone} has special blocks. {plain}.")
     side, depth, rates = vit.patch_embed.patch_size[0], len(vit.blocks), config.keep_rate
     if config.tokens != "region" and config.img_size % side:
         raise FerVitError(f"Expected img_size to be a multiple of the patch size {side}, but got {config.img_size}.")
@@ -295,9 +285,8 @@ def _check_loaded(vit: VisionTransformer, file: str, name: str) -> None:
     tensors = [key for key in vit.state_dict() if not key.startswith("head.")]
     missing = [key for key in tensors if key not in given]
     if len(missing) > len(tensors) / 10:
-        raise FerVitError(
-            f"Expected the weights of {name} in {file} (network.pretrained), but it has only "
-            f"{len(tensors) - len(missing)} of {len(tensors)} tensors. `--model.init` starts from a model of fer-vit."
-        )
+        found = f"only {len(tensors) - len(missing)} of {len(tensors)} tensors"
+        advice = "`--model.init` starts from a model of fer-vit."
+        raise FerVitError(f"Expected the weights of {name} in {file} (network.pretrained), but got {found}. {advice}")
     if missing:
         warnings.warn(f"Not in {file}, so they start at random: {', '.join(missing)}", stacklevel=2)

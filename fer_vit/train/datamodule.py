@@ -56,10 +56,8 @@ class FaceDataModule(L.LightningDataModule):
         self.balanced, self.fold, self.unlabelled = balanced, fold, unlabelled
         self.streamed = is_sharded(manifest)
         if self.streamed and (balanced or fold):
-            raise FerVitError(
-                f"Shards are streamed, without {'folds' if fold else 'sampling by class'}: leave out data."
-                f"{'fold' if fold else 'balanced (or use model.logit_adjust)'}, or use a manifest in one file."
-            )
+            advice = "Leave out data.fold and data.balanced (see model.logit_adjust), or use a manifest in one file."
+            raise FerVitError(f"Shards are streamed, without folds or sampling by class. {advice}")
         self.manifest = Manifest.read(manifest, ("val", "test") if self.streamed else SPLITS)
         if fold:
             self.manifest = self.manifest.select(~in_fold(self.manifest, fold))
@@ -76,13 +74,11 @@ class FaceDataModule(L.LightningDataModule):
             raise FerVitError(f"The task expects {wanted}, but the data has {self.spec}. Leave out `spec`.")
         self.spec = wanted
         if (labels := getattr(task, "labels", self.labels)) != self.labels:
-            raise FerVitError(
-                f"The task has the labels {', '.join(labels)}, but {self.manifest.path} has {', '.join(self.labels)}. "
-                "Give the task the labels of the data: `labels=data.labels`."
-            )
+            here = f"{self.manifest.path} has {', '.join(self.labels)}. Give the task `labels=data.labels`."
+            raise FerVitError(f"The task has the labels {', '.join(labels)}, but {here}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns, for checkpoints, the fold, the position in the epoch and the options that determine its order.
+        """Returns the fold, the position in the epoch and the options that determine its order.
 
         Lightning counts the batches too, but requests a loader before it has restored the count.
         """
@@ -96,7 +92,7 @@ class FaceDataModule(L.LightningDataModule):
         return {"epoch": epoch, "batches": batches, "fold": self.fold, **self._order()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Stores where the run is to resume."""
+        """Stores where the run resumes."""
         self.position = state_dict if isinstance(state_dict, dict) else {}
 
     def _order(self) -> dict[str, Any]:
@@ -151,35 +147,28 @@ class FaceDataModule(L.LightningDataModule):
         path = self.manifest.path
         dataset = ShardDataset(path, self.manifest.names, self.spec, Augment(self.augment), self.unlabelled)
         if len(dataset) < self.batch_size * _processes():
-            raise FerVitError(
-                f"{path} has fewer training rows than one batch of {self.batch_size} for every process: choose a "
-                "smaller data.batch_size."
-            )
+            size = f"{self.batch_size} for every process: choose a smaller data.batch_size."
+            raise FerVitError(f"{path} has fewer training rows than one batch of {size}")
         return dataset
 
     def _start(self, rows: int) -> tuple[int, int]:
         """Takes from the stored position the epoch to resume, and how many of its rows are done."""
         position, self.position = self.position, {}
         if position and position.get("fold") != self.fold:
-            raise FerVitError(
-                f"The checkpoint was trained with data.fold {short(position.get('fold'))}, but now it is {self.fold}. "
-                "Use the same: the model must not learn the faces that it predicts in `distill`."
-            )
+            advice = "Use the same: the model must not learn the faces that it predicts in `distill`."
+            before = f"The checkpoint was trained with data.fold {short(position.get('fold'))}"
+            raise FerVitError(f"{before}, but now it is {self.fold}. {advice}")
         epoch, batches = position.get("epoch", 0), position.get("batches", 0)
         order = self._order()
         if batches and (changed := [name for name, value in order.items() if position.get(name) != value]):
-            before, now = position.get(changed[0]), order[changed[0]]
-            raise FerVitError(
-                f"The checkpoint is of the middle of an epoch with {changed[0]} {before}, but now it is {now}. "
-                "Use the same value, or resume from the end of an epoch."
-            )
+            change = f"{changed[0]} {position.get(changed[0])}, but now it is {order[changed[0]]}"
+            advice = "Use the same value, or resume from the end of an epoch."
+            raise FerVitError(f"The checkpoint is of the middle of an epoch with {change}. {advice}")
         plausible = all(isinstance(number, int) and number >= 0 for number in (epoch, batches))
         done = batches * self.batch_size * _processes() if plausible else 0
         if not plausible or done > rows:
-            raise FerVitError(
-                f"The checkpoint is at an impossible position: batch {short(batches)} of epoch {short(epoch)}. Resume "
-                "from another checkpoint."
-            )
+            place = f"batch {short(batches)} of epoch {short(epoch)}"
+            raise FerVitError(f"The checkpoint is at an impossible {place}. Resume from another checkpoint.")
         return epoch, done
 
     def _eval_loader(self, split: Split) -> DataLoader[Sample]:

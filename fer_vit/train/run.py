@@ -30,9 +30,6 @@ from fer_vit.files import atomic_write, remove_stale
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 
-BF16 = ("avx512_bf16", "amx_bf16", "bf16")
-"""CPU features for bfloat16 products, by torch's names: two of x86, one of ARM."""
-
 
 @torch.inference_mode()
 def multiply_adds(net: RegionViT) -> int:
@@ -59,11 +56,11 @@ def has_bf16(accelerator: str) -> bool:
     if torch.cuda.is_available() and accelerator in ("auto", "gpu", "cuda"):
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     has = torch.cpu.get_capabilities()
-    return torch.backends.mkldnn.is_available() and any(has.get(name) for name in BF16)  # type: ignore[no-untyped-call]
+    names = ("avx512_bf16", "amx_bf16", "bf16")  # two of x86, one of ARM
+    return torch.backends.mkldnn.is_available() and any(map(has.get, names))  # type: ignore[no-untyped-call]
 
 
-PATIENCE = 30
-"""Seconds in which a process can detect that another is gone and report it."""
+PATIENCE = 30  # seconds in which a process can detect that another is gone and report it
 LOST = "Another process of this run died or no longer answers; its output may show why."
 
 
@@ -96,8 +93,8 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 class LastCheckpoint(ModelCheckpoint):
     """Keeps the newest epoch as last.ckpt, or the newest step when SIGTERM ends the run.
 
-    ModelCheckpoint's own `save_last` keeps the last one that was among the best. Lightning ends a run on SIGTERM too,
-    but saves nothing, and processes that receive it at different steps wait for each other forever.
+    ModelCheckpoint's own `save_last` keeps the last one that was among the best. Lightning saves nothing on SIGTERM,
+    and processes that receive it at different steps wait for each other forever.
     """
 
     def __init__(self) -> None:
@@ -208,9 +205,7 @@ class PatientObserver(subprocess_script._ChildProcessObserver):
 def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
     """Runs fit, validate or test of the Trainer; a failing process kills its children, which would wait for it.
 
-    Raises:
-        FerVitError: Another process of the run is gone, or the disk is full.
-        SystemExit: SIGTERM came, or Ctrl-C.
+    Raises FerVitError when another process is gone or the disk is full, and SystemExit after SIGTERM or Ctrl-C.
     """
     if verb == "fit":
         print_once(f"RegionViT: {describe(model.net)}.")
@@ -241,10 +236,8 @@ def describe_failure(error: BaseException, last: Path | None) -> str | None:
     if not dist.is_initialized() or not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
         return None
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end this process before it prints the reason
-    advice = (
-        f"Resume with the same options and `--ckpt_path {last}`." if last else "Start again: no checkpoint exists yet."
-    )
-    return f"{LOST} {advice}"
+    resume = f"Resume with the same options and `--ckpt_path {last}`."
+    return f"{LOST} {resume if last else 'Start again: no checkpoint exists yet.'}"
 
 
 @rank_zero_only
