@@ -82,7 +82,12 @@ def predict(
     sources = find_images(images, MEDIA_SUFFIXES)  # a wrong input is reported before an existing output
     in_chunks = output.is_dir() or not output.suffix
     outputs = Outputs(output, summary, intervals, annotate, min_confidence, overwrite, features)
-    check_outputs(outputs, in_chunks, rank.world_size)
+    check_outputs(outputs, in_chunks)
+    if rank.world_size > 1 and not in_chunks:
+        raise FerVitError(
+            f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a folder, for "
+            f"example --output {output.stem}, or unset RANK and WORLD_SIZE."
+        )
     options = PhotoOptions(**reading)
     if options.workers is None:
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
@@ -94,7 +99,7 @@ def predict(
         print(predict_table(model, sources, options, outputs))
 
 
-def check_outputs(outputs: Outputs, in_chunks: bool, processes: int) -> None:
+def check_outputs(outputs: Outputs, in_chunks: bool) -> None:
     """Raises FerVitError, before any work, when an output cannot be written; tables in chunks are kept."""
     named = (None if in_chunks else outputs.table, outputs.people, outputs.intervals)
     tables = [path for path in named if path]
@@ -105,11 +110,6 @@ def check_outputs(outputs: Outputs, in_chunks: bool, processes: int) -> None:
             endings = ", ".join(SUFFIXES)
             raise FerVitError(f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}.")
         check_output(path, outputs.overwrite)
-    if processes > 1 and not in_chunks:
-        raise FerVitError(
-            f"{processes} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a folder, for example "
-            f"--output {outputs.table.stem}, or unset RANK and WORLD_SIZE."
-        )
     if len({path.resolve() for path in tables}) < len(tables):
         raise FerVitError(f"`--output`, `--summary` and `--intervals` are separate tables, but two are {tables[-1]}.")
     if outputs.copy:

@@ -66,22 +66,15 @@ def best_device() -> str:
 
 
 class Recognizer(nn.Module):
-    """A RegionViT with cropping, labels and calibrated probabilities.
-
-    Attributes:
-        name: The name or path of the model.
-        labels: The C expressions in the order of the probabilities.
-        crop_spec: How a face becomes a crop.
-        conditions: `prior` and `classes` if they were changed.
-    """
+    """A RegionViT with cropping, labels and calibrated probabilities."""
 
     def __init__(self, net: RegionViT, name: str = "") -> None:
         super().__init__()
         check_regions(net.config.regions)
-        self.net, self.name = net, name
+        self.net, self.name = net, name  # the name or path of the model
         self.eval()
-        self.labels = net.settings.labels
-        self.conditions: dict[str, str] = {}
+        self.labels = net.settings.labels  # the C expressions in the order of the probabilities
+        self.conditions: dict[str, str] = {}  # `prior` and `classes` if they were changed
         template = net.settings.template or TEMPLATE
         self.crop_spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.settings.align, template)
         self._detectors: dict[tuple[DetectorName, float], Detector | None] = {}
@@ -94,13 +87,9 @@ class Recognizer(nn.Module):
     def change_prior(self, prior: str | Path | Mapping[str, float] | None, classes: Sequence[str] = ()) -> None:
         """Changes the class prior and the possible classes. Faces then have no prediction set.
 
-        Args:
-            prior: "even", the frequency of each class by name, or a JSON file of them. None: as in training.
-            classes: The possible labels; others get a probability of 0. Empty: all.
-
-        Raises:
-            FerVitError: The model has no such class, the prior does not fit the classes, or the model does not contain
-                the class frequencies of its training faces.
+        `prior` is "even", the frequency of each class by name, or a JSON file of them; None: as in training. Labels
+        that are not in `classes` get a probability of 0; empty: all are possible. Raises FerVitError when these do not
+        fit the model, or it does not contain the class frequencies of its training faces.
         """
         if unknown := [name for name in classes if name not in self.labels]:
             raise FerVitError(f"Expected classes among {', '.join(self.labels)}, but got {unknown[0]}.")
@@ -137,7 +126,10 @@ class Recognizer(nn.Module):
         workers: int | None = None,
         **video: Any,
     ) -> Faces:
-        """Finds and classifies every face in photos and videos.
+        """Finds and classifies every face in photos and videos; returns the faces, photo by photo and frame by frame.
+
+        Photos that cannot be read give a warning. Raises FerVitError when an image does not exist, when the only one
+        cannot be read, or when an option has a wrong value.
 
         Args:
             images: A file, a folder, a glob pattern, a PIL image, a uint8 array (RGB), or a list of these.
@@ -145,13 +137,7 @@ class Recognizer(nn.Module):
             detector: "auto", "builtin", "yunet", "landmarks" or "none"; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core.
-            video: Options for videos: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
-
-        Returns:
-            The faces, photo by photo and frame by frame. Photos that cannot be read give a warning.
-
-        Raises:
-            FerVitError: An image does not exist, the only one cannot be read, or an option has a wrong value.
+            video: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
         """
         sources = as_sources(images)
         photos = list(self.recognize(sources, PhotoOptions(face, detector, batch_size, workers, **video)))

@@ -4,7 +4,7 @@ Each stage takes and yields photos and frames one after another; sinks, such as 
 """
 
 import math
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,6 +32,8 @@ CHUNK = 64
 """Faces in one forward pass."""
 FoundFaces: TypeAlias = tuple[list[FoundPhoto], list[Batch]]
 """Photos or frames, and all their faces in batches for the network."""
+Timed: TypeAlias = tuple[float, Photo[FaceResult]]
+"""A frame after its time in seconds."""
 REACH = 3.0
 """Half the width of the smoothing window in time constants: 99.7 % of the weight."""
 FLOOR = 1e-6
@@ -164,13 +166,11 @@ def regions_in_photo(regions: Mapping[str, Array], to_crop: Array, size: tuple[i
 
 
 def average_over_time(probabilities: Array, elapsed: Array, constant: float, causal: bool) -> Array:
-    """Averages log-probabilities at T times into probabilities (C,) at one time.
+    """Averages log-probabilities at T times, given as probabilities (T, C), into probabilities (C,) at one time.
 
-    Args:
-        probabilities: Probabilities (T, C) in any order.
-        elapsed: Seconds (T,) from each time to the result's time; negative for later ones.
-        constant: Time constant in seconds; 0 uses the result's time only.
-        causal: Exponential average of the past, for live video. Otherwise a Gaussian average, which has no delay.
+    `elapsed` are the seconds (T,) from each time to the result's time, negative for later ones, and `constant` is the
+    time constant in seconds; 0 uses the result's time only. If `causal`, the average of the past is exponential, for
+    live video; otherwise it is Gaussian and has no delay.
     """
     ages = elapsed / max(constant, 1e-9)
     weights = np.where(ages >= 0, np.exp(-ages.clip(0)), 0.0) if causal else np.exp(-0.5 * ages**2)
@@ -191,35 +191,35 @@ def smooth_faces(
 
 
 def _smooth_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: bool) -> Iterator[Photo[FaceResult]]:
-    reach = REACH * constant
-    waiting: deque[tuple[float, Photo[FaceResult]]] = deque()
-    seen: defaultdict[int | None, deque[tuple[float, list[float]]]] = defaultdict(deque)  # times, values by track
+    reach, near, waiting = REACH * constant, deque[Timed](), deque[Timed]()  # `near` begins in the window of the first
 
-    def first() -> Photo[FaceResult]:
+    def smooth_first() -> Photo[FaceResult]:
         seconds, frame = waiting.popleft()
-        faces = []
-        for face in frame.faces:
-            window = seen[face.track]
-            while abs(seconds - window[0][0]) > reach:
-                window.popleft()
-            times, probabilities = zip(*window, strict=True)
-            average = average_over_time(np.array(probabilities), seconds - np.array(times), constant, causal)
-            faces.append(replace(face, smoothed=dict(zip(face.probabilities, average.tolist(), strict=True))))
-        return frame._replace(faces=faces)
+        while abs(seconds - near[0][0]) > reach:
+            near.popleft()
+        return _smooth_frame(seconds, frame, near, constant, causal)
 
     for frame in frames:
         if frame.seconds is None:  # a photo, or the end of a damaged video
-            yield from (first() for _ in range(len(waiting)))
+            yield from (smooth_first() for _ in range(len(waiting)))
             yield frame
             continue
         while waiting and abs(frame.seconds - waiting[0][0]) > reach:
-            yield first()
-        gone = {track for track, window in seen.items() if abs(frame.seconds - window[-1][0]) > reach}
-        for track in gone - {face.track for _, later in waiting for face in later.faces}:
-            del seen[track]
-        for face in frame.faces:
-            seen[face.track].append((frame.seconds, [*face.probabilities.values()]))
+            yield smooth_first()
+        near.append((frame.seconds, frame))
         waiting.append((frame.seconds, frame))
         if causal:
-            yield first()
-    yield from (first() for _ in range(len(waiting)))
+            yield smooth_first()
+    yield from (smooth_first() for _ in range(len(waiting)))
+
+
+def _smooth_frame(
+    seconds: float, frame: Photo[FaceResult], near: Iterable[Timed], constant: float, causal: bool
+) -> Photo[FaceResult]:
+    faces = []
+    for face in frame.faces:
+        same = [(seconds - time, one) for time, other in near for one in other.faces if one.track == face.track]
+        probabilities, elapsed = np.array([[*one.probabilities.values()] for _, one in same]), [age for age, _ in same]
+        average = average_over_time(probabilities, np.array(elapsed), constant, causal)
+        faces.append(replace(face, smoothed=dict(zip(face.probabilities, average.tolist(), strict=True))))
+    return frame._replace(faces=faces)

@@ -96,10 +96,7 @@ def predict_folder(
     Raises FerVitError when the folder contains other files, or a table of other images, options or another model.
     """
     outputs.check(images)
-    facts = prediction_facts(model, options) | {"fingerprint": fingerprint(model)}
-    directory = "" if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
-    more = {"min_confidence": outputs.min_confidence, "features": outputs.features, "directory": directory}
-    facts |= {name: str(value) for name, value in more.items() if value}
+    facts = _folder_facts(model, images, options, outputs)
     plan, checked = plan_tables(outputs.table, images, part_size), dict[Path, Checked]()
     check_tables(plan, facts, checked)
     share = {path: plan[path] for path in [*plan][rank.rank :: rank.world_size] if path not in checked}
@@ -149,6 +146,14 @@ def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]
     settings = {name: str(value) for name, value in options.video().items()}
     facts = {"version": __version__, "model": model.name, "face": options.face}
     return {**facts, **model.conditions, "detector": choose_detector(options.detector), **settings}
+
+
+def _folder_facts(model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs) -> dict[str, str]:
+    """Returns what the metadata of each table in a folder records: all that one prediction has in common."""
+    directory = "" if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
+    more = {"min_confidence": outputs.min_confidence, "features": outputs.features, "directory": directory}
+    given = {name: str(value) for name, value in more.items() if value}
+    return {**prediction_facts(model, options), "fingerprint": fingerprint(model), **given}
 
 
 def fingerprint(model: Recognizer) -> str:

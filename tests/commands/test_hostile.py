@@ -24,7 +24,7 @@ from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import FIRST_FRAME, OK, find_images, is_video
 from fer_vit.processes import WORKER_DIED
-from tests.helpers.commands import CROPS, fails, main
+from tests.helpers.commands import CROPS, fails, main, predict
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
 
@@ -47,11 +47,6 @@ def photos(count: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def texts(paths: Sequence[Path]) -> list[str]:
     return sorted(as_text(str(path)) for path in paths)
-
-
-def predict(images: Path, checkpoint: Path, table: Path, *more: str) -> list[dict[str, Any]]:
-    main(["predict", str(images), "--checkpoint", str(checkpoint), "--output", str(table), *more])
-    return pq.read_table(table).to_pylist()
 
 
 def visualize(images: Path, checkpoint: Path, report: Path, *more: str) -> tuple[list[dict[str, Any]], Counter[str]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from matplotlib import cbook
 from scipy.stats import entropy
@@ -23,7 +22,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.tables import fingerprint
 from fer_vit.report.table import TableWriter
 from fer_vit.store.hub import DEFAULT
-from tests.helpers.commands import CROPS, assert_same, fails, read, run
+from tests.helpers.commands import CROPS, assert_same, fails, predict, run
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +40,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.jpg").touch()
     (folder / "truncated.jpg").write_bytes(cv2.imencode(".jpg", man)[1].tobytes()[:200])
     return folder
-
-
-def predict(images: Path, checkpoint: Path | str, output: Path, *more: object) -> list[dict[str, object]]:
-    run("predict", images, "--checkpoint", checkpoint, "--output", output, *more)
-    return read(output) if output.suffix else pq.read_table(output).to_pylist()
 
 
 def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from fer_vit.predict.results import photo_rows
 from fer_vit.predict.tables import Counts
 from fer_vit.predict.video import read_frames
 from fer_vit.sources.drawn import draw_face
-from tests.helpers.commands import CROPS, assert_same, fails, read, run
+from tests.helpers.commands import CROPS, assert_same, fails, predict, read
 from tests.helpers.videos import write_video
 
 TIMES = [0.0, 0.04, 0.08, 0.3, 0.34, 0.5]
@@ -40,12 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "e.mp4").write_text("no video")
     (path / "f.mov").write_bytes((path / "b.mp4").read_bytes())
     return path
-
-
-def predict(source: Path, checkpoint: Path, output: Path, *more: object) -> list[dict[str, object]]:
-    run("predict", source, "--checkpoint", checkpoint, "--output", output, *more)
-    files = [output] if output.suffix else sorted(output.glob("part-*.parquet"))
-    return [row for file in files for row in read(file)]
 
 
 def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path: Path) -> None:

@@ -118,6 +118,13 @@ def read(path: Path) -> list[dict[str, object]]:
         return [{name: number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
 
 
+def predict(images: Path, checkpoint: Path | str, output: Path, *more: object) -> list[dict[str, object]]:
+    """The rows of the table, or of the tables in a folder, that `predict` writes."""
+    run("predict", images, "--checkpoint", checkpoint, "--output", output, *more)
+    files = [output] if output.suffix else sorted(output.glob("part-*.parquet"))
+    return [row for file in files for row in read(file)]
+
+
 def number(cell: str) -> object:
     try:
         return float(cell)
