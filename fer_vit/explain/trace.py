@@ -9,6 +9,7 @@ attention: the whole encoder, then every head of every block, then the query of 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,11 @@ from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.pooling import Pooled
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout, Tokens
+
+STRONGEST = 6
+"""Regions with the largest effects, whose interactions are measured: each pair costs a pass through the encoder."""
+NOTABLE = 0.25
+"""Interactions are drawn from this share of the largest effect of a single region: small ones occur without a cause."""
 
 
 class Trace(NamedTuple):
@@ -162,27 +168,53 @@ class Views(NamedTuple):
     """Attention to draw on a face.
 
     A head's relations are without earlier blocks or residual paths. The distance is from Dosovitskiy et al., "An Image
-    is Worth 16x16 Words" (ICLR 2021), figure 7.
+    is Worth 16x16 Words" (ICLR 2021), figure 7. The last view is no attention: its relations are the `interactions` of
+    regions, all else is 0.
     """
 
     relations: Tensor  # how much each region (row) takes from each (B, V, R, R); rows sum to 1, or 0 if they take none
     output: Tensor  # how much each region gives to what is classified, as a mean over its tokens (B, V, R); sums to 1
     patches: Tensor  # the same for patches (B, V, rows, columns); with region tokens it sums to 1
-    distance: Tensor  # how far tokens look on average, in crop pixels (B, V); NaN for the whole encoder and queries
+    distance: Tensor  # how far tokens look on average, in crop pixels (B, V); NaN for all but heads
 
 
 @torch.no_grad()
-def attention_views(seen: Trace) -> Views:
-    """Returns attention through the whole encoder, by every head, and by the query of every expression."""
+def attention_views(net: RegionViT, seen: Trace) -> Views:
+    """Returns attention through the whole encoder, by every head, by every expression's query; last, interactions."""
     maps, distance = head_maps(seen)
     queries = seen.pooled.weights.float().mean(1)  # (B, 1 or C, T)
     queries = queries if queries.shape[1] > 1 else queries[:, :0]
-    maps = normalize(torch.cat([rollout(seen)[:, None], maps, queries], 1), p=1, dim=-1)  # (B, V, T)
+    maps = normalize(torch.cat([rollout(seen)[:, None], maps, queries], 1), p=1, dim=-1)  # (B, V - 1, T)
+    maps = pad(maps, (0, 0, 0, 1))
     heads = [_between(seen.membership, head) for block in seen.attention for head in block.unbind(1)]
     between = pad(torch.stack([relations(seen), *heads], 1), (0, 0, 0, 0, 0, queries.shape[1]))
+    between = torch.cat([between, interactions(net, seen)[:, None]], 1)
     output = normalize(region_means(seen.membership, maps.mT).mT, p=1, dim=-1)
-    distance = pad(distance, (1, queries.shape[1]), value=torch.nan)
+    distance = pad(distance, (1, queries.shape[1] + 1), value=torch.nan)
     return Views(between, output, seen.layout.patch_map(maps), distance)
+
+
+@torch.no_grad()
+def interactions(net: RegionViT, seen: Trace) -> Tensor:
+    """How far the effects of two regions on the predicted logit depend on each other (B, R, R); all add up to 1, or 0.
+
+    The change without both regions, less the changes without each of them, without its sign (Grabisch & Roubens, "An
+    axiomatic approach to the concept of interaction among players in cooperative games", 1999). Only pairs of the
+    `STRONGEST` regions are considered, and small values are 0 (see `NOTABLE`).
+    """
+    alone, faces, label = units(seen.layout, seen.membership), torch.arange(len(seen.logits)), seen.logits.argmax(1)
+    found = seen.logits.new_zeros(*alone.shape[:2], alone.shape[1])
+    with evaluating(net):
+        single = drops(net, seen.tokens, alone)[faces, :, label]  # (B, R)
+        strongest = single.abs().topk(min(STRONGEST, single.shape[1])).indices.sort().values.unbind(1)  # (B,) each
+        pairs = [*combinations(strongest, 2)]
+        together = [alone[faces, a] | alone[faces, b] for a, b in pairs]  # (B, T) each
+        joint = drops(net, seen.tokens, torch.stack(together, 1))[faces, :, label] if pairs else single[:, :0]
+    for (a, b), both in zip(pairs, joint.unbind(1), strict=True):
+        change = (both - single[faces, a] - single[faces, b]).abs()
+        notable = change >= NOTABLE * single.abs().amax(1)
+        found[faces, a, b] = found[faces, b, a] = change * notable
+    return normalize(found.flatten(1), p=1, dim=1).view_as(found)
 
 
 @torch.no_grad()

@@ -15,14 +15,15 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/* Where the model looks: a byte per value, the square root of a share; see `pack_attention`. */
+/* Arcs and discs: a byte per value, the square root of a share; see `pack_attention`. The last view are interactions. */
 const R = regions.length, PATCHES = grid[0] * grid[1], LENGTH = R * R + R + PATCHES, ARCS = 12;
 let packed;
 
-function attention(face, view) {
+function attention(face, view = -1) {
   packed ??= document.getElementById('attention').textContent.split('\n');
   face.bytes ??= Uint8Array.from(atob(face.attention ?? packed[faces.indexOf(face)]), letter => letter.charCodeAt(0));
-  const values = Array.from(face.bytes.subarray(view * LENGTH, (view + 1) * LENGTH), byte => (byte / 255) ** 2);
+  const start = (view < 0 ? face.bytes.length / LENGTH + view : view) * LENGTH;
+  const values = Array.from(face.bytes.subarray(start, start + LENGTH), byte => (byte / 255) ** 2);
   const pairs = [];
   face.boxes.forEach((one, a) => face.boxes.forEach((other, b) => {
     const takes = values[a * R + b], gives = values[b * R + a];
@@ -45,22 +46,24 @@ function softMap(patches) {
 function draw(box, face, settings) {
   const state = Object.fromEntries(new FormData(settings)), looks = state.mode === 'attention', svg = box.querySelector('svg');
   const contrast = state.label === 'contrast', label = face.faces ? 0 : contrast ? 'contrast' : +state.label;
-  const crop = element('g', {transform: `matrix(${face.matrix})`}), seen = looks ? attention(face, +state.view) : {};
+  const crop = element('g', {transform: `matrix(${face.matrix})`}), predicted = face.faces || label === face.order[0];
+  const seen = looks ? attention(face, +state.view) : predicted ? attention(face) : {pairs: []};
   const [a, b, c, d, e, f] = face.matrix, place = (x, y) => [a * x + c * y + e, b * x + d * y + f];
   const middle = face.boxes.map(box => box && place((box[0] + box[2]) / 2, (box[1] + box[3]) / 2));
   svg.setAttribute('viewBox', `0 0 ${face.size.join(' ')}`);
   svg.replaceChildren(element('image', {href: face.image, width: face.size[0], height: face.size[1], class: state.map || looks ? 'grey' : ''}), crop);
   const unit = Math.max(...face.size) / 480;
   if (looks) drawAttention(svg, crop, face, seen, middle, unit, state);
-  else drawAttribution(crop, face, label, contrast, state);
-  const shares = contrast ? face.contrast : face.shares[label], words = looks ? attentionNumbers(face, seen, +state.view) : attributionNumbers(face, shares);
+  else drawAttribution(svg, crop, face, label, contrast, state, seen, middle, unit);
+  const shares = contrast ? face.contrast : face.shares[label];
+  const words = looks ? attentionNumbers(face, seen, +state.view) : attributionNumbers(face, shares, seen);
   box.querySelector('.numbers').replaceChildren(...words);
   const what = looks ? 'Where the model looks' : 'What drives the prediction';
   svg.setAttribute('aria-label', `${what}: ${face.label ?? `${labels[face.order[0]]}, ${face.name}`}`);
-  box.querySelector('.legend').replaceChildren(...looks ? attentionLegend(seen) : attributionLegend(state));
+  box.querySelector('.legend').replaceChildren(...looks ? attentionLegend(seen) : attributionLegend(state, seen));
 }
 
-function drawAttribution(crop, face, label, contrast, state) {
+function drawAttribution(svg, crop, face, label, contrast, state, {pairs}, middle, unit) {
   if (state.map) {  // of all that is in the picture, one square
     const rows = face.heat ? 1 : labels.length + 1;
     const map = element('svg', {width: face.crop, height: face.crop, viewBox: `0 ${contrast ? labels.length : label} 1 1`, class: 'heat'});
@@ -71,26 +74,33 @@ function drawAttribution(crop, face, label, contrast, state) {
   if (state.regions) {
     face.boxes.forEach((box, r) => box && crop.append(element('rect', {x: box[0], y: box[1], width: box[2] - box[0], height: box[3] - box[1],
       class: 'region'}, element('title', {}, `${regions[r]} ${percent(shares[r])}`))));
+    drawArcs(svg, pairs, middle, unit, together);
+  }
+}
+
+const together = ({a, b, share}) => `${regions[a]} and ${regions[b]} together: ${percent(share)}`;
+
+function drawArcs(svg, pairs, middle, unit, title) {
+  for (const pair of pairs.toReversed()) {
+    const [[x1, y1], [x2, y2]] = [middle[pair.a], middle[pair.b]], width = 9 * unit * pair.share / pairs[0].share;
+    const d = `M${x1} ${y1}Q${(x1 + x2) / 2 - .15 * (y2 - y1)} ${(y1 + y2) / 2 + .15 * (x2 - x1)} ${x2} ${y2}`;
+    svg.append(element('path', {d, class: 'shadow', 'stroke-width': width + 2 * unit}), element('path', {d, class: 'arc', 'stroke-width': width}, element('title', {}, title(pair))));
   }
 }
 
 function drawAttention(svg, crop, face, {pairs, output, patches}, middle, unit, state) {
   if (PATCHES && state.map) crop.append(element('image', {href: softMap(patches), width: face.crop, height: face.crop, preserveAspectRatio: 'none', class: 'soft'}));
   if (!state.regions) return;
-  for (const {a, b, takes, gives, share} of pairs.toReversed()) {
-    const [[x1, y1], [x2, y2]] = [middle[a], middle[b]], width = 9 * unit * share / pairs[0].share;
-    const d = `M${x1} ${y1}Q${(x1 + x2) / 2 - .15 * (y2 - y1)} ${(y1 + y2) / 2 + .15 * (x2 - x1)} ${x2} ${y2}`;
-    const text = `${regions[a]} takes ${percent(takes)} from ${regions[b]}, which takes ${percent(gives)}`;
-    svg.append(element('path', {d, class: 'shadow', 'stroke-width': width + 2 * unit}), element('path', {d, class: 'arc', 'stroke-width': width}, element('title', {}, text)));
-  }
+  drawArcs(svg, pairs, middle, unit, ({a, b, takes, gives}) => `${regions[a]} takes ${percent(takes)} from ${regions[b]}, which takes ${percent(gives)}`);
   const most = Math.max(1e-9, ...output), size = 11 * face.size[0] / (svg.clientWidth || 480), name = (r, [x, y]) => element('text', {x, y: y + 1.5 * size, 'font-size': size}, regions[r]);
   middle.forEach((at, r) => at && svg.append(element('circle', {cx: at[0], cy: at[1], r: (2 + 12 * Math.sqrt(output[r] / most)) * unit, 'stroke-width': unit, class: 'disc'},
     element('title', {}, `${regions[r]}: ${percent(output[r])} of the attention to the output`))));
   middle.forEach((at, r) => at && svg.append(name(r, at)));
 }
 
-function attributionLegend(state) {
-  return state.map ? [element('span', {}, 'against', element('i', {class: 'scale'}), 'for, scaled within the picture')] : [];
+function attributionLegend(state, {pairs}) {
+  return [...state.map ? [element('span', {}, 'against', element('i', {class: 'scale'}), 'for, scaled within the picture')] : [],
+    ...state.regions && pairs.length ? [element('span', {}, element('i', {class: 'line'}), together(pairs[0]))] : []];
 }
 
 function attentionLegend({pairs, output}) {
@@ -101,10 +111,11 @@ function attentionLegend({pairs, output}) {
   return parts.map(([kind, text]) => element('span', {}, element('i', {class: kind}), text));
 }
 
-function attributionNumbers(face, shares) {
+function attributionNumbers(face, shares, {pairs}) {
   const largest = Math.max(1e-9, ...shares.map(Math.abs));
   const rows = shares.flatMap((share, r) => face.boxes[r] ? [[regions[r], bar(share / largest), percent(share) + interval(face, r)]] : []);
-  return [table('contribution', ['region', '', 'share'], rows)];
+  const both = pairs.map(({a, b, share}) => [`${regions[a]}, ${regions[b]}`, percent(share)]);
+  return [table('contribution', ['region', '', 'share'], rows), ...both.length ? [table('effects that depend on both regions', ['pair', 'share'], both)] : []];
 }
 
 function attentionNumbers(face, {pairs, output}, view) {

@@ -129,7 +129,7 @@ def name_views(model: Recognizer, distance: Array) -> list[str]:
     """Names the views of attention, whose mean distances (V,) are NaN for all but heads."""
     views = head_views(distance, len(model.net.vit.blocks))
     heads = [f"block {block}, head {head}: {distance[view]:.0f} px" for view, block, head in views]
-    return [WHOLE, *heads, *(f"query of {label}" for label in model.labels[: len(distance) - 1 - len(heads)])]
+    return [WHOLE, *heads, *(f"query of {label}" for label in model.labels[: len(distance) - 2 - len(heads)])]
 
 
 def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: int, frames: int) -> None:

@@ -7,7 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from fer_vit.explain.trace import attention_views, evaluating, head_maps, record_attention, relations, trace
+from fer_vit.explain.trace import (
+    NOTABLE,
+    attention_views,
+    evaluating,
+    head_maps,
+    interactions,
+    masked_logits,
+    record_attention,
+    relations,
+    trace,
+    units,
+)
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
@@ -88,7 +99,7 @@ def test_patches_dropped_by_hard_attention_have_no_attention() -> None:
 def test_relations_against_loops(tokens: str) -> None:
     net = build(tokens=tokens, reg_tokens=1)
     seen = trace(net, *faces(2))
-    flow, found = relations(seen), attention_views(seen).relations[:, 1:].unflatten(1, (2, 2))
+    flow, found = relations(seen), attention_views(net, seen).relations[:, 1:-1].unflatten(1, (2, 2))
     assert (flow.mT[~VALID[:2]] == 0).all()
     size = net.layout.num_tokens
     for face in range(2):
@@ -118,18 +129,25 @@ def test_a_large_region_gets_no_more_attention_for_its_size() -> None:
 
 
 @pytest.mark.parametrize("change", [{}, {"pool": "avg"}, {"tokens": "region"}, {"pool": "query"}, {"tokens": "patch"}])
-def test_views_are_the_encoder_then_heads_then_queries(change: dict[str, object]) -> None:
+def test_views_are_the_encoder_then_heads_then_queries_then_interactions(change: dict[str, object]) -> None:
     net = build(**change)
     seen = trace(net, *faces())
-    views, (maps, distance), queries = attention_views(seen), head_maps(seen), 4 if "query" in change.values() else 0
-    assert views.relations.shape == (3, 1 + 4 + queries, 3, 3)
+    views, (maps, distance), queries = (
+        attention_views(net, seen),
+        head_maps(seen),
+        4 if "query" in change.values() else 0,
+    )
+    assert views.relations.shape == (3, 1 + 4 + queries + 1, 3, 3)
     assert torch.allclose(views.relations[:, 0], relations(seen))
-    assert not views.relations[:, 5:].any()
-    assert torch.allclose(views.output.sum(-1), VALID.any(1).float()[:, None].expand(3, 5 + queries), atol=1e-5)
+    assert not views.relations[:, 5:-1].any()
+    assert torch.equal(views.relations[:, -1], interactions(net, seen))
+    assert not views.output[:, -1].any()
+    assert not views.patches[:, -1].any()
+    assert torch.allclose(views.output[:, :-1].sum(-1), VALID.any(1).float()[:, None].expand(3, 5 + queries), atol=1e-5)
     each = torch.cat([maps / maps.sum(-1, keepdim=True).clamp(min=1e-12), seen.pooled.weights.mean(1)], 1)
-    assert torch.allclose(views.patches[:, 1:], net.layout.patch_map(each[:, : 4 + queries]), atol=1e-5)
+    assert torch.allclose(views.patches[:, 1:-1], net.layout.patch_map(each[:, : 4 + queries]), atol=1e-5)
     assert torch.equal(views.distance[:, 1:5], distance)
-    assert views.distance[:, [0, *range(5, 5 + queries)]].isnan().all()
+    assert views.distance[:, [0, *range(5, 6 + queries)]].isnan().all()
     # Rollout by loops: half of each block's mean attention, half of the token by the residual path.
     flow = torch.eye(net.layout.num_tokens)
     for weights in seen.attention:
@@ -139,3 +157,27 @@ def test_views_are_the_encoder_then_heads_then_queries(change: dict[str, object]
     assert torch.allclose(views.patches[0, 0], net.layout.patch_map(output / output.sum()), atol=1e-5)
     parts = seen.membership[0] / seen.membership[0].sum(1, keepdim=True)
     assert torch.allclose(views.output[0, 0], (parts @ output) / (parts @ output).sum(), atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{}, {"tokens": "region", "pool": "avg"}, {"tokens": "patch"}])
+def test_interactions_against_loops(change: dict[str, object]) -> None:
+    net = build(**change)
+    seen = trace(net, *faces())
+    found, parts = interactions(net, seen), units(net.layout, seen.membership)
+    label = seen.logits.argmax(1)
+
+    @torch.no_grad()
+    def score(face: int, *regions: int) -> float:
+        hidden = torch.zeros(3, net.layout.num_tokens, dtype=torch.bool)
+        for region in regions:
+            hidden[face] |= parts[face, region]
+        return float(masked_logits(net, seen.tokens, hidden)[face, label[face]])
+
+    for face in range(3):
+        whole, alone = score(face), [score(face, region) for region in range(3)]
+        expected = np.zeros((3, 3))
+        for a, b in [(0, 1), (0, 2), (1, 2)]:
+            joint = abs(whole - alone[a] - alone[b] + score(face, a, b))
+            if joint >= NOTABLE * max(abs(whole - one) for one in alone):
+                expected[a, b] = expected[b, a] = joint
+        assert np.allclose(found[face], expected / max(expected.sum(), 1e-12), atol=1e-4)

@@ -25,7 +25,7 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
 ) -> None:
     seen = trace(net, *faces)
     found = list(explain_labels(net, seen, method, labels))
-    views, eye = attention_views(seen), torch.eye(4)
+    views, eye = attention_views(net, seen), torch.eye(4)
     order = net(*faces).argsort(1, descending=True)
     for row in range(2):
         assert found[row].order == order[row].tolist()
