@@ -34,13 +34,17 @@ SHOWN = """() => Promise.all([...document.querySelectorAll("dialog image")].map(
 
 ATTENTION = Attention(
     np.array(
-        [[[0.6, 0.0, 0.4], [0.0, 0.0, 0.0], [0.3, 0.0, 0.7]], [[0.9, 0.0, 0.1], [0.0, 0.0, 0.0], [0.1, 0.0, 0.9]]]
+        [
+            [[0.6, 0.0, 0.4], [0.0, 0.0, 0.0], [0.3, 0.0, 0.7]],
+            [[0.9, 0.0, 0.1], [0.0, 0.0, 0.0], [0.1, 0.0, 0.9]],
+            [[0.0, 0.0, 0.5], [0.0, 0.0, 0.0], [0.5, 0.0, 0.0]],
+        ]
     ),
-    np.array([[0.8, 0.0, 0.2], [0.25, 0.0, 0.75]]),
-    np.array([[[0.5, 0.0]], [[0.0, 0.5]]]),
-    np.array([np.nan, 9.0]),
+    np.array([[0.8, 0.0, 0.2], [0.25, 0.0, 0.75], [0.0, 0.0, 0.0]]),
+    np.array([[[0.5, 0.0]], [[0.0, 0.5]], [[0.0, 0.0]]]),
+    np.array([np.nan, 9.0, np.nan]),
 )
-"""The whole encoder and one head; two patches."""
+"""The whole encoder, one head, and interactions; two patches."""
 VIEWS = {"views": ("the whole encoder", "block 1, head 1: 9 px"), "grid": (1, 2)}
 
 
@@ -223,12 +227,15 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
         'happiness rather than "><i>x',
     ]
     assert rows(page) == [["mouth", "25%"], ["chin", "-50%"]]  # the nose is not there
-    assert rows(page, 1) == [["happiness", "70%"], ['"><i>x', "20%"], ["neutral", "10%"]]
+    assert rows(page, 1) == [["mouth, chin", "100%"]]
+    assert dialog.locator("svg .arc title").all_text_contents() == ["mouth and chin together: 100%"]
+    assert rows(page, 2) == [["happiness", "70%"], ['"><i>x', "20%"], ["neutral", "10%"]]
     heat = dialog.locator("svg .heat")
     assert heat.get_attribute("viewBox") == "0 1 1 1"  # happiness
     choice.select_option('"><i>x')
     assert rows(page) == [["mouth", "-40%"], ["chin", "-50%"]]
     assert dialog.locator(".numbers i.against").count() == 2
+    assert dialog.locator("svg .arc").count() == 0  # interactions are of the predicted expression
     choice.select_option("contrast")
     assert rows(page) == [["mouth", "90%"], ["chin", "10%"]]
     assert heat.get_attribute("viewBox") == "0 3 1 1"  # below the heat of the three labels

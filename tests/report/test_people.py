@@ -36,7 +36,7 @@ def write(folder: Path) -> Path:
                 NAME, 0, track, seconds, {"happiness": seconds / 10, "<i>fear": 1 - seconds / 10},
                 "happiness" if seconds > 5 else "<i>fear",
             )  # fmt: skip
-            attention = Attention(np.ones((1, 2, 2)), np.ones((1, 2)), np.zeros((1, 0, 0)), np.zeros(1))
+            attention = Attention(np.zeros((2, 2, 2)), np.ones((2, 2)), np.zeros((2, 0, 0)), np.zeros(2))
             order = [0, 1] if seconds > 5 else [1, 0]
             shares = (np.array([0.75, -0.25]), np.ones((8, 8)))
             evidence = Evidence(order, {0: shares, 1: shares}, shares, attention)
