@@ -1,10 +1,14 @@
 """Crops against pixels that are drawn where they should be, and against hand-made boxes and matrices."""
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 import pytest
 
-from fer_vit.face.crop import CUT, CropSpec, crop_face, cut_out, mirror, place_regions, region_boxes, warp
+import fer_vit.face.crop as module
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import REGIONS, CropSpec, crop_face, mirror, place_regions, region_boxes, warp
 from fer_vit.geometry import TEMPLATE, Array, Image, apply, crop_matrix, fit_matrix, invert, similarity
 from fer_vit.sources.drawn import draw_face
 from tests.helpers.landmarks import FACE, turned
@@ -128,10 +132,112 @@ def test_cut_out_keeps_the_crop(side: int) -> None:
     photo = np.full((1400, 1500, 3), 128, np.uint8)
     photo[300 : 300 + side, 400 : 400 + side] = face
     points += (400, 300)
-    cut, to_cut = cut_out(photo, np.array([400.0, 300.0, 400.0 + side, 300.0 + side]))
-    assert cut.shape == (min(2 * side, CUT),) * 2 + (3,)
+    cut, to_cut = module.cut_out(photo, np.array([400.0, 300.0, 400.0 + side, 300.0 + side]))
+    assert cut.shape == (min(2 * side, module.CUT),) * 2 + (3,)
     spec = CropSpec(48)
     crop, expected, _ = crop_face(photo, points, spec, framed=True)
     other, found, _ = crop_face(cut, apply(to_cut, points), spec, framed=True)
     assert found == pytest.approx(expected, abs=1e-6)
     assert np.abs(crop.astype(float) - other).mean() < 2
+
+
+# Regions
+
+NAMES, MEAN = tuple(REGIONS), np.array(TEMPLATE) * 100
+HAND = np.array([[100.0, 100.0], [200.0, 100.0], [150.0, 160.0], [110.0, 200.0], [190.0, 200.0]])
+"""Eyes 100 pixels apart, the mouth 100 below: a unit of 100."""
+BY_HAND = {
+    # centre and side
+    "right_eye": (100, 100, 60),
+    "left_eye": (200, 100, 60),
+    "right_brow": (100, 64, 65),
+    "left_brow": (200, 64, 65),
+    "nose": (150, 150, 75),
+    "mouth": (150, 205, 95),
+    "right_cheek": (105 - 18, 155, 65),
+    "left_cheek": (195 + 18, 155, 65),
+    "glabella": (150, 75, 55),
+    "forehead": (150, 25, 80),
+    "chin": (150, 250, 70),
+}
+
+
+def by_hand(names: Sequence[str], unit: float = 1.0) -> Array:
+    x, y, side = np.array([BY_HAND[name] for name in names], float).T
+    return np.stack([x - side / 2, y - side / 2, x + side / 2, y + side / 2], 1) * unit
+
+
+@pytest.mark.parametrize("unit", [1.0, 0.001])
+def test_every_region_by_hand(unit: float) -> None:
+    boxes = region_boxes(HAND * unit, list(BY_HAND))
+    assert boxes.dtype == np.float32
+    np.testing.assert_allclose(boxes, by_hand(list(BY_HAND), unit), rtol=1e-5)
+    assert REGIONS.keys() == BY_HAND.keys()
+    assert region_boxes(HAND, []).shape == (0, 4)
+    assert CropSpec(40).regions == tuple(BY_HAND)[:8]
+
+
+@pytest.mark.parametrize("squeeze", [(0.5, 1.0), (1.0, 0.5)], ids=["turned", "nodding"])
+def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
+    """Half as wide, or half as high: sides and offsets equal the frontal face's."""
+    boxes = region_boxes(HAND * squeeze, list(BY_HAND))
+    np.testing.assert_allclose(boxes[:, 2] - boxes[:, 0], [side for _, _, side in BY_HAND.values()], rtol=1e-5)
+    brow = boxes[list(BY_HAND).index("right_brow")]
+    np.testing.assert_allclose((brow[:2] + brow[2:]) / 2, HAND[0] * squeeze - (0, 36), rtol=1e-5)
+
+
+@pytest.mark.parametrize("degrees", [-120, -30, 10, 90, 180])
+def test_centres_turn_scale_and_shift_with_the_face(degrees: float) -> None:
+    scale, matrix = 1.7, turned(np.radians(degrees), 1.7, (13.0, -5.0))
+    boxes, moved = region_boxes(MEAN, NAMES), region_boxes(apply(matrix, MEAN), NAMES)
+    centres, sides = apply(matrix, (boxes[:, :2] + boxes[:, 2:]) / 2), scale * (boxes[:, 2:] - boxes[:, :2])
+    np.testing.assert_allclose(moved, np.hstack([centres - sides / 2, centres + sides / 2]), atol=1e-3)
+
+
+@pytest.mark.parametrize("face", [np.full((5, 2), 30.0), MEAN * (0, 1) + (50, 0), MEAN * (1, 0) + (0, 50)])
+def test_degenerate_landmarks_give_finite_boxes(face: Array) -> None:
+    assert np.isfinite(region_boxes(face, NAMES)).all()
+    assert not module.visible(region_boxes(face * np.nan, NAMES), 100).any()
+
+
+@pytest.mark.parametrize(
+    ("shift", "box"), [((0, 0), (61, 42, 138, 90)), ((-100, -60), (0, 0, 38, 90)), ((-400, -300), (0, 0, 0, 0))]
+)
+def test_a_cover_fills_the_smallest_rectangle_around_regions(
+    shift: tuple[int, int], box: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    image = rng.integers(0, 256, (90, 140, 3), np.uint8)
+    left, top, right, bottom = box
+    for grey, colour in ((7, 7), (None, image.reshape(-1, 3).mean(0).round())):
+        expected = image.copy()
+        expected[top:bottom, left:right] = colour
+        covered = module.cover_regions(image, 0.6 * HAND + shift, ["left_eye", "mouth"], grey)
+        np.testing.assert_array_equal(covered, expected)
+
+
+def test_visible_needs_two_pixels_and_the_centre_inside() -> None:
+    boxes = {
+        (10, 10, 12, 12): True,
+        (10, 10, 11.9, 11.9): False,
+        (-9, 10, 11, 30): True,
+        (-11, 10, 9, 30): False,
+        (10, 90, 30, 109): True,
+        (10, 90, 30, 110): False,
+        (0, 0, np.inf, 10): False,
+        (0, -np.inf, 10, 10): False,
+        (np.nan, 0, 10, 10): False,
+        (0, 0, 10, np.nan): False,
+        (10, -5, 20, 5): True,
+        (10, -6, 20, 5): False,
+        (95, 10, 105, 20): False,
+        (94, 10, 105, 20): True,
+        (50, 0, 52, 1): True,
+    }
+    assert module.visible(np.array(list(boxes), np.float32), 100).tolist() == list(boxes.values())
+
+
+def test_unknown_and_repeated_names_are_refused() -> None:
+    with pytest.raises(FerVitError, match=f"^Expected regions from {', '.join(REGIONS)}, but got `ear`\\.$"):
+        region_boxes(MEAN, ["nose", "ear", "hand"])
+    with pytest.raises(FerVitError, match=r"^Expected every region once, but got nose, nose\.$"):
+        region_boxes(FACE, ["nose", "nose"])
