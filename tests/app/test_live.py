@@ -66,11 +66,9 @@ def test_a_viewer_waits_for_what_it_has_not_seen(monkeypatch: pytest.MonkeyPatch
     assert client.get("/live/newest?known=2").json()["number"] == 2
 
 
-def test_strangers_neither_look_nor_stop() -> None:
+def test_a_viewer_stops_it() -> None:
     page = LivePage()
     client = TestClient(create_app(page), base_url="http://localhost")
-    assert client.get("/live/newest", headers={"host": "evil.example"}).status_code == 403
-    assert client.post("/live/stop", headers={"origin": "http://evil.example"}).status_code == 403
     assert client.get("/live/stop").status_code == 405
     assert client.post("/api/predict").status_code == 404
     assert not page.stopped

@@ -1,12 +1,11 @@
-"""The server with a worker that takes orders from the test: who is answered, what is stored, and when it is removed."""
+"""The server with a worker that takes orders from the test: requests, uploads and results."""
 
-import asyncio
 import json
 import shutil
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,39 +16,12 @@ from starlette.testclient import TestClient
 
 from fer_vit.app import guard, jobs, server
 from fer_vit.app.guard import POLICY, refuse_network
-from fer_vit.app.jobs import Event, Jobs, Task, safe_names
-from fer_vit.app.server import create_app, listen, serving
+from fer_vit.app.jobs import Jobs, safe_names
+from fer_vit.app.server import LivePage, create_app
+from tests.helpers.servers import Stub
 
 PHOTO = {"files": ("a.jpg", b"bytes of a photo")}
 PROGRESS = {"Accept": "application/x-ndjson"}
-
-
-class Stub:
-    """A worker that writes the results that a test expects, when the test lets it."""
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-        self.proceed = threading.Event()
-        self.proceed.set()
-        self.cancelled = 0
-
-    async def run(self, task: Task, gone: Any) -> AsyncIterator[Event]:
-        self.tasks.append(task)
-        try:
-            while not self.proceed.is_set():
-                await asyncio.sleep(0.01)
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        if task.names == ["bad.jpg"]:
-            yield {"state": "failed", "message": "bad.jpg is wrong."}
-            return
-        (task.folder / task.table).write_text("".join(f'{{"path": "{name}"}}\n' for name in task.names))
-        if task.report:
-            (task.folder / "report").mkdir()
-            (task.folder / "report" / "index.html").write_text("<p>Report</p>")
-            (task.folder / "report.zip").write_bytes(b"zip")
-        yield {"state": "done", "messages": ["1 face"], "photos": []}
 
 
 def wait_until(holds: Callable[[], bool]) -> bool:
@@ -61,27 +33,17 @@ def wait_until(holds: Callable[[], bool]) -> bool:
 
 
 @pytest.fixture
-def worker() -> Stub:
-    return Stub()
-
-
-@pytest.fixture
-def queue(tmp_path: Path, worker: Stub) -> Jobs:
-    return Jobs(tmp_path, ["first", "second"], worker)  # type: ignore[arg-type]
-
-
-@pytest.fixture
 def client(queue: Jobs) -> Iterator[TestClient]:
     with TestClient(create_app(queue, hosts=["lab.example"]), base_url="http://localhost") as client:
         yield client
 
 
-@pytest.fixture
-def address(queue: Jobs) -> Iterator[str]:
-    """The server on a socket."""
-    sock, address = listen(["127.0.0.1"], 0)
-    with sock, serving(create_app(queue), sock):
-        yield address
+def connect(address: str, *parts: bytes, form: str) -> socket.socket:
+    """Sends the start of a request whose body is a form; returns the connection."""
+    client = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20)
+    head = f"POST /api/report HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n{form}"
+    client.sendall(b"".join((f"{head}\r\n\r\n".encode(), *parts)))
+    return client
 
 
 def test_every_response_has_the_security_headers(client: TestClient) -> None:
@@ -100,37 +62,27 @@ def test_every_response_has_the_security_headers(client: TestClient) -> None:
     assert "unsafe" not in POLICY
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        *((host, 200) for host in ("localhost", "LOCALHOST:80", "127.0.0.1:7860", "[::1]:7860", "lab.example")),
-        *((host, 403) for host in ("evil.example", "localhost.evil.example", "a@localhost", "localhost:80:80", "")),
-    ],
-)
-def test_only_known_host_names_are_answered(client: TestClient, host: str, status: int) -> None:
-    assert client.get("/api/models", headers={"host": host}).status_code == status
+def test_own_names_and_pages_are_answered(client: TestClient) -> None:
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:7860", "[::1]:7860", "lab.example"):
+        assert client.get("/api/models", headers={"host": host}).status_code == 200
+    for headers in ({}, {"origin": "http://localhost", "sec-fetch-site": "same-origin"}):
+        assert client.post("/api/predict", files=PHOTO, headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 200),
-        ({"origin": "http://localhost", "sec-fetch-site": "same-origin"}, 200),
-        ({"origin": "http://localhost:1"}, 403),
-        ({"origin": "http://evil.example"}, 403),
-        ({"origin": "null"}, 403),
-        ({"sec-fetch-site": "cross-site"}, 403),
-        ({"sec-fetch-site": "same-site"}, 403),
-    ],
-)
-def test_other_sites_change_nothing(
-    client: TestClient, worker: Stub, tmp_path: Path, headers: dict[str, str], status: int
-) -> None:
-    assert client.post("/api/predict", files=PHOTO, headers=headers).status_code == status
-    assert len(worker.tasks) == (status == 200)
-    kept = client.post("/api/report", files=PHOTO).json()["id"]
-    assert client.delete(f"/results/{kept}", headers=headers).status_code == (204 if status == 200 else 403)
-    assert bool([*tmp_path.iterdir()]) == (status != 200)
+HOSTS = ("evil.example", "localhost.evil.example", "a@localhost", "localhost:80:80", "")
+SITES = [{"origin": origin} for origin in ("http://localhost:1", "http://evil.example", "null")]
+SITES += [{"sec-fetch-site": site} for site in ("cross-site", "same-site")]
+
+
+@pytest.mark.parametrize("known", [("/live/stop", "POST"), ("/results/{name}", "DELETE")], ids=["live", "jobs"])
+def test_foreign_hosts_and_sites_reach_no_route(queue: Jobs, known: tuple[str, str]) -> None:
+    app: Any = create_app(LivePage() if known[0] == "/live/stop" else queue)
+    routes = [(route.path, method) for route in app.app.routes for method in route.methods]
+    assert {("/", "GET"), ("/openapi.json", "GET"), known} < {*routes}
+    for path, method in routes:
+        for headers in [{"host": host} for host in HOSTS] + SITES * (method not in ("GET", "HEAD")):
+            client = TestClient(app, base_url="http://localhost")
+            assert client.request(method, path, headers=headers).status_code == 403
 
 
 def test_a_table_as_json_and_csv(client: TestClient, worker: Stub, tmp_path: Path) -> None:
@@ -215,20 +167,15 @@ def test_a_full_disk_is_no_server_error(client: TestClient, tmp_path: Path, monk
 
 def test_an_upload_of_unknown_length_stops_at_the_limit(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "MAX_BYTES", 300_000)
-    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as client:
-        form = "Content-Type: multipart/form-data; boundary=b\r\nTransfer-Encoding: chunked"
-        client.sendall(f"POST /api/predict HTTP/1.1\r\nHost: localhost\r\n{form}\r\n\r\n".encode())
-        head = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n'
-        for part in (head, *[bytes(100_000)] * 4):
-            client.sendall(b"%x\r\n%b\r\n" % (len(part), part))
+    head = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n'
+    parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in (head, *[bytes(100_000)] * 4)]
+    with connect(address, *parts, form="Transfer-Encoding: chunked") as client:
         assert b" 413 " in client.recv(4096)
 
 
 def test_a_silent_client_is_disconnected(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "PATIENCE", 0.1)
-    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as client:
-        form = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 100"
-        client.sendall(f"POST /api/predict HTTP/1.1\r\nHost: localhost\r\n{form}\r\n\r\n--b".encode())
+    with connect(address, b"--b", form="Content-Length: 100") as client:
         assert b" 408 " in client.recv(4096)
 
 
@@ -258,13 +205,9 @@ def test_jobs_wait_for_their_turn_and_are_cancelled_with_their_client(
 
 def test_a_client_that_leaves_at_once_leaves_no_files(address: str, worker: Stub, tmp_path: Path) -> None:
     form = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n\r\n--b--\r\n'
-    head = (
-        f"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {len(form)}\r\nAccept: {PROGRESS['Accept']}"
-    )
     worker.proceed.clear()
     for _ in range(20):
-        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as client:
-            client.sendall(f"POST /api/report HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode() + form)
+        connect(address, form, form=f"Content-Length: {len(form)}\r\nAccept: {PROGRESS['Accept']}").close()
     assert wait_until(lambda: not [*tmp_path.iterdir()])
 
 

@@ -1,16 +1,20 @@
 """`fer-vit app` as a process that tests start, with its own temporary folder."""
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from fer_vit.app.jobs import Event, Task
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,3 +71,31 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
         if order == "hang":
             time.sleep(600)
         pipe.send({"state": "done"})
+
+
+class Stub:
+    """A worker that writes the results that a test expects, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.proceed = threading.Event()
+        self.proceed.set()
+        self.cancelled = 0
+
+    async def run(self, task: Task, gone: Any) -> AsyncIterator[Event]:
+        self.tasks.append(task)
+        try:
+            while not self.proceed.is_set():
+                await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if task.names == ["bad.jpg"]:
+            yield {"state": "failed", "message": "bad.jpg is wrong."}
+            return
+        (task.folder / task.table).write_text("".join(f'{{"path": "{name}"}}\n' for name in task.names))
+        if task.report:
+            (task.folder / "report").mkdir()
+            (task.folder / "report" / "index.html").write_text("<p>Report</p>")
+            (task.folder / "report.zip").write_bytes(b"zip")
+        yield {"state": "done", "messages": ["1 face"], "photos": []}
