@@ -5,14 +5,16 @@ Predictions are averaged by photo or clip, and these by person and condition.
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import combinations, groupby, pairwise
+from itertools import combinations, groupby, pairwise, product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image as Pil
 from scipy import stats
 
@@ -20,7 +22,8 @@ from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.scores import holm
 from fer_vit.evaluate.writer import Section, markdown_page, write_files
-from fer_vit.geometry import Array, IntArray
+from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.predict.people import Interval as Episode
 from fer_vit.predict.people import People
 from fer_vit.report.charts import intervals_figure
 from fer_vit.report.draw import printable
@@ -46,12 +49,11 @@ def person_mean(values: Array) -> Interval:
 
 
 def compare_pair(first: Array, second: Array, paired: bool) -> dict[str, Any] | None:
-    """Compares a measure of persons (P,) in two conditions; NaN where a person has none.
+    """Compares a measure of persons (P,) in two conditions, second minus first; NaN where a person has none.
 
-    Returns:
-        The `difference` second minus first with the interval of the t test, paired or Welch's; `t`, `df` and `p`;
-        `p by ranks` (Wilcoxon, or Mann and Whitney); Hedges' `g` by the pooled deviation of the conditions; and the
-        number of `persons` in each. None: too few persons, or no differences.
+    Returns the t test, paired or Welch's, with the interval of the `difference`; `p by ranks` (Wilcoxon, or Mann and
+    Whitney); Hedges' `g` by the pooled deviation of the conditions; and the number of `persons` in each. None: too few
+    persons, or no differences.
     """
     known = np.isfinite(first), np.isfinite(second)
     x, y = (first[known[0] & known[1]], second[known[0] & known[1]]) if paired else (first[known[0]], second[known[1]])
@@ -97,9 +99,8 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[di
     Persons with several values in a condition have random slopes besides intercepts: without slopes, 19 of 100
     simulated studies without a difference, in which persons respond differently, had p < 0.05.
 
-    Returns:
-        For each condition but the first the `difference` from the first with its Wald interval, and its `p`. Empty: too
-        few values, no spread, or the fit does not converge.
+    Returns for each condition but the first the `difference` from the first with its Wald interval, and its `p`. Empty:
+    too few values, no spread, or the fit does not converge.
     """
     from statsmodels.regression.mixed_linear_model import MixedLM  # only here: it may not be installed
 
@@ -108,134 +109,132 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[di
         return []
     effects = np.array([condition == index for index in range(condition.max() + 1)], float).T
     effects[:, 0] = 1
-    with warnings.catch_warnings(action="ignore"):  # a variance between persons of 0 is a valid result
+    # A variance between persons of 0 is a valid result. Effects that cannot be separated make a singular matrix.
+    with warnings.catch_warnings(action="ignore"), suppress(np.linalg.LinAlgError):
         fit = MixedLM(values, effects, person, effects if persons < cells < len(values) else None).fit(reml=True)
-    rows = [*zip(fit.fe_params, fit.conf_int(), fit.pvalues, strict=False)][1:] if fit.converged else []
-    return [{"difference": interval(float(mean), bounds, persons), "p": float(p)} for mean, bounds, p in rows]
+        rows = [*zip(fit.fe_params, fit.conf_int(), fit.pvalues, strict=False)][1:] if fit.converged else []
+        return [{"difference": interval(float(mean), bounds, persons), "p": float(p)} for mean, bounds, p in rows]
+    return []
 
 
 class Kind(NamedTuple):
-    """M measures of one kind, their values for O photos or clips (O, M), NaN where there is none, and their format."""
+    """Measures of one kind, such as the mean probability of each expression."""
 
     title: str
-    names: Sequence[str]
-    values: Array
-    form: str
+    form: str  # the format of the values
+    values: dict[str, Array]  # by measure: (O,), of each photo or clip; NaN where there is none
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Persons under C conditions, observed O times: in a photo or clip of a person in a condition.
+    """Persons under C conditions, observed O times: in a photo or clip of a person in a condition."""
 
-    Attributes:
-        conditions: Their names, the baseline first.
-        pairs: Indices of the conditions to compare, the second minus the first.
-        condition: Index of the condition of each observation (O,).
-        person: Index of its person (O,).
-        faces: Its number of faces (O,).
-        kinds: What was measured.
-        left_out: Number of faces without a condition or person.
-    """
+    conditions: dict[str, Mask]  # the observations in each (O,), the baseline first
+    pairs: list[tuple[str, str]]  # the conditions to compare, the second minus the first
+    person: IntArray  # (O,), an index
+    faces: IntArray  # (O,), their number
+    kinds: list[Kind]  # what was measured
+    left_out: int  # number of faces without a condition or person
 
-    conditions: list[str]
-    pairs: list[tuple[int, int]]
-    condition: IntArray
-    person: IntArray
-    faces: IntArray
-    kinds: list[Kind]
-    left_out: int
-
-    def cells(self, values: Array) -> Array:
-        """Returns the mean of observed values (O, M) by person and condition (P, C, M); NaN where there is none."""
-        persons, conditions = int(self.person.max()) + 1, len(self.conditions)
-        means = average(values, self.person * conditions + self.condition, persons * conditions)
-        return means.reshape(persons, conditions, -1)
+    def cells(self, values: Array) -> dict[str, Array]:
+        """Returns the mean of observed values (O,) of each person (P,) by condition; NaN where there is none."""
+        persons = self.person.max() + 1
+        return {one: average(values[rows], self.person[rows], persons) for one, rows in self.conditions.items()}
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Returns the numbers of persons, of photos or clips, and of faces in each condition."""
-        rows = [self.condition == index for index in range(len(self.conditions))]
-        counts = [(len(np.unique(self.person[row])), int(row.sum()), int(self.faces[row].sum())) for row in rows]
-        names = ("persons", "photos or clips", "faces")
-        return {one: dict(zip(names, sizes, strict=True)) for one, sizes in zip(self.conditions, counts, strict=True)}
+        counts = {}
+        for name, rows in self.conditions.items():
+            persons, faces = len(np.unique(self.person[rows])), int(self.faces[rows].sum())
+            counts[name] = {"persons": persons, "photos or clips": int(rows.sum()), "faces": faces}
+        return counts
 
 
 def average(values: Array, group: IntArray, groups: int) -> Array:
-    """Returns the mean (G, M) of the values (N, M) in each group (N,), of which NaN do not count."""
-    sums, counts = np.zeros((2, groups, values.shape[1]))
-    np.add.at(sums, group, np.nan_to_num(values))
-    np.add.at(counts, group, ~np.isnan(values))
+    """Returns the mean (G,) of the values (N,) in each group (N,), of which NaN do not count."""
+    known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
-        means: Array = sums / counts
-    return means
+        return np.asarray(np.bincount(group, np.where(known, values, 0), groups) / np.bincount(group, known, groups))
 
 
 def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Study:
     """Averages faces by the columns `by`, for the condition, and `person`.
 
-    Raises:
-        FerVitError: There are fewer than two conditions, or no such baseline.
+    Raises FerVitError when there are fewer than two conditions, or no such baseline.
     """
-    used = faces.predicted & (faces.columns[by] != np.array(None)) & (faces.columns[person] != np.array(None))
+    none = np.array(None)
+    used = faces.predicted & (faces.columns[by] != none) & (faces.columns[person] != none)
     known = faces.take(used)
-    names = sorted({*map(str, known.columns[by])})
+    names = condition_names(known.columns[by], by, baseline)
+    condition = np.array([names.index(str(cell)) for cell in known.columns[by]])
+    owner, image = (np.unique(x.astype(str), return_inverse=True)[1] for x in (known.columns[person], known.paths))
+    keys = np.column_stack([owner, condition, image])
+    observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+
+    def observe(measures: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: average(values, index, len(observed)) for name, values in measures.items()}
+
+    probabilities = dict(zip(known.labels, known.probabilities.T, strict=True))
+    kinds = [Kind("Mean probability", ".3f", observe(probabilities))]
+    kinds.append(Kind("Share of faces with the label", ".1%", observe(label_shares(known))))
+    if "label_smoothed" in faces.columns:
+        observations = np.full(len(used), -1)
+        observations[used] = index
+        kinds += clip_kinds(find_episodes(faces, observations), faces.labels, len(observed))
+    conditions = {name: observed[:, 1] == place for place, name in enumerate(names)}
+    pairs = [pair for pair in combinations(names, 2) if baseline in (None, pair[0])]
+    return Study(conditions, pairs, observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum()))
+
+
+def condition_names(cells: NDArray[np.object_], by: str, baseline: str | None) -> list[str]:
+    """Returns the conditions in a column, the baseline first."""
+    names = sorted({*map(str, cells)})
     if len(names) < 2 or (baseline or names[0]) not in names:
         expected = f"the baseline {baseline} and others" if baseline else "two or more conditions"
         hint = suggest(baseline, names) if baseline else ""
         raise FerVitError(f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}")
-    names.sort(key=lambda name: name != baseline)
-    pairs = [pair for pair in combinations(range(len(names)), 2) if not (baseline and pair[0])]
-    condition = np.array([names.index(str(name)) for name in known.columns[by]])
-    owner, image = (np.unique(x.astype(str), return_inverse=True)[1] for x in (known.columns[person], known.paths))
-    keys = np.column_stack([owner, condition, image])
-    observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-    labels = known.columns.get("label", np.array(known.labels, object)[known.probabilities.argmax(1)])
-    smoothed = known.columns.get("label_smoothed", labels)
+    return sorted(names, key=lambda name: name != baseline)
+
+
+def label_shares(faces: Faces) -> dict[str, Array]:
+    """Returns by label whether each face has it (N,), smoothed where it is of a clip; NaN without a label."""
+    labels = faces.columns.get("label", np.array(faces.labels, object)[faces.probabilities.argmax(1)])
+    smoothed = faces.columns.get("label_smoothed", labels)
     labels = np.where(smoothed == np.array(None), labels, smoothed)
-    shares = np.array([np.where(labels == np.array(None), np.nan, labels == name) for name in known.labels], float).T
-    kinds = [
-        Kind("Mean probability", known.labels, average(known.probabilities, index, len(observed)), ".3f"),
-        Kind("Share of faces with the label", known.labels, average(shares, index, len(observed)), ".1%"),
-    ]
-    if "label_smoothed" in faces.columns:
-        observations = np.full(len(used), -1)
-        observations[used] = index
-        kinds += clip_kinds(faces, observations)
-    return Study(names, pairs, observed[:, 1], observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum()))
+    return {name: np.where(labels == np.array(None), np.nan, labels == name).astype(float) for name in faces.labels}
 
 
-def clip_kinds(faces: Faces, observations: IntArray) -> list[Kind]:
-    """Returns seconds per episode (an uninterrupted expression), and episodes and transitions per minute.
+def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episode]]:
+    """Returns the uninterrupted expressions in clips, each with its observation, person by person.
 
-    Args:
-        faces: All rows of the table, in its order.
-        observations: The observation of each row, from 0; -1 for none. An episode ends with it.
+    `observations` are of all rows of the table, in its order, from 0; -1 for none. An episode ends with its own.
     """
-    people, cells = People(), zip(*faces.columns.values(), strict=True)
-    rows = [dict(zip(faces.columns, row, strict=True)) for row in cells]
-    tracks = 1 + max((row["track"] or 0 for row in rows), default=0)
-    for row, observation in zip(rows, observations.tolist(), strict=True):
-        row["track"] = observation * tracks + (row["track"] or 0)
+    people, track = People(), np.array([track or 0 for track in faces.columns["track"]])
+    tracks = track.max() + 1
+    columns = faces.columns | {"track": observations * tracks + track}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     for _, frame in groupby(rows, itemgetter("path", "frame")):
         people.add([*frame])
-    classes, number = len(faces.labels), observations.max() + 1
-    (count, total), passed = np.zeros((2, number, classes)), np.zeros((number, classes, classes))
-    episodes = [(one, one.track // tracks, faces.labels.index(one.label)) for one in people.intervals()]
-    for (one, observation, label), (after, _, following) in pairwise([*episodes, *episodes[:1]]):
-        if observation >= 0:
-            count[observation, label] += 1
-            total[observation, label] += one.end - one.start
-            same = (one.path, one.track) == (after.path, after.track)
-            passed[observation, label, following] += same and one.end == after.start
-    pairs = np.argwhere(passed.any(0))
-    names = [" to ".join(faces.labels[label] for label in pair) for pair in pairs]
+    return [(one.track // tracks, one) for one in people.intervals() if one.track >= 0]
+
+
+def clip_kinds(episodes: Sequence[tuple[int, Episode]], labels: Sequence[str], number: int) -> list[Kind]:
+    """Returns seconds per episode, and episodes and transitions per minute, of a number of observations."""
+    seconds, count = ({label: np.zeros(number) for label in labels} for _ in range(2))
+    passed = {f"{one} to {other}": np.zeros(number) for one, other in product(labels, repeat=2)}
+    for (observation, one), (_, after) in pairwise([*episodes, *episodes[:1]]):
+        count[one.label][observation] += 1
+        seconds[one.label][observation] += one.end - one.start
+        if (one.path, one.track, one.end) == (after.path, after.track, after.start):
+            passed[f"{one.label} to {after.label}"][observation] += 1
     with np.errstate(invalid="ignore"):
-        minutes = total.sum(1, keepdims=True) / 60
+        minutes = sum(seconds.values()) / 60
         kinds = [
-            Kind("Seconds per episode", faces.labels, total / count, ".2f"),
-            Kind("Episodes per minute", faces.labels, count / minutes, ".2f"),
-            Kind("Transitions per minute", names, passed[:, pairs[:, 0], pairs[:, 1]] / minutes, ".2f"),
+            Kind("Seconds per episode", ".2f", {name: total / count[name] for name, total in seconds.items()}),
+            Kind("Episodes per minute", ".2f", {name: times / minutes for name, times in count.items()}),
+            Kind("Transitions per minute", ".2f", {name: n / minutes for name, n in passed.items() if n.any()}),
         ]
-    return [kind for kind in kinds if kind.names]
+    return [kind for kind in kinds if kind.values]
 
 
 Means = dict[str, dict[str, Interval]]
@@ -251,23 +250,24 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> st
     `facts` describe how the predictions were made.
     """
     sizes, text = study.counts(), methods(facts, study)
-    rows = [["", *sizes[study.conditions[0]]], *([name, *map(str, row.values())] for name, row in sizes.items())]
+    rows = [["", *next(iter(sizes.values()))], *([name, *map(str, row.values())] for name, row in sizes.items())]
     parts, results = [Section("Methods", text, rows)], {"methods": text, "conditions": sizes}
     for kind in study.kinds:
-        means, tests = summarize(study, kind)
+        cells = {name: study.cells(values) for name, values in kind.values.items()}
+        means = {name: {one: person_mean(values) for one, values in row.items()} for name, row in cells.items()}
+        tests = pair_tests(study, cells)
         parts += [means_section(kind.title, means, kind.form), *tests_section(kind.title, tests, kind.form)]
         results[kind.title] = {"means": means, "differences": tests}
-    probability = study.kinds[0]
-    members = {name: study.condition == index for index, name in enumerate(study.conditions)}
+    title, form, measures = study.kinds[0]
     results["ICC(1)"] = repeated = {
-        name: {one: intraclass_correlation(values[rows], study.person[rows]) for one, rows in members.items()}
-        for name, values in zip(probability.names, probability.values.T, strict=True)
+        name: {one: intraclass_correlation(values[rows], study.person[rows]) for one, rows in study.conditions.items()}
+        for name, values in measures.items()
     }
     if any(one["mean"] is not None for row in repeated.values() for one in row.values()):
-        parts.append(means_section(f"{probability.title}: ICC(1)", repeated, ".2f"))
+        parts.append(means_section(f"{title}: ICC(1)", repeated, ".2f"))
     if find_spec("statsmodels"):
-        results["mixed model"] = tests = mixed_tests(study, probability)
-        parts += tests_section(f"{probability.title}, mixed model", tests, probability.form)
+        results["mixed model"] = tests = mixed_tests(study, measures)
+        parts += tests_section(f"{title}, mixed model", tests, form)
     page = {"title": "Expressions by condition", "generator": "fer-vit compare"}
     markdown = markdown_page("Comparison", facts, parts)
     return f"{text}\n{write_files(folder, markdown, {**facts, **_plain(results)}, facts, parts, **page)}"
@@ -299,24 +299,23 @@ def methods(facts: Mapping[str, str], study: Study) -> str:
     return "\n".join(lines)
 
 
-def summarize(study: Study, kind: Kind) -> tuple[Means, Tests]:
-    """Returns means and tests of a kind; tests are paired if any person is in both conditions."""
-    means, tests, cells = Means(), Tests(), study.cells(kind.values)
-    present = np.isfinite(study.cells(np.ones((len(study.faces), 1))))[..., 0]
-    for name, values in zip(kind.names, np.moveaxis(cells, 2, 0), strict=True):
-        means[name] = {one: person_mean(column) for one, column in zip(study.conditions, values.T, strict=True)}
+def pair_tests(study: Study, cells: dict[str, dict[str, Array]]) -> Tests:
+    """Returns the tests of pairs of conditions, by `Study.cells` of measures; paired if any person is in both."""
+    tests = Tests()
+    for name, row in cells.items():
         for first, second in study.pairs:
-            paired = bool((present[:, first] & present[:, second]).any())
-            found = compare_pair(values[:, first], values[:, second], paired)
-            tests[f"{name}: {study.conditions[second]} - {study.conditions[first]}"] = found
-    return means, correct(tests)
+            persons = [{*study.person[study.conditions[one]]} for one in (first, second)]
+            paired = not persons[0].isdisjoint(persons[1])
+            tests[f"{name}: {second} - {first}"] = compare_pair(row[first], row[second], paired)
+    return correct(tests)
 
 
-def mixed_tests(study: Study, kind: Kind) -> Tests:
-    """Returns the differences from the first condition by the mixed model."""
+def mixed_tests(study: Study, measures: dict[str, Array]) -> Tests:
+    """Returns the differences of measures (O,) from the first condition by the mixed model."""
     tests, (first, *others) = Tests(), study.conditions
-    for name, values in zip(kind.names, kind.values.T, strict=True):
-        found = mixed_model(values, study.person, study.condition)
+    condition = np.array([*study.conditions.values()]).argmax(0)
+    for name, values in measures.items():
+        found = mixed_model(values, study.person, condition)
         tests |= {f"{name}: {other} - {first}": one for other, one in zip(others, found, strict=False)}
     return correct(tests)
 
@@ -339,10 +338,8 @@ def tests_section(title: str, tests: Tests, form: str) -> list[Section]:
     """Returns the table of some tests; none if there are too few persons for all of them."""
     known = [test for test in tests.values() if test]
     columns = [name for name in TESTED if known and name in known[0]]
-    rows = [
-        [name, interval_text(test["difference"], f"+{form}"), *(f"{test[column]:.2g}" for column in columns)]
-        if test
-        else [name, *[NOTHING] * (len(columns) + 1)]
-        for name, test in tests.items()
-    ]
-    return [Section(f"{title}: differences", "", [["", "difference", *columns], *rows])] if known else []
+    rows = [["", "difference", *columns]]
+    for name, test in tests.items():
+        numbers = [f"{test[column]:.2g}" for column in columns] if test else [NOTHING] * len(columns)
+        rows.append([name, interval_text(test["difference"], f"+{form}") if test else NOTHING, *numbers])
+    return [Section(f"{title}: differences", "", rows)] if known else []

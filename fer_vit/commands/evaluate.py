@@ -78,8 +78,8 @@ def evaluate(
     check_options(faces, by, against is not None or robustness, model is None and robustness)
     other = read_other(faces, against, rows, conditions) if against else None
     facts = {"data": str(data)} | ({"model": checkpoint or DEFAULT, "split": split} if rows else {})
-    if merge:
-        facts["merge"] = ", ".join(f"{old}: {new or 'left out'}" for old, new in merge.items())
+    if changes := [f"{old}: {new or 'left out'}" for old, new in (merge or {}).items() if old != new]:
+        facts["merge"] = ", ".join(changes)
     results = evaluate_faces(faces, by, other)
     if robustness and model and rows and faces.targets is not None:
         hits = measure_robustness(model, rows, faces.targets.argmax(1))
