@@ -151,17 +151,18 @@ def import_verb(module: str) -> Any:
 
 def run_plain(verb: str, args: list[str]) -> None:
     """Runs a verb that is a typed function, `commands.<verb>.<verb>`."""
-    function, parser = verb_function(verb), verb_parser(verb)
+    function = verb_function(verb)
+    module, parser = sys.modules[function.__module__], verb_parser(verb, function)
+    if hasattr(module, "add_options"):
+        module.add_options(parser)
+    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in args):  # an empty path would be the current folder
+        raise FerVitError('Expected a name or a value, but got "". Is a variable of the shell empty?')
+    words = [re.sub("(?<=^--)[^=]+", lambda name: name[0].replace("-", "_"), word) for word in args]  # `--max-faces`
     flags = {f"--{action.dest}" for action in parser._actions if getattr(action, "_typehint", None) is bool}
-    paths = {f"--{name}" for name, kind in function.__annotations__.items() if kind in (Path, Path | None)}
-    words = []  # `--max-faces` is accepted as well as `--max_faces`
-    for word, following in zip(args, [*args, ""][1:], strict=True):
-        name, equals, value = word.partition("=")
-        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
-        if not word or (name in paths and equals and not value):  # as a path it would be the current folder
-            raise FerVitError('Expected a name or a value, but got "". Is a variable of the shell empty?')
-        alone = name in flags and not equals and following.lower() not in ("true", "false")
-        words.append(f"{name}=true" if alone else name + equals + value)
+    words = [
+        f"{word}=true" if word in flags and following.lower() not in ("true", "false") else word
+        for word, following in zip(words, [*words, ""][1:], strict=True)
+    ]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that half-written files are removed
     try:
         values = parser.parse_args(words).as_dict()
@@ -169,8 +170,8 @@ def run_plain(verb: str, args: list[str]) -> None:
         hint = suggest_option(words, parser)
         raise FerVitError(f"{error}{hint} (`fer-vit {verb} --help` lists the options)") from error
     result = function(**values)
-    if show := getattr(sys.modules[function.__module__], "show", None):  # of a command that only returns its result
-        show(result)
+    if hasattr(module, "show"):  # the command only returns its result
+        module.show(result)
 
 
 def verb_function(verb: str) -> Any:
@@ -178,9 +179,8 @@ def verb_function(verb: str) -> Any:
     return getattr(import_verb(f"fer_vit.commands.{verb}"), verb)
 
 
-def verb_parser(verb: str) -> ArgumentParser:
+def verb_parser(verb: str, function: Any) -> ArgumentParser:
     """Returns the parser of a plain verb: its function's signature and docstring are the options."""
-    function = verb_function(verb)
     parser = ArgumentParser(
         prog=f"fer-vit {verb}",
         description=inspect.cleandoc(function.__doc__).partition("\n\nArgs:")[0].partition("\n\nReturns:")[0],
@@ -204,8 +204,6 @@ def verb_parser(verb: str) -> ArgumentParser:
             continue
         added.add(name)
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=added)
-    if add_options := getattr(sys.modules[function.__module__], "add_options", None):
-        add_options(parser)
     return parser
 
 

@@ -198,7 +198,8 @@ def copy_cards(names: list[str], output: Path, new: Path) -> None:
 def write_graph(model: Recognizer, path: Path, kind: str) -> None:
     """Writes a model, for any number of faces, as ONNX or as a torch.export program."""
     inputs = example_inputs(model)
-    program = torch.export.export(model, inputs, dynamic_shapes=({0: torch.export.Dim("faces")},) * len(inputs))
+    shapes = ({0: torch.export.Dim("faces")},) * len(inputs)
+    program = torch.export.export(model, inputs, dynamic_shapes=shapes)
     if kind == ".pt2":
         data = io.BytesIO()  # torch's file writer aborts the process when the disk is full
         torch.export.save(program, data, extra_files={"fer_vit.json": describe_model(model)})
@@ -206,7 +207,7 @@ def write_graph(model: Recognizer, path: Path, kind: str) -> None:
         return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "# The axis name: faces")  # the inputs share it
-        graph = torch.onnx.export(program, dynamo=True, output_names=["probabilities"], verbose=False)
+        graph = torch.onnx.export(program, dynamic_shapes=shapes, output_names=["probabilities"], verbose=False)
     assert graph is not None
     graph.model.metadata_props["fer_vit"] = describe_model(model)
     graph.save(path)

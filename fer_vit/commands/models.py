@@ -70,4 +70,4 @@ def card_results(folder: Path) -> tuple[str, str]:
 
 
 def _percent(value: object) -> str:
-    return f"{value:.1%}" if isinstance(value, float) else str(value)  # a card from the hub may contain anything
+    return f"{100 * value:.4g}%" if isinstance(value, float) else str(value)  # a card from the hub may contain anything
