@@ -1,6 +1,6 @@
 import inspect
-import math
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -8,17 +8,17 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import balanced_accuracy_score
+from lightning.pytorch.loggers import TensorBoardLogger
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, recall_score
 from torch.utils.data import DataLoader
 
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
+from fer_vit.evaluate.faces import fit_temperature
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.tokens import drop_regions
-from fer_vit.processes import derived_seed
-from fer_vit.train.module import warmup_cosine
-from fer_vit.train.task import FERTask
+from fer_vit.train.task import FERTask, class_recall, expression_loss, expression_metrics, log_prior
 
 NETWORK = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), stem="conv"
@@ -61,14 +61,6 @@ def log_into(task: FERTask) -> dict[str, tuple[float, dict[str, object]]]:
     return logged
 
 
-def smoothed_loss(logits: torch.Tensor, target: torch.Tensor, smoothing: float) -> float:
-    """Cross-entropy by its formula, in float64."""
-    z, t = logits.detach().double().numpy(), target.double().numpy()
-    log_p = z - np.log(np.exp(z).sum(1, keepdims=True))
-    per_class = -((1 - smoothing) * t + smoothing / t.shape[1]) * log_p
-    return float(per_class.sum(1).mean())
-
-
 @pytest.mark.parametrize("change", [{}, {"label_smoothing": 0.2, "region_dropout": 0.9}])
 def test_a_training_step_is_its_parts_in_order(change: dict[str, float]) -> None:
     task, data = build(**change).train(), batch()
@@ -82,8 +74,8 @@ def test_a_training_step_is_its_parts_in_order(change: dict[str, float]) -> None
         tokens = drop_regions(tokens, net.layout, change["region_dropout"])
         assert not tokens.valid.all()
     logits = net.forward_head(net.forward_features(tokens))
-    expected = smoothed_loss(logits, data.target, change.get("label_smoothing", 0))
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    expected = expression_loss(logits, data.target, change.get("label_smoothing", 0))
+    assert torch.allclose(loss, expected)
     assert loss.requires_grad
     assert logged == {"train/loss": (loss.item(), {"prog_bar": True, "sync_dist": True})}
 
@@ -96,178 +88,55 @@ def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
     task.on_fit_start()
     log_into(task)
     logits = task.eval().net(data.image, data.boxes, data.valid)
-    shares = np.array([600, 30, 1]) / 631
-    adjusted = logits.detach().double() + tau * torch.from_numpy(np.log(shares))
-    loss = task.training_step(data, 0).item()
-    assert loss == pytest.approx(smoothed_loss(adjusted, data.target, 0), rel=1e-5)
+    adjusted = logits + tau * (torch.tensor([600, 30, 1]) / 631).log()
+    assert torch.allclose(task.training_step(data, 0), expression_loss(adjusted, data.target))
     task.validation_step(data, 0)
-    assert task.loss.compute().item() == pytest.approx(smoothed_loss(logits, data.target, 0), rel=1e-5)
+    assert torch.allclose(task.loss.compute(), expression_loss(logits, data.target))
 
 
 def test_repeats_do_not_count() -> None:
-    task, data = with_trainer(build().eval(), testing=False), batch()
+    task, data = with_trainer(build().eval(), testing=False, datamodule=None), batch()
     task.validation_step(data, 0)
-    figures = task.metrics.compute()
-    task.metrics.reset()
+    figures = {**task.metrics.compute(), "loss": task.loss.compute()}
+    task.on_validation_start()
     repeated = Batch(*(torch.cat([v, v[:3]]) if isinstance(v, torch.Tensor) else v + v[:3] for v in data))
     repeated.row[6:] = -1
     task.validation_step(repeated, 0)
     task.validation_step(data._replace(row=torch.full((6,), -1)), 0)
-    again = task.metrics.compute()
+    again = {**task.metrics.compute(), "loss": task.loss.compute()}
     assert figures["confusion"].sum() == 6
     assert all(torch.equal(again[name], value) for name, value in figures.items())
 
 
-def test_every_step_of_every_process_draws_random_numbers_of_its_own() -> None:
-    class Trainer:
-        def __init__(self, rank: int, epoch: int) -> None:
-            self.global_rank, self.current_epoch = rank, epoch
-
-    task, drawn = build(), []
-    for rank, epoch, step in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)]:
-        task._trainer = Trainer(rank, epoch)  # type: ignore[assignment]
-        task.on_train_batch_start(batch(), step)
-        drawn.append(torch.rand(()).item())
-    assert len(set(drawn)) == 4
-    assert drawn[0] == drawn[-1]
-
-
-def test_a_gpu_draws_from_the_seed_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds: list[int] = []
-    monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
-    monkeypatch.setenv("PL_GLOBAL_SEED", "5")
-    task = with_trainer(build(), global_rank=3, current_epoch=2)
-    task.on_train_batch_start(batch(), 7)
-    assert seeds == []
-    task._device = torch.device("cuda", 0)
-    task.on_train_batch_start(batch(), 7)
-    assert seeds == [derived_seed(5, 2, 7, 3)] == [torch.default_generator.initial_seed()]
-
-
-@pytest.mark.parametrize(
-    ("stage", "precision", "compiled", "in_bf16"),
-    [
-        ("fit", "bf16-mixed", True, True),
-        ("fit", "32-true", False, False),
-        ("validate", "bf16-mixed", True, False),
-    ],
-)
-def test_kernel_and_compilation(
-    stage: str, precision: str, compiled: bool, in_bf16: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls, chosen = [], []
-    monkeypatch.setattr("fer_vit.train.module.fused_is_faster", lambda *args: calls.append(args) or "choice")
-    monkeypatch.setattr("fer_vit.train.module.use_fused_attention", lambda *args: chosen.append(args))
-    monkeypatch.setattr(torch, "compile", lambda function: ("compiled", function))
-    device = torch.device("cpu")
-    task = build(compile=compiled)
-    plain = task.net.forward_features
-    with_trainer(task, strategy=SimpleNamespace(root_device=device), precision=precision).setup(stage)
-    assert calls == [(device, 1 + 16 + 2 * 4, in_bf16)]  # class token, patches, two regions of four tokens
-    assert chosen == [(task.net, "choice")]
-    now = task.net.forward_features
-    assert now == (("compiled", plain) if compiled and stage == "fit" else plain)
-
-
-def test_layer_decay_reaches_the_optimiser() -> None:
-    task = with_trainer(build(lr=1e-3, layer_decay=0.5, weight_decay=0.1), estimated_stepping_batches=100)
-    made = task.configure_optimizers()
-    named = {id(p): name for name, p in task.net.named_parameters()}
-    groups = {named[id(p)]: group for group in made["optimizer"].param_groups for p in group["params"]}
-    rates = {name: group["initial_lr"] for name, group in groups.items()}
-    assert rates["vit.head.weight"] == pytest.approx(1e-3)
-    assert rates["vit.blocks.1.attn.qkv.weight"] == pytest.approx(5e-4)
-    assert rates["vit.blocks.0.attn.qkv.weight"] == pytest.approx(2.5e-4)
-    assert rates["vit.cls_token"] == pytest.approx(1.25e-4)
-    assert rates["region_embed.patch_embed.late.1.weight"] == pytest.approx(1.25e-4)
-    assert rates.keys() == {name for name, _ in task.net.named_parameters()}
-    decays = {name: group["weight_decay"] for name, group in groups.items()}
-    assert decays["vit.blocks.0.attn.qkv.weight"] == 0.1
-    plain = ("region_embed.name_embed.mouth", "vit.pos_embed", "vit.cls_token", "vit.head.bias", "vit.norm.weight")
-    assert {decays[name] for name in plain} == {0.0}
-
-
-@pytest.mark.parametrize(("warmup", "rise"), [(0.1, 20), (0.0, 0), (1.0, 200)])
-def test_the_schedule_of_a_run(warmup: float, rise: int) -> None:
-    task = with_trainer(build(lr=0.5, warmup=warmup, min_lr=0.2), estimated_stepping_batches=200)
-    made = task.configure_optimizers()
-    optimiser, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
-    assert type(optimiser) is torch.optim.AdamW
-    assert made["lr_scheduler"]["interval"] == "step"
-    rates = []
-    for _ in range(201):
-        assert len({group["lr"] for group in optimiser.param_groups}) == 1
-        rates.append(optimiser.param_groups[0]["lr"])
-        optimiser.step()
-        schedule.step()
-    np.testing.assert_allclose(rates[:rise], 0.5 * np.arange(1, rise + 1) / (rise + 1), rtol=1e-6)
-    assert rates[rise] == max(rates) == pytest.approx(0.5)
-    assert rates[rise:] == sorted(rates[rise:], reverse=True)
-    if rise < 200:
-        cosine = np.cos(np.linspace(0, np.pi, 201 - rise))
-        np.testing.assert_allclose(rates[rise:], 0.5 * (0.2 + 0.8 * (1 + cosine) / 2), rtol=1e-6)
-
-
-def test_a_run_without_an_end_has_no_schedule() -> None:
-    with pytest.raises(FerVitError, match=r"set trainer\.max_epochs or max_steps"):
-        with_trainer(build(), estimated_stepping_batches=math.inf).configure_optimizers()
-
-
-def test_the_users_learning_rate_overrides_the_checkpoints() -> None:
-    old = with_trainer(build(lr=1e-3, weight_decay=0.05), estimated_stepping_batches=100)
-    made = old.configure_optimizers()
-    optimiser, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
-    for _ in range(40):
-        optimiser.step()
-        schedule.step()
-    new = with_trainer(
-        build(lr=0.5, weight_decay=0.2, layer_decay=1.0, warmup=0.1, min_lr=0.01), estimated_stepping_batches=100
-    )
-    new.lr_schedulers = lambda: schedule  # type: ignore[method-assign]
-    new.on_train_start()
-    (factor, *_) = schedule.lr_lambdas
-    assert 0.01 < factor(40) < 1
-    for group in optimiser.param_groups:
-        assert group["initial_lr"] == 0.5
-        assert group["lr"] == pytest.approx(0.5 * factor(40))
-    assert {group["weight_decay"] for group in optimiser.param_groups} == {0.0, 0.2}
-    assert set(schedule.base_lrs) == {0.5}
-    optimiser.step()
-    schedule.step()
-    assert [group["lr"] for group in optimiser.param_groups] == pytest.approx(
-        [0.5 * factor(41)] * len(schedule.base_lrs)
-    )
+def hooks(task: FERTask, stage: str) -> tuple[Callable[..., None], ...]:
+    """What starts, adds to, and ends the evaluation of a split."""
+    names = ("on_validation_start", "validation_step", "on_validation_epoch_end")
+    return tuple(getattr(task, name if stage == "val" else name.replace("validation", "test")) for name in names)
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_metrics_of_a_stage(stage: str) -> None:
-    data_module = SimpleNamespace(manifest=SimpleNamespace(near_duplicates=lambda _: np.zeros(6, bool)))
-    task = with_trainer(build().eval(), testing=stage == "test", datamodule=data_module)
-    logged = log_into(task)
-    start = {"val": task.on_validation_start, "test": task.on_test_start}[stage]
-    step = {"val": task.validation_step, "test": task.test_step}[stage]
-    end = {"val": task.on_validation_epoch_end, "test": task.on_test_epoch_end}[stage]
+    task = with_trainer(build().eval(), testing=stage == "test", datamodule=None)
+    logged, (start, step, end) = log_into(task), hooks(task, stage)
     large, small = batch(6), batch(2)
     for data in (large, small):
         step(data, 0)
-    with torch.no_grad():
-        logits = [task.net(data.image, data.boxes, data.valid) for data in (large, small)]
+    end()
+    logits = [task.net(data.image, data.boxes, data.valid).detach() for data in (large, small)]
     target = torch.cat([large.target, small.target])
     preds, true = torch.cat(logits).argmax(1), target.argmax(1)
-    end()
     assert logged.keys() == {f"{stage}/{name}" for name in ("accuracy", "f1", "ece", "loss", "uar")}
     # Every image counts once, in any batch.
-    assert logged[f"{stage}/loss"][0] == pytest.approx(smoothed_loss(torch.cat(logits), target, 0), rel=1e-5)
+    assert logged[f"{stage}/loss"][0] == pytest.approx(expression_loss(torch.cat(logits), target).item(), rel=1e-5)
     assert logged[f"{stage}/accuracy"] == (pytest.approx((preds == true).float().mean().item()), {"prog_bar": True})
     with warnings.catch_warnings(action="ignore"):
         assert logged[f"{stage}/uar"][0] == pytest.approx(balanced_accuracy_score(true, preds))
-    assert task.confusion.sum() == 8
-    assert task.confusion.sum(1).tolist() == torch.bincount(true, minlength=3).tolist()
+    assert (task.confusion.numpy() == confusion_matrix(true, preds, labels=range(3))).all()
     start()
     step(small, 0)
     end()
     assert task.confusion.sum() == 2  # and nothing of the epoch before
-    assert logged[f"{stage}/loss"][0] == pytest.approx(smoothed_loss(logits[1], small.target, 0), rel=1e-5)
+    assert logged[f"{stage}/loss"][0] == pytest.approx(expression_loss(logits[1], small.target).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
@@ -275,12 +144,7 @@ def test_accuracy_without_near_duplicates_stands_beside(stage: str) -> None:
     marks = np.array([True, False, False, True, False, False, True, True])
     manifest = SimpleNamespace(near_duplicates=lambda split: marks if split == stage else marks[:0])
     task = with_trainer(build().eval(), datamodule=SimpleNamespace(manifest=manifest), testing=stage == "test")
-    logged = log_into(task)
-    verbs = {"val": "validation", "test": "test"}
-    start, step, end = (
-        getattr(task, name.format(verbs[stage])) for name in ("on_{}_start", "{}_step", "on_{}_epoch_end")
-    )
-    data = batch(8)
+    logged, (start, step, end), data = log_into(task), hooks(task, stage), batch(8)
     for rows in (list(range(8)), [3, 5, 4, 6, -1, 2, 1, 0]):  # in any order, and with a repeat
         start()
         for some in data._replace(row=torch.tensor(rows)).split(3):
@@ -294,7 +158,21 @@ def test_accuracy_without_near_duplicates_stands_beside(stage: str) -> None:
     start()
     step(data, 0)
     end()
-    assert logged.keys() == {f"{stage}/{name}" for name in ("accuracy", "f1", "ece", "loss", "uar")}
+    assert f"{stage}/accuracy_without_near_duplicates" not in logged
+
+
+@pytest.mark.parametrize(("checking", "logged"), [(True, []), (False, [("val/confusion", 7)])])
+def test_the_confusion_matrix_is_a_picture_in_tensorboard(checking: bool, logged: list[tuple[str, int]]) -> None:
+    pictures: list[tuple[str, int]] = []
+    logger = TensorBoardLogger("")
+    writer = SimpleNamespace(add_image=lambda name, image, step, dataformats: pictures.append((name, step)))
+    logger._experiment = writer  # type: ignore[assignment]
+    task = with_trainer(build().eval(), testing=False, sanity_checking=checking, is_global_zero=True, global_step=7)
+    task.trainer.logger = logger
+    log_into(task)
+    task.validation_step(batch(), 0)
+    task.on_validation_epoch_end()
+    assert pictures == logged
 
 
 def test_a_loader_of_your_own_is_enough_to_evaluate() -> None:
@@ -368,8 +246,7 @@ def test_a_loss_that_is_not_finite_names_the_images() -> None:
 
 def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
     task = with_trainer(build().eval(), testing=False)
-    with torch.no_grad():
-        task.net.vit.norm.weight.fill_(torch.nan)
+    torch.nn.init.constant_(task.net.vit.norm.weight, torch.nan)
     task.validation_step(batch(), 0)
     logged = log_into(task)
     with pytest.raises(FerVitError, match="The loss on the val split is nan: the weights are unusable"):
@@ -390,13 +267,6 @@ def test_a_batch_is_learned() -> None:
     assert logits.argmax(1).tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_a_schedule_of_one_step_and_beyond_the_last() -> None:
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = warmup_cosine(optimiser, steps=1, warmup_steps=1, floor=0.25)
-    (factor,) = schedule.lr_lambdas
-    assert [factor(step) for step in range(4)] == pytest.approx([0.5, 1.0, 0.25, 0.25])
-
-
 def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
     monkeypatch.setattr(
@@ -406,3 +276,79 @@ def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatc
     task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
     assert built == [(network, ["a", "b"])]
     assert task.hparams["network"]["pretrained"] is False
+
+
+def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
+    """Its definition, in 15 bins."""
+    confidence, right = preds.max(1), preds.argmax(1) == target
+    error = 0.0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            error += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
+    return error
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true", "ignore:A single label was found")
+@pytest.mark.parametrize("samples", [1, 5, 100])
+@pytest.mark.parametrize("true", [(3,), (0, 2), (0, 1, 2, 3)])
+def test_figures_are_scikit_learns(samples: int, true: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(samples)
+    preds = rng.dirichlet(np.full(4, 0.3), samples).astype(np.float32)
+    target = rng.choice(true, samples)
+    metrics = expression_metrics(4)
+    for part in np.array_split(np.arange(samples), min(samples, 7)):
+        metrics.update(torch.from_numpy(preds[part]), torch.from_numpy(target[part]))
+    values, label = metrics.compute(), preds.argmax(1)
+    assert values.keys() == {"accuracy", "f1", "ece", "confusion"}
+    assert values["accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
+    assert values["f1"].item() == pytest.approx(f1_score(target, label, average="macro"), abs=1e-6)
+    assert (values["confusion"].numpy() == confusion_matrix(target, label, labels=range(4))).all()
+    recall = class_recall(values["confusion"])
+    expected = recall_score(target, label, labels=range(4), average=None, zero_division=np.nan)
+    assert recall.numpy() == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    assert recall.nanmean().item() == pytest.approx(balanced_accuracy_score(target, label), abs=1e-6)
+    assert values["ece"].item() == pytest.approx(calibration_error(preds, target), abs=1e-6)
+
+
+def test_one_class_has_no_figures() -> None:
+    with pytest.raises(FerVitError, match="at least two classes, but got 1"):
+        expression_metrics(1)
+    expression_metrics(2)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_temperature_is_found_again(temperature: float) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(20_000, 4) * 2
+    target = torch.distributions.Categorical(logits=logits).sample()
+    found = fit_temperature(logits * temperature, target)
+    assert found == pytest.approx(temperature, rel=0.03)
+    # No temperature on a fine grid does better.
+    grid = torch.linspace(0.8, 1.2, 41) * found
+    losses = [torch.nn.functional.cross_entropy(logits * temperature / t, target).item() for t in grid]
+    assert int(np.argmin(losses)) == 20
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_against_loops_in_float64(smoothing: float) -> None:
+    torch.manual_seed(0)
+    logits, target = torch.randn(6, 4), torch.rand(6, 4)
+    target /= target.sum(1, keepdim=True)
+    total = 0.0
+    for z, t in zip(logits.double().numpy(), target.double().numpy(), strict=True):
+        log_p = z - np.log(np.exp(z).sum())
+        total -= ((1 - smoothing) * t + smoothing / 4) @ log_p
+    assert expression_loss(logits, target, smoothing).item() == pytest.approx(total / 6, abs=1e-6)
+
+
+def test_the_loss_is_computed_in_float32() -> None:
+    torch.manual_seed(0)
+    logits, target = 50 * torch.randn(64, 8).half(), torch.eye(8).double()[torch.arange(64) % 8]
+    exact = torch.nn.functional.cross_entropy(logits.double(), target).item()
+    assert expression_loss(logits, target).item() == pytest.approx(exact, rel=1e-6)
+
+
+def test_log_shares_of_the_classes() -> None:
+    assert log_prior(torch.tensor([6, 2])).tolist() == pytest.approx(np.log([0.75, 0.25]))
+    assert log_prior(torch.tensor([3.0, 0.25, 0.0])).tolist() == pytest.approx(np.log([0.6, 0.2, 0.2]))

@@ -1,0 +1,300 @@
+"""Optimiser, schedule, seeds, averaged weights and symmetric networks."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fer_vit.errors import FerVitError
+from fer_vit.face.crop import REGIONS, region_boxes
+from fer_vit.geometry import TEMPLATE
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.processes import derived_seed
+from fer_vit.train.module import EMA, Symmetry, asymmetry, make_symmetric, mirror_image, moving_average, warmup_cosine
+from fer_vit.train.pretraining import MaskedPretraining
+from tests.train.test_task import NETWORK, batch, build, with_trainer
+
+
+def test_every_step_of_every_process_draws_random_numbers_of_its_own() -> None:
+    task, drawn = build(), []
+    for rank, epoch, step in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)]:
+        with_trainer(task, global_rank=rank, current_epoch=epoch).on_train_batch_start(batch(), step)
+        drawn.append(torch.rand(()).item())
+    assert len(set(drawn)) == 4
+    assert drawn[0] == drawn[-1]
+
+
+def test_a_gpu_draws_from_the_seed_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "5")
+    task = with_trainer(build(), global_rank=3, current_epoch=2)
+    task.on_train_batch_start(batch(), 7)
+    assert seeds == []
+    task._device = torch.device("cuda", 0)
+    task.on_train_batch_start(batch(), 7)
+    assert seeds == [derived_seed(5, 2, 7, 3)] == [torch.default_generator.initial_seed()]
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "compiled", "in_bf16"),
+    [
+        ("fit", "bf16-mixed", True, True),
+        ("fit", "32-true", False, False),
+        ("validate", "bf16-mixed", True, False),
+    ],
+)
+def test_kernel_and_compilation(
+    stage: str, precision: str, compiled: bool, in_bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, chosen = [], []
+    monkeypatch.setattr("fer_vit.train.module.fused_is_faster", lambda *args: calls.append(args) or "choice")
+    monkeypatch.setattr("fer_vit.train.module.use_fused_attention", lambda *args: chosen.append(args))
+    monkeypatch.setattr(torch, "compile", lambda function: ("compiled", function))
+    device = torch.device("cpu")
+    task = build(compile=compiled)
+    plain = task.net.forward_features
+    with_trainer(task, strategy=SimpleNamespace(root_device=device), precision=precision).setup(stage)
+    assert calls == [(device, 1 + 16 + 2 * 4, in_bf16)]  # class token, patches, two regions of four tokens
+    assert chosen == [(task.net, "choice")]
+    now = task.net.forward_features
+    assert now == (("compiled", plain) if compiled and stage == "fit" else plain)
+
+
+@pytest.mark.parametrize("pretraining", [False, True])
+def test_rates_and_decays_of_parameters(pretraining: bool) -> None:
+    task: Any = build(layer_decay=0.5, weight_decay=0.1)
+    if pretraining:
+        task = MaskedPretraining(NETWORK, weight_decay=0.1)
+    made = with_trainer(task, estimated_stepping_batches=100).configure_optimizers()
+    named = {id(value): name.removeprefix("net.") for name, value in task.named_parameters()}
+    groups = {named[id(p)]: group for group in made["optimizer"].param_groups for p in group["params"]}
+    assert groups.keys() == set(named.values())
+    factors = {"vit.blocks.1.attn.qkv.weight": 0.5, "vit.blocks.0.attn.qkv.weight": 0.25, "vit.cls_token": 0.125}
+    factors |= {"region_embed.patch_embed.late.1.weight": 0.125}
+    factors |= {"mask_token": 1, "decoder.weight": 1} if pretraining else {"vit.head.weight": 1}
+    for name, factor in factors.items():
+        assert groups[name]["initial_lr"] == pytest.approx(1e-3 * (1 if pretraining else factor)), name
+    assert groups["vit.blocks.0.attn.qkv.weight"]["weight_decay"] == 0.1
+    plain = {"region_embed.name_embed.mouth", "vit.pos_embed", "vit.cls_token", "vit.norm.weight"}
+    plain |= {"mask_token", "decoder.weight"} if pretraining else {"vit.head.bias"}
+    assert {groups[name]["weight_decay"] for name in plain} == {0.0}
+
+
+@pytest.mark.parametrize(("warmup", "rise"), [(0.1, 20), (0.0, 0), (1.0, 200)])
+def test_the_schedule_of_a_run(warmup: float, rise: int) -> None:
+    task = with_trainer(build(lr=0.5, warmup=warmup, min_lr=0.2), estimated_stepping_batches=200)
+    made = task.configure_optimizers()
+    optimiser, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    assert type(optimiser) is torch.optim.AdamW
+    assert made["lr_scheduler"]["interval"] == "step"
+    rates = []
+    for _ in range(201):
+        assert len({group["lr"] for group in optimiser.param_groups}) == 1
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    np.testing.assert_allclose(rates[:rise], 0.5 * np.arange(1, rise + 1) / (rise + 1), rtol=1e-6)
+    assert rates[rise] == max(rates) == pytest.approx(0.5)
+    assert rates[rise:] == sorted(rates[rise:], reverse=True)
+    if rise < 200:
+        cosine = np.cos(np.linspace(0, np.pi, 201 - rise))
+        np.testing.assert_allclose(rates[rise:], 0.5 * (0.2 + 0.8 * (1 + cosine) / 2), rtol=1e-6)
+
+
+def test_a_run_without_an_end_has_no_schedule() -> None:
+    with pytest.raises(FerVitError, match=r"set trainer\.max_epochs or max_steps"):
+        with_trainer(build(), estimated_stepping_batches=math.inf).configure_optimizers()
+
+
+def test_the_users_learning_rate_overrides_the_checkpoints() -> None:
+    made = with_trainer(build(), estimated_stepping_batches=100).configure_optimizers()
+    optimiser, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    for _ in range(40):
+        optimiser.step()
+        schedule.step()
+    new = with_trainer(build(lr=0.5, weight_decay=0.2), estimated_stepping_batches=100)
+    new.lr_schedulers = lambda: schedule  # type: ignore[method-assign]
+    new.on_train_start()
+    (factor, *_) = schedule.lr_lambdas
+    assert 0.01 < factor(40) < 1
+    assert {group["weight_decay"] for group in optimiser.param_groups} == {0.0, 0.2}
+    assert {group["initial_lr"] for group in optimiser.param_groups} == set(schedule.base_lrs) == {0.5}
+    rates = [group["lr"] for group in optimiser.param_groups]
+    assert rates == pytest.approx([0.5 * factor(40)] * len(rates))
+    optimiser.step()
+    schedule.step()
+    rates = [group["lr"] for group in optimiser.param_groups]
+    assert rates == pytest.approx([0.5 * factor(41)] * len(rates))
+
+
+def test_a_schedule_of_one_step_and_beyond_the_last() -> None:
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    (factor,) = warmup_cosine(optimiser, steps=1, warmup_steps=1, floor=0.25).lr_lambdas
+    assert [factor(step) for step in range(4)] == pytest.approx([0.5, 1.0, 0.25, 0.25])
+
+
+class Tiny(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(2))
+
+
+def test_counters_are_not_averaged() -> None:
+    assert moving_average(torch.tensor(3), torch.tensor(8), torch.tensor(5), decay=0.9) == 8
+
+
+def test_the_average_is_made_on_the_device_to_which_the_model_goes() -> None:
+    model, ema = Tiny(), EMA()
+    assert model.device.type == "cpu"
+    ema.setup(SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("meta"))), model, "fit")
+    assert {value.device.type for value in ema._average_model.parameters()} == {"meta"}
+
+
+def test_the_decay_reaches_the_average() -> None:
+    model, ema = Tiny(), EMA(decay=0.2)
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")), global_step=0)
+    ema.setup(trainer, model, "fit")
+    for step in (1, 2, 3):
+        with torch.no_grad():
+            model.weight += 1
+        trainer.global_step = step
+        ema.on_train_batch_end(trainer, model, None, None, 0)
+    # The first value is taken whole; then 2/11 of it is kept, and then 1/5, which is less than 3/12.
+    second = 1 * 2 / 11 + 2 * 9 / 11
+    assert ema._average_model.module.weight.tolist() == pytest.approx([0.2 * second + 0.8 * 3] * 2)
+
+
+@pytest.mark.parametrize("validating", [True, False])
+@pytest.mark.parametrize("error", [SIGTERMException(), ValueError()])
+def test_the_newest_weights_come_back_when_a_signal_ends_a_validation(error: Exception, validating: bool) -> None:
+    model, ema = Tiny(), EMA()
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")), validating=validating)
+    ema.setup(trainer, model, "fit")
+    with torch.no_grad():
+        model.weight += 1
+    ema.on_validation_epoch_start(trainer, model)
+    ema.on_exception(trainer, model, error)
+    back = validating and isinstance(error, SIGTERMException)
+    assert model.weight.tolist() == ([1, 1] if back else [0, 0])
+
+
+SWAPPED = [1, 0, 3, 2, 4, 5, 7, 6, 8, 9, 10]
+"""Whose place each region has in a mirror image."""
+CONFIG = RegionViTConfig(
+    img_size=25,
+    in_chans=1,
+    patch_size=8,
+    embed_dim=32,
+    depth=2,
+    num_heads=4,
+    stem="conv",
+    standardize=True,
+    tokens="region",
+    regions=tuple(REGIONS),
+    region_grid=1,
+    region_source="stem",
+    pos_embed="none",
+    pool="avg",
+)
+NEW: Any = SimpleNamespace(ckpt_path=None)
+
+
+def network(**changes: Any) -> RegionViT:
+    """A network none of whose weights or statistics is what it starts as."""
+    torch.manual_seed(0)
+    net = build_model(replace(CONFIG, **changes), ["a", "b", "c"])
+    for value in net.state_dict().values():
+        if value.is_floating_point():
+            value.copy_(torch.randn_like(value).abs() if value.ndim == 1 else torch.randn_like(value) / 4)
+    return net.eval()
+
+
+def faces(number: int, size: int) -> tuple[Tensor, Tensor]:
+    """Random images and boxes of their regions."""
+    rng = np.random.default_rng(0)
+    landmarks = size * (np.array(TEMPLATE) + rng.normal(0, 0.03, (number, 5, 2)))
+    boxes = np.stack([region_boxes(points, tuple(REGIONS)) for points in landmarks])
+    return torch.from_numpy(rng.random((number, 3, size, size), np.float32)), torch.from_numpy(boxes)
+
+
+def mirrored(image: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+    left, top, right, bottom = boxes[:, SWAPPED].unbind(-1)
+    width = image.shape[3]
+    return image.flip(3), torch.stack([width - right, top, width - left, bottom], dim=-1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"in_chans": 3, "img_size": 49, "standardize": False},
+        {"stem_convs": 1, "pool": "token", "reg_tokens": 3, "block": "post_norm"},
+        {"attention": "gaussian"},
+        {"stem": "patch", "region_source": "image", "img_size": 30},
+    ],
+)
+def test_a_face_and_its_mirror_image_have_the_same_logits(change: dict[str, Any]) -> None:
+    net = network(**change)
+    face = faces(4, net.config.img_size)
+    assert (net(*face) - net(*mirrored(*face))).abs().max() > 0.01
+    make_symmetric(net.state_dict())
+    logits = net(*face)
+    assert torch.allclose(logits, net(*mirrored(*face)), atol=1e-5)
+    assert logits.std() > 0.1
+    assert asymmetry(net.config) < 5e-6
+
+
+def test_training_keeps_the_weights_symmetric() -> None:
+    net = network().train()
+    module, callback = SimpleNamespace(net=net), Symmetry()
+    callback.on_fit_start(NEW, module)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    image, boxes = faces(8, net.config.img_size)
+    start = {name: value.clone() for name, value in net.state_dict().items()}
+    for step in range(5):
+        F.cross_entropy(net(image, boxes), torch.arange(8) % 3).backward()
+        callback.on_after_backward(NEW, module)
+        if step % 2:  # the run ends amid the third group
+            optimizer.step()
+            optimizer.zero_grad()
+    state = net.state_dict()
+    assert all(torch.equal(value, mirror_image(name, state)) for name, value in state.items() if value.ndim)
+    assert not any(torch.equal(value, start[name]) for name, value in state.items() if value.ndim)
+    net.eval()
+    assert torch.allclose(net(image, boxes), net(*mirrored(image, boxes)), atol=1e-5)
+
+
+def test_a_run_that_began_without_it_cannot_resume_with_it() -> None:
+    module = SimpleNamespace(net=network())
+    with pytest.raises(FerVitError, match="cannot resume with it"):
+        Symmetry().on_fit_start(SimpleNamespace(ckpt_path="last.ckpt"), module)
+    make_symmetric(module.net.state_dict())
+    Symmetry().on_fit_start(SimpleNamespace(ckpt_path="last.ckpt"), module)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"img_size": 24},
+        {"num_heads": 3, "embed_dim": 24},
+        {"pos_embed": "sincos_2d"},
+        {"region_grid": 2},
+        {"regions": ("right_eye", "mouth")},
+        {"tokens": "both", "img_size": 24},
+        {"attention": "additive"},
+    ],
+)
+def test_other_networks_are_refused(change: dict[str, Any]) -> None:
+    net = build_model(replace(CONFIG, **change), ["a", "b", "c"])
+    with pytest.raises(FerVitError, match="cannot be symmetric"):
+        Symmetry().on_fit_start(NEW, SimpleNamespace(net=net))
