@@ -30,8 +30,7 @@ from fer_vit.files import files_below
 from fer_vit.geometry import Image, crop_matrix
 from fer_vit.processes import one_thread, start_worker
 
-Source: TypeAlias = Path | Image
-"""A file (a photo or a video), or an image in memory (H, W, 3), RGB uint8."""
+Source: TypeAlias = Path | Image  # a file (a photo or a video), or an image in memory (H, W, 3), RGB uint8
 Images: TypeAlias = str | Path | Pil.Image | NDArray[np.generic]
 """A file, a folder, a pattern, or an image in memory: PIL's or an array (H, W), (H, W, 3) or (H, W, 4)."""
 
@@ -50,10 +49,9 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     if isinstance(images, np.ndarray) and images.ndim < 4:
         return [to_rgb(images)]
     if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
-        raise FerVitError(
-            f"Expected a path, an image of numpy or PIL, or a list of these, but got {type(images).__name__} "
-            "(for a uint8 tensor (H, W, 3), pass its `.numpy()`)."
-        )
+        remedy = "Pass the `.numpy()` of a uint8 tensor (H, W, 3)."
+        got = type(images).__name__
+        raise FerVitError(f"Expected a path, an image of numpy or PIL, or a list of these, but got {got}. {remedy}")
     return [source for image in images for source in as_sources(image)]
 
 
@@ -115,12 +113,9 @@ def _images_in(path: Path, suffixes: Set[str]) -> Iterable[Path]:
 FaceMode = Literal["detect", "crop"]
 OK = "ok"
 NO_FACE = "no face"
-FIRST_FRAME = "animated: only the first frame is read"
-"""The status of an animated PNG, WebP or AVIF."""
-HEADER = 2**16
-"""Bytes at the start of a file that show whether it is animated."""
-READ = (OK, NO_FACE, FIRST_FRAME)
-"""The statuses of readable images."""
+FIRST_FRAME = "animated: only the first frame is read"  # the status of an animated PNG, WebP or AVIF
+HEADER = 2**16  # bytes at the start of a file that show whether it is animated
+READ = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
 
 @dataclass(frozen=True)
@@ -161,10 +156,8 @@ class PhotoOptions:
             modes = f"face {' or '.join(get_args(FaceMode))}, and detector {' or '.join(get_args(DetectorName))}"
             raise FerVitError(f"Expected {modes}, but got {self.face} and {self.detector}.")
         if self.face == "detect" and self.detector not in detect.FINDERS:
-            raise FerVitError(
-                f"`--detector {self.detector}` finds no faces in photos. Leave it out, or use `--face crop --detector "
-                f"{self.detector}` if each image is the crop of one face."
-            )
+            remedy = "Leave it out, or add `--face crop` if each image is the crop of one face."
+            raise FerVitError(f"`--detector {self.detector}` finds no faces in photos. {remedy}")
         check_number("workers", self.workers or 0, 0)
         lowest = {"batch_size": 1, "every": 1, "detect_every": 1, "smooth": 0, "start": -math.inf, "end": self.start}
         for name, low in lowest.items():
@@ -200,10 +193,8 @@ class Photo(NamedTuple, Generic[FaceT]):
         return "taken as a single face (leave out `--face crop`)" if self.taken_whole else self.status.partition(":")[0]
 
 
-FoundPhoto: TypeAlias = Photo[Face | None]
-"""A photo with detected faces."""
-Item: TypeAlias = tuple[FoundPhoto, list[Sample]]
-"""A photo, and its faces as crops."""
+FoundPhoto: TypeAlias = Photo[Face | None]  # a photo with detected faces
+Item: TypeAlias = tuple[FoundPhoto, list[Sample]]  # a photo, and its faces as crops
 PhotoBatch: TypeAlias = tuple[list[FoundPhoto], Batch | None]
 """Photos, and all their faces in the same order; `row` is a face's index in its photo."""
 
@@ -248,9 +239,7 @@ class PhotoDataset(Dataset[Item]):
         if not isinstance(source, Path):
             return source, 1, [*detect.refine_landmarks(source, self.detector(source))]
         data = image_file.read_bytes(source)
-        reduction = image_file.reduction_to(
-            data, detect.MAX_SIDE
-        )  # photos of phones have more pixels than the detector reads
+        reduction = image_file.reduction_to(data, detect.MAX_SIDE)
         image = decode_image(data, reduction)
         faces = self.detector(image)
         if reduction > 1 and any(self._needs_more(face) for face in faces):

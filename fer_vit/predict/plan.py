@@ -26,10 +26,8 @@ from fer_vit.report.table import FACTS
 
 NAME = re.compile(r"part-\d{5,}-of-(\d{5,})\.parquet")
 REMEDY = "Repeat the first command with the same images and options, or choose another folder."
-Checked: TypeAlias = tuple[Counter[str], int]
-"""A table's images by status, and its number of faces."""
-Row: TypeAlias = tuple[str, int | None, int | None, str]
-"""Path, frame, face and status."""
+Checked: TypeAlias = tuple[Counter[str], int]  # a table's images by status, and its number of faces
+Row: TypeAlias = tuple[str, int | None, int | None, str]  # path, frame, face and status
 
 
 def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Path, list[Path]]:

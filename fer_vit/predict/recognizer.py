@@ -33,7 +33,7 @@ def load(
     prior: str | Path | Mapping[str, float] | None = None,
     classes: Sequence[str] = (),
 ) -> "Recognizer":
-    """Loads a trained model.
+    """Loads a trained model. Raises FerVitError when there is no such model or device, or its files are damaged.
 
     Args:
         model: A shipped model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or "user/name"
@@ -43,9 +43,6 @@ def load(
         token: For a private repository on the hub; None uses the one you logged in with.
         prior: See `Recognizer.change_prior`.
         classes: See `Recognizer.change_prior`.
-
-    Raises:
-        FerVitError: There is no such model or device, or its files are damaged.
     """
     recognizer = Recognizer(load_network(model, revision=revision, token=token), str(model or DEFAULT))
     if prior is not None or classes:
@@ -98,10 +95,8 @@ class Recognizer(nn.Module):
         frequencies = None
         if prior is not None:
             if not self.net.settings.prior:
-                raise FerVitError(
-                    "`prior` needs the class frequencies of the training faces, which the model does not contain. "
-                    "Write it again: `fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST`."
-                )
+                remedy = "Write it again: `fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST`."
+                raise FerVitError(f"`prior` needs a model with the class frequencies of its training faces. {remedy}")
             by_name = read_prior(prior, possible)
             self.conditions["prior"] = ", ".join(f"{name} {value:.3g}" for name, value in by_name.items())
             frequencies = [by_name.get(name, 0.0) for name in self.labels]

@@ -27,8 +27,7 @@ from fer_vit.predict.photos import OK, Photo, Source
 from fer_vit.report.draw import Attention, FaceView, Marked, draw_faces, prediction_figure
 from fer_vit.report.table import Cell, arrow_schema, arrow_table
 
-PLOTS = (".svg", ".pdf", ".png")
-"""Endings of saved figures."""
+PLOTS = (".svg", ".pdf", ".png")  # endings of saved figures
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +104,8 @@ class FaceResult:
     @property
     def marked(self) -> Marked:
         """The face for `draw_faces`, with its smoothed expression in a video."""
-        probabilities = self.smoothed or self.probabilities
-        label = max(probabilities, key=probabilities.__getitem__)
-        return Marked(self.box, label, probabilities[label], self.track)
+        label = self.label_smoothed or self.label
+        return Marked(self.box, label, (self.smoothed or self.probabilities)[label], self.track)
 
     def plot(self, attention: bool = False, file: str | Path | None = None) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities; a notebook displays it.
@@ -219,10 +217,8 @@ WARNINGS = {
     "turned head": f"heads are turned by more than {TURNED} degrees",
 }
 """What the column `warning` may have, and how the summary explains it."""
-SHOWN = 8
-"""Photos in a notebook."""
-SEPARATOR = "; "
-"""Between the names in a cell."""
+SHOWN = 8  # photos in a notebook
+SEPARATOR = "; "  # between the names in a cell
 COLUMNS = (
     Column("path", str, lambda face: face.path),
     Column("status", str, lambda _: OK),  # replaced by the status of the photo
@@ -246,12 +242,9 @@ COLUMNS = (
     Column("label_smoothed", str, lambda face: face.label_smoothed, video=True),
 )
 """The columns of the table of faces, for writing and reading, before one column per expression."""
-PROBABILITY = "p_"
-"""Prefix of an expression's column, which separates labels from other columns."""
-SMOOTHED = "smoothed_"
-"""Prefix of the column of a smoothed probability."""
-FEATURE = "feature_"
-"""Prefix of the column of a feature."""
+PROBABILITY = "p_"  # prefix of an expression's column, which separates labels from other columns
+SMOOTHED = "smoothed_"  # prefix of the column of a smoothed probability
+FEATURE = "feature_"  # prefix of the column of a feature
 
 
 def _join(names: Sequence[str] | None) -> str | None:

@@ -28,24 +28,20 @@ from fer_vit.predict.photos import FoundPhoto, Photo, PhotoDataset, PhotoOptions
 from fer_vit.predict.results import FaceResult
 from fer_vit.processes import WORKER_DIED, cores, is_dead_worker
 
-CHUNK = 64
-"""Faces in one forward pass."""
+CHUNK = 64  # faces in one forward pass
 FoundFaces: TypeAlias = tuple[list[FoundPhoto], list[Batch]]
 """Photos or frames, and all their faces in batches for the network."""
-Timed: TypeAlias = tuple[float, Photo[FaceResult]]
-"""A frame after its time in seconds."""
-REACH = 3.0
-"""Half the width of the smoothing window in time constants: 99.7 % of the weight."""
-FLOOR = 1e-6
-"""Lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others."""
-SIDE = 48
-"""Side of the crop in whose pixels blur is measured, for every model."""
+Timed: TypeAlias = tuple[float, Photo[FaceResult]]  # a frame after its time in seconds
+REACH = 3.0  # half the width of the smoothing window in time constants: 99.7 % of the weight
+FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
+SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
 LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
 
 
 def find_faces(photos: PhotoDataset, options: PhotoOptions, device: torch.device) -> Iterator[FoundFaces]:
     """Finds the faces of photos and videos in worker processes, in order, under a progress bar."""
-    runs = list(_split_by_kind(photos.sources))
+    by_kind = groupby(range(len(photos)), lambda index: is_video(photos.sources[index]))
+    runs = [(video, list(run)) for video, run in by_kind]
     if videos := any(video for video, _ in runs):
         from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
     workers = cores() if options.workers is None else options.workers
@@ -58,15 +54,6 @@ def find_faces(photos: PhotoDataset, options: PhotoOptions, device: torch.device
                 # A photo may contain hundreds of faces, and recorded attention grows with their number.
                 yield some, [chunk.ready(device) for chunk in batch.split(CHUNK)] if batch else []
                 bar.update(len(some))
-
-
-def _split_by_kind(sources: Sequence[Source]) -> Iterator[tuple[bool, range]]:
-    """Yields ranges of successive photos or successive videos, with whether they are videos."""
-    start = 0
-    for video, run in groupby(sources, is_video):
-        stop = start + sum(1 for _ in run)
-        yield video, range(start, stop)
-        start = stop
 
 
 @contextmanager

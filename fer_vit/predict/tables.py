@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import choose_detector
 from fer_vit.files import check_output
-from fer_vit.predict.people import People, is_textgrid, write_intervals
+from fer_vit.predict.people import People, write_intervals
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions, is_video
 from fer_vit.predict.plan import Checked, check_tables, plan_tables, read_frames
 from fer_vit.predict.recognizer import Recognizer
@@ -35,21 +35,6 @@ class Outputs(NamedTuple):
     overwrite: bool = True  # existing files
     features: bool = False  # columns with the network's features
 
-    def check(self, sources: Iterable[Path]) -> None:
-        """Raises FerVitError for outputs that need another number of videos."""
-        if not (wanted := self.intervals or self.people or self.copy):
-            return
-        videos = [source for source in sources if is_video(source)]
-        if self.copy and (len(videos) != 1 or videos[0].resolve() == self.copy.resolve()):
-            raise FerVitError(
-                f"`--annotate` makes a marked copy of one video, but there are {len(videos)}, or it is {self.copy} "
-                "itself. Name one video, and another file for the copy."
-            )
-        if not videos:
-            raise FerVitError(f"{wanted} is a table of the people in videos, but there is no video. Leave it out.")
-        if self.intervals and is_textgrid(self.intervals) and len(videos) > 1:
-            raise FerVitError(f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead.")
-
     def columns(self, model: Recognizer, sources: Sequence[Path]) -> dict[str, type]:
         """Returns name and type of the columns of the table of faces."""
         return table_columns(model.labels, any(map(is_video, sources)), self.features * model.net.vit.embed_dim)
@@ -67,7 +52,6 @@ def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptio
 
     If the marked copy fails, all tables are written before the error is raised.
     """
-    outputs.check(images)
     facts, photos = prediction_facts(model, options), model.recognize(images, options)
     errors: list[FerVitError] = []
     if outputs.copy:
@@ -95,7 +79,6 @@ def predict_folder(
 
     Raises FerVitError when the folder contains other files, or a table of other images, options or another model.
     """
-    outputs.check(images)
     facts = _folder_facts(model, images, options, outputs)
     plan, checked = plan_tables(outputs.table, images, part_size), dict[Path, Checked]()
     check_tables(plan, facts, checked)

@@ -113,17 +113,17 @@ def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys:
         (["--start", ".nan"], "start to be a number, but got nan"),
         (["--summary", tmp_path / "people.txt"], "ends in .csv"),
         (["--summary", tmp_path / "t.csv"], "separate tables"),
-        (["--annotate", tmp_path / "marked.avi"], "ends in .mp4"),
-        (["--annotate", folder / "b.mp4", "--overwrite"], "itself"),
+        (["--annotate", tmp_path / "marked.avi"], "another .mp4, but got --annotate"),
+        (["--annotate", folder / "b.mp4", "--overwrite"], "another .mp4"),
         (["--annotate", folder / "b.mp4"], "exists already"),
-        (["--output", tmp_path / "parts", "--annotate", tmp_path / "new.mp4"], "one table rather than a folder"),
+        (["--output", tmp_path / "parts", "--annotate", tmp_path / "new.mp4"], "one table and another .mp4"),
     ):
         assert expected in fails(capsys, *good, *words)
     photo = ["predict", folder / "a.png", *good[2:], "--summary", tmp_path / "people.csv"]
     assert "there is no video" in fails(capsys, *photo)
     for option, name, expected in (
         ("--intervals", "i.TextGrid", "A TextGrid contains one video, but there are 4"),
-        ("--annotate", "new.mp4", "there are 4"),
+        ("--annotate", "new.mp4", "t.csv and 4 videos"),
     ):
         assert expected in fails(capsys, "predict", folder, *good[2:], option, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
