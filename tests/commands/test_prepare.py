@@ -2,6 +2,7 @@
 
 import zipfile
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from fer_vit.face.detect import DetectorName, Face, full_image_face
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources import folder
-from fer_vit.sources.common import add_landmarks
 from fer_vit.sources.drawn import draw_face
 
 POINTS = np.asarray(TEMPLATE)
@@ -43,6 +43,13 @@ def picture(brightness: int, side: int = 48) -> bytes:
     return encode_png(np.full((side, side), brightness, np.uint8))
 
 
+def fill(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """Class folders: two bright faces, a dark image and three files that cannot be read."""
@@ -54,11 +61,7 @@ def photos(tmp_path: Path) -> Path:
         "val/sad/broken.png": picture(220)[:40],
         "val/sad/text.png": b"no image",
     }
-    for name, data in files.items():
-        path = tmp_path / "photos" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return tmp_path / "photos"
+    return fill(tmp_path / "photos", files)
 
 
 @pytest.fixture
@@ -147,16 +150,18 @@ def test_wrong_arguments_are_refused_before_anything_is_read(
 ) -> None:
     monkeypatch.setattr(folder, "read", lambda root: pytest.fail("nothing may be read"))
     out, existing, archive = tmp_path / "out.parquet", tmp_path / "there.parquet", zipped(photos)
-    existing.write_bytes(b"precious")
-    (tmp_path / "folder.parquet").mkdir()
-    (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04 and nothing more")
+    fill(tmp_path, {"there.parquet": b"precious", "damaged.zip": b"PK\x03\x04 and nothing more", "x.parquet/y": b""})
     for source, root, target, options, message in (
         ("folder", photos, tmp_path / "out.csv", {}, r"ends in \.parquet"),
         ("folder", photos, existing, {}, "exists already"),
         ("folder", photos, existing / "out.parquet", {}, "Cannot write"),
         ("folder", photos, Path("s3://bucket/out.parquet"), {}, "Expected a path on this machine"),
-        ("folder", photos, tmp_path / "folder.parquet", {}, "is a folder"),
+        ("folder", photos, tmp_path / "x.parquet", {}, "is a folder"),
         ("folder", photos, out, {"workers": 0}, "workers to be 1 or more, but got 0"),
+        ("folder", photos, tmp_path / "out", {"shards": 0}, "shards to be 1 or more, but got 0"),
+        ("folder", photos, tmp_path / "out", {"shards": 1, "add": [existing]}, "`--add` is for one manifest"),
+        ("folder", photos, out, {"shards": 1}, "a new folder for shards"),
+        ("folder", photos, photos, {"shards": 1, "overwrite": True}, "a new folder for shards"),
         ("folder", photos, out, {"seed": 1}, "`--seed` belongs to the source drawn, not to folder"),
         ("ferplus", photos, out, {"classes": 7}, "`--classes` belongs to the source affectnet, not to ferplus"),
         ("ferplus", tmp_path / "missing", out, {}, "but got no such folder"),
@@ -169,7 +174,7 @@ def test_wrong_arguments_are_refused_before_anything_is_read(
         assert ".part" not in str(caught.value)
     assert existing.read_bytes() == b"precious"
     assert not list(tmp_path.glob(".*"))
-    assert not out.exists()
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_names_and_places_are_checked_before_images_are_read(
@@ -179,8 +184,7 @@ def test_names_and_places_are_checked_before_images_are_read(
     monkeypatch.setattr(module, "add_landmarks", lambda *_: pytest.fail("nothing may be read"))
     with pytest.raises(FerVitError, match="Write the manifest beside or above them"):
         prepare("folder", photos, tmp_path / "out" / "out.parquet", detector="none")
-    (photos / "train" / "a\tb").mkdir()
-    (photos / "train" / "a\tb" / "1.png").write_bytes(picture(200))
+    fill(photos, {"train/a\tb/1.png": picture(200)})
     with pytest.raises(FerVitError, match=r"printable characters, but got 'a\\tb'"):
         prepare("folder", photos, tmp_path / "photos.parquet", detector="none")
 
@@ -206,48 +210,21 @@ def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
     assert [*images[1]] == [*images[2]] != sorted(images[1])
 
 
-def test_a_bad_folder_for_shards_is_refused(photos: Path, tmp_path: Path) -> None:
-    def refused(message: str, out: Path, **options: Any) -> None:
-        with pytest.raises(FerVitError, match=message):
-            prepare("folder", photos, out, detector="none", **{"shards": 1, **options})
-
-    refused("shards to be 1 or more, but got 0", tmp_path / "out", shards=0)
-    refused("as training images, 3, but got 4", tmp_path / "out", shards=4)
-    refused("a new folder for shards", tmp_path / "out.parquet")
-    refused("a new folder for shards", photos, overwrite=True)
-    assert not (tmp_path / "out").exists()
-    prepare("folder", photos, tmp_path / "out", detector="none", shards=1)
-    refused("exists already", tmp_path / "out")
-    prepare("folder", photos, tmp_path / "out", detector="none", shards=1, overwrite=True)
+def test_only_shards_are_replaced_and_only_on_request(photos: Path, tmp_path: Path) -> None:
+    for shards, overwrite, message in ((4, False, "training images, 3, but got 4"), (1, False, ""), (1, True, "")):
+        with pytest.raises(FerVitError, match=message) if message else nullcontext():
+            prepare("folder", photos, tmp_path / "out", detector="none", shards=shards, overwrite=overwrite)
+        assert (tmp_path / "out").exists() == (not message)
+    with pytest.raises(FerVitError, match="exists already"):
+        prepare("folder", photos, tmp_path / "out", detector="none", shards=1)
     assert all(path.suffix == ".parquet" for path in (tmp_path / "out").iterdir())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
 
 
-def test_an_interrupt_leaves_no_file(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(image: Image) -> list[Face]:
-        raise KeyboardInterrupt
-
-    archive = zipped(photos)
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda path, min_score: interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        prepare("folder", archive, tmp_path / "out" / "out.parquet")
-    assert not list((tmp_path / "out").iterdir())
-
-
-def test_worker_processes_keep_the_order_and_count_what_they_drop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.sources.common.CHUNK", 4)
-    rows = [Row(b"broken" if i % 5 == 0 else picture(i), f"{i}.png", "train", "fear") for i in range(22)]
-    reading = add_landmarks(Reading(("fear",), rows, Counter({"earlier": 1})), None, workers=2)
-    assert [row.name for row in reading.rows] == [f"{i}.png" for i in range(22) if i % 5]
-    assert reading.dropped == {"earlier": 1, "not an image that can be decoded": 5}
-
-
 def test_near_duplicates_of_val_are_no_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, seed in (("train/happy/1", 1), ("train/happy/2", 2), ("val/happy/3", 2), ("val/sad/4", 4)):
-        path = tmp_path / "faces" / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_png(draw_face("happiness", seed, 64)[0]))
-    prepare("folder", tmp_path / "faces", tmp_path / "m.parquet", detector="none")
+    seeds = {"train/happy/1.png": 1, "train/happy/2.png": 2, "val/happy/3.png": 2, "val/sad/4.png": 4}
+    faces = {name: encode_png(draw_face("happiness", seed, 64)[0]) for name, seed in seeds.items()}
+    prepare("folder", fill(tmp_path / "faces", faces), tmp_path / "m.parquet", detector="none")
     manifest = Manifest.read(tmp_path / "m.parquet")
     names = [Path(manifest.name(row)).stem for row in range(len(manifest))]
     assert dict(zip(names, manifest.column("near_duplicate"), strict=True)) == {"1": None, "3": True, "4": False}
@@ -259,28 +236,21 @@ def test_real_faces_in_worker_processes(yunet: Path, tmp_path: Path, monkeypatch
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))
     monkeypatch.setattr("fer_vit.sources.common.CHUNK", 1)
     photo = np.asarray(pytest.importorskip("skimage.data").astronaut())
-    images = {"train/happy/crop.png": photo[58:176, 166:284], "val/happy/full.png": photo}
-    for name, image in images.items():
-        (tmp_path / "data" / name).parent.mkdir(parents=True)
-        (tmp_path / "data" / name).write_bytes(encode_png(image))
-    prepare("folder", tmp_path / "data", tmp_path / "out.parquet", workers=2)
+    images = {"train/happy/crop.png": encode_png(photo[58:176, 166:284]), "val/happy/full.png": encode_png(photo)}
+    prepare("folder", fill(tmp_path / "data", images), tmp_path / "out.parquet", workers=2)
     found = landmarks_by_name(Manifest.read(tmp_path / "out.parquet"))
     # The same face on both ways, within a twentieth of the distance between the eyes (44 pixels).
     assert np.linalg.norm(found["crop.png"] + (166, 58) - found["full.png"], axis=1).mean() < 2.2
 
 
 def test_without_a_readable_image_an_older_manifest_stays(tmp_path: Path) -> None:
-    for name in ("happy/1.png", "sad/2.png"):
-        (tmp_path / "data" / name).parent.mkdir(parents=True)
-        (tmp_path / "data" / name).touch()
-    out = tmp_path / "out.parquet"
-    out.write_text("older")
+    out = fill(tmp_path, {"out.parquet": b"older"}) / "out.parquet"
+    data = fill(tmp_path / "data", {"happy/1.png": b"", "sad/2.png": b""})
     with pytest.raises(FerVitError, match=r"none can be used .*2 the file is empty"):
-        prepare("folder", tmp_path / "data", out, detector="none", overwrite=True)
-    assert out.read_text() == "older"
-    for name in ("happy/1.png", "sad/2.png"):
-        (tmp_path / "data" / name).write_bytes(picture(200))
-    prepare("folder", tmp_path / "data", out, detector="none", overwrite=True)
+        prepare("folder", data, out, detector="none", overwrite=True)
+    assert out.read_bytes() == b"older"
+    fill(data, {"happy/1.png": picture(200), "sad/2.png": picture(200)})
+    prepare("folder", data, out, detector="none", overwrite=True)
     assert len(Manifest.read(out)) == 2
 
 
@@ -304,10 +274,8 @@ def test_the_summary_counts_by_label_and_split(tmp_path: Path) -> None:
 
 
 def test_another_manifest_is_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    faces = tmp_path / "faces"
-    (faces / "train").mkdir(parents=True)
-    (faces / "train" / "1.jpg").write_bytes(picture(200))
-    (faces / "labels.csv").write_text("path,age,gender,race\ntrain/1.jpg,20-29,Female,Indian\n")
+    table = b"path,age,gender,race\ntrain/1.jpg,20-29,Female,Indian\n"
+    faces = fill(tmp_path / "faces", {"train/1.jpg": picture(200), "labels.csv": table})
     prepare("drawn", tmp_path / "drawn", tmp_path / "drawn.parquet", count=8)
     prepare("fairface", faces, tmp_path / "all.parquet", detector="none", add=[tmp_path / "drawn.parquet"])
     assert f"added: 8 rows of {tmp_path / 'drawn.parquet'}" in capsys.readouterr().out
@@ -316,8 +284,6 @@ def test_another_manifest_is_added(tmp_path: Path, capsys: pytest.CaptureFixture
     assert both.column("age") == ["20-29"] + [None] * 8
     assert both.column("label")[1:] == drawn.column("label")
     assert both.image_bytes(8) == drawn.image_bytes(7)
-    for label in ("happy", "sad"):
-        (tmp_path / "photos" / label).mkdir(parents=True)
-        (tmp_path / "photos" / label / "1.png").write_bytes(picture(200))
+    photos = fill(tmp_path / "photos", {"happy/1.png": picture(200), "sad/1.png": picture(200)})
     with pytest.raises(FerVitError, match=r"Expected labels happiness, sadness in .*drawn\.parquet, but got neutral"):
-        prepare("folder", tmp_path / "photos", tmp_path / "x.parquet", add=[tmp_path / "drawn.parquet"])
+        prepare("folder", photos, tmp_path / "x.parquet", add=[tmp_path / "drawn.parquet"])

@@ -114,9 +114,7 @@ def test_nothing_found(tmp_path: Path) -> None:
 
 
 def test_a_folder_above_the_data_set_is_no_class(tmp_path: Path) -> None:
-    for name in ("faces/train/happy/1.png", "faces/train/sad/2.png"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
+    draw(tmp_path, "faces/train/happy/1.png", "faces/train/sad/2.png")
     with pytest.raises(FerVitError, match=r"two classes or more .* but got only \{'faces'\}"):
         folder.read(tmp_path)
 
@@ -140,9 +138,7 @@ def test_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
 
 
 def test_a_class_folder_without_images_is_noted(tmp_path: Path) -> None:
-    draw(tmp_path, "calm/1.jpg", "sad/1.jpg")
-    (tmp_path / "clips").mkdir()
-    (tmp_path / "clips" / "1.mp4").touch()
+    draw(tmp_path, "calm/1.jpg", "sad/1.jpg", "clips/1.mp4")
     found = folder.read(tmp_path)
     assert found.names == ("sadness", "calm")
     assert f"{tmp_path / 'clips'} has no image, and was not read." in found.notes
