@@ -18,6 +18,7 @@ from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.face.crop import cover_regions
 from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDetector, resized
 from fer_vit.face.image import decode_image
+from fer_vit.face.landmarks import head_pose
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray
 from fer_vit.predict.photos import PhotoDataset, Source, photo_loader
 from fer_vit.predict.recognizer import Recognizer
@@ -51,11 +52,6 @@ class ShiftedLandmarks(PhotoDataset):
         return image, reduction, [face and face._replace(landmarks=face.landmarks + step) for face in faces]
 
 
-def same(image: Image, landmarks: Array) -> Image:
-    """Returns the image."""
-    return image
-
-
 def turn(image: Image, landmarks: Array, degrees: float) -> Image:
     """Turns an image about its middle, counter-clockwise; the border is repeated."""
     height, width = image.shape[:2]
@@ -74,27 +70,29 @@ def shrink(image: Image, landmarks: Array, side: int) -> Image:
 
 
 class Corruption(NamedTuple):
-    """Changes, whose results are averaged, the detector, and the distance by which landmarks are shifted."""
+    """How images are corrupted and processed."""
 
-    changes: Sequence[Change]
+    changes: Sequence[Change | None]  # their results are averaged; None changes nothing
     detector: Detector | None
-    shift: float = 0.0
+    shift: float = 0.0  # the distance by which landmarks are shifted
 
 
 def corruptions(detector: Detector) -> dict[str, Corruption]:
     """Returns every corruption by name; `detector` is used unless the name excludes it."""
-    return {
-        UNALTERED: Corruption([same], detector),
-        "eyes covered": Corruption([partial(cover_regions, regions=EYES)], detector),
-        "mouth covered": Corruption([partial(cover_regions, regions=MOUTH)], detector),
-        "turned by 15 degrees": Corruption([partial(turn, degrees=15), partial(turn, degrees=-15)], detector),
-        "turned by 30 degrees": Corruption([partial(turn, degrees=30), partial(turn, degrees=-30)], detector),
-        "blurred (sigma 1.5 px)": Corruption([partial(blur, sigma=1.5)], detector),
-        "24 px": Corruption([partial(shrink, side=24)], detector),
-        "no detector": Corruption([same], NoDetector()),
-        "landmarks 2 px off": Corruption([same], detector, 2 / SIDE),
-        "landmarks 4 px off": Corruption([same], detector, 4 / SIDE),
-        "no landmarks": Corruption([same], None),
+    changes: dict[str, list[Change | None]] = {
+        UNALTERED: [None],
+        "eyes covered": [partial(cover_regions, regions=EYES)],
+        "mouth covered": [partial(cover_regions, regions=MOUTH)],
+        "turned by 15 degrees": [partial(turn, degrees=15), partial(turn, degrees=-15)],
+        "turned by 30 degrees": [partial(turn, degrees=30), partial(turn, degrees=-30)],
+        "blurred (sigma 1.5 px)": [partial(blur, sigma=1.5)],
+        "24 px": [partial(shrink, side=24)],
+    }
+    return {name: Corruption(change, detector) for name, change in changes.items()} | {
+        "no detector": Corruption([None], NoDetector()),
+        "landmarks 2 px off": Corruption([None], detector, 2 / SIDE),
+        "landmarks 4 px off": Corruption([None], detector, 4 / SIDE),
+        "no landmarks": Corruption([None], None),
     }
 
 
@@ -104,23 +102,16 @@ class CorruptedImages(Sequence[Image]):
 
     rows: Manifest
     landmarks: Array
-    change: Change
+    change: Change | None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, row: Any) -> Any:
         image, points = decode_image(self.rows.image_bytes(row)), self.landmarks[row]
-        usual = np.array(TEMPLATE) * image.shape[1::-1]
-        return self.change(image, points if np.isfinite(points).all() else usual)
-
-
-def yaw(landmarks: Array) -> Array:
-    """Returns the yaw (N,) by landmarks (N, 5, 2): the nose's offset from the middle of the eyes, in eye distances."""
-    right, left, nose = landmarks[:, 0], landmarks[:, 1], landmarks[:, 2]
-    line = left - right
-    aside: Array = np.abs(((nose - (right + left) / 2) * line).sum(1)) / (line**2).sum(1)
-    return aside
+        if self.change is None:
+            return image
+        return self.change(image, points if np.isfinite(points).all() else np.array(TEMPLATE) * image.shape[1::-1])
 
 
 def measure_robustness(
@@ -137,9 +128,11 @@ def measure_robustness(
     for name, corruption in tqdm([one for one in chosen if not only or one[0] in only], "robustness", disable=None):
         images = (CorruptedImages(rows, landmarks, change) for change in corruption.changes)
         hits[name] = np.mean([predict_labels(model, one, corruption) == truth for one in images], axis=0)
-        if name == UNALTERED and np.isfinite(aside := yaw(landmarks)).any():
-            most = np.nanquantile(aside, 1 - TURNED)
-            hits[MOST_TURNED] = np.where(aside >= most, hits[name], np.nan)
+        known = np.isfinite(landmarks).all((1, 2))
+        if name == UNALTERED and known.any():
+            yaw = np.full(len(rows), np.nan)
+            yaw[known] = [abs(head_pose(points).yaw) for points in landmarks[known]]
+            hits[MOST_TURNED] = np.where(yaw >= np.nanquantile(yaw, 1 - TURNED), hits[name], np.nan)
     return hits
 
 
