@@ -60,8 +60,10 @@ def crossvalidate(
         raise FerVitError(f"Expected faces in each of {folds} folds of {manifest}, but one is empty. Use fewer folds.")
     parts = []
     for fold, faces in enumerate(held_out):
-        best = train_without(manifest, config, f"{fold}/{folds}", output)
-        part = predict_manifest(load(best), rows.select(faces), "train")
+        place = {"save_dir": str(output / "training"), "name": f"fold{fold}"}
+        logger = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": place}
+        options = {"data.manifest": str(manifest), "data.fold": f"{fold}/{folds}", "trainer.logger": logger}
+        part = predict_manifest(load(fit(config, **options)), rows.select(faces), "train")
         columns = part.columns | {"fold": as_objects([str(fold)] * len(part.paths))}
         parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image, columns=columns))
     everything = join_faces(parts)
@@ -69,13 +71,6 @@ def crossvalidate(
     facts = {"data": str(manifest), "config": config, "folds": str(folds)}
     print(write_results(output / "evaluation", facts, results, everything))
     return results
-
-
-def train_without(manifest: Path, config: str, fold: str, output: Path) -> str:
-    """Trains a model without a fold such as "0/5"; returns its best checkpoint."""
-    place = {"save_dir": str(output / "training"), "name": f"fold{fold.partition('/')[0]}"}
-    logger = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": place}
-    return fit(config, **{"data.manifest": str(manifest), "data.fold": fold, "trainer.logger": logger})
 
 
 def join_faces(parts: Sequence[Faces]) -> Faces:

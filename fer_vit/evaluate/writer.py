@@ -31,23 +31,23 @@ SIDE = 96
 
 
 class Section(NamedTuple):
-    """A table, its head first, with a title, what explains it, and a chart."""
+    """A table with what explains it."""
 
     title: str
     text: str
-    rows: Sequence[Sequence[str]]
-    picture: Pil.Image | None = None
+    rows: Sequence[Sequence[str]]  # the head first
+    picture: Pil.Image | None = None  # a chart
 
 
 class Card(NamedTuple):
-    """A face: its picture, None when it cannot be read, indices of label and prediction, and which of `KINDS` it is."""
+    """A face to look at."""
 
-    picture: Pil.Image | None
+    picture: Pil.Image | None  # None when it cannot be read
     name: str
-    truth: int
+    truth: int  # index of the label
     guess: int
     confidence: float
-    kinds: Sequence[str]
+    kinds: Sequence[str]  # which of `KINDS` it is
     lines: Sequence[str]  # further text
 
 
@@ -119,19 +119,15 @@ def write_results(
     matrix = []
     if faces.targets is not None:
         confusion, truth = confusion_matrix(faces.probabilities, faces.targets), faces.targets.argmax(1)
-        wrong = suspect_labels(faces.probabilities, faces.targets)
+        better = dict(suspect_labels(faces.probabilities, faces.targets).tolist())
         results["labels"], results["confusion"] = faces.labels, confusion.tolist()
         results["likely wrong labels"] = [
-            {"path": faces.paths[row], "label": faces.labels[truth[row]], "better": faces.labels[better]}
-            for row, better in wrong.tolist()
+            {"path": faces.paths[row], "label": faces.labels[truth[row]], "better": faces.labels[label]}
+            for row, label in better.items()
         ]
-        cards, left_out = choose_cards(faces, other, dict(wrong.tolist()))
+        cards, left_out = choose_cards(faces, other, better)
         labelled = {"labels": faces.labels, "confusion": results["confusion"], "cards": cards, "left_out": left_out}
-        shown_labels = occurring(confusion)
-        names = [faces.labels[index] for index in shown_labels]
-        counted = confusion[np.ix_(shown_labels, shown_labels)].astype(str).tolist()
-        rows = [["", *names], *([name, *row] for name, row in zip(names, counted, strict=True))]
-        matrix = [Section("Confusion", "Rows: the label. Columns: the prediction.", rows)]
+        matrix.append(confusion_section(confusion, faces.labels))
     parts = sections(results, faces)
     text = markdown_page("Evaluation", shown, [*parts, *matrix])
     return f"{text}\n{write_files(folder, text, {**facts, **counts, **results}, shown, parts, **labelled)}"
@@ -160,19 +156,26 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     confusion = np.array(results["confusion"])
     frequent, share = faces.labels[confusion.sum(1).argmax()], confusion.sum(1).max() / confusion.sum()
     text += f" Without a model: always {printable(frequent)} has an accuracy of {share:.1%}."
-    parts = [Section("By expression", "", class_table(results["all"], confusion, faces.labels))]
-    parts += groups
-    if votes := results.get("by votes"):
-        parts.append(Section("By votes for the label", "", score_table("votes", votes), chart(votes, "accuracy")))
-    if robust := results.get("robustness"):
-        how = (
-            "Every image is corrupted, and its face and landmarks are detected again, unless the row differs. "
-            "Difference: from the unaltered faces. Turns are the mean of both directions."
-        )
-        parts.append(Section("Robustness", how, score_table("images", robust), chart(robust, "accuracy")))
-    scores = score_table("", rows)
     calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
-    return [Section("Scores", text, scores, calibration), *parts]
+    parts = [Section("Scores", text, score_table("", rows), calibration)]
+    parts += [Section("By expression", "", class_table(results["all"], confusion, faces.labels)), *groups]
+    how = (
+        "Every image is corrupted, and its face and landmarks are detected again, unless the row differs. "
+        "Difference: from the unaltered faces. Turns are the mean of both directions."
+    )
+    tables = {"by votes": ("By votes for the label", "", "votes"), "robustness": ("Robustness", how, "images")}
+    for key, (title, note, head) in tables.items():
+        if found := results.get(key):
+            parts.append(Section(title, note, score_table(head, found), chart(found, "accuracy")))
+    return parts
+
+
+def confusion_section(confusion: IntArray, labels: Sequence[str]) -> Section:
+    """Returns the table of a confusion matrix (C, C), without labels that do not occur."""
+    shown = occurring(confusion)
+    names = [labels[index] for index in shown]
+    rows = [[name, *row] for name, row in zip(names, confusion[np.ix_(shown, shown)].astype(str).tolist(), strict=True)]
+    return Section("Confusion", "Rows: the label. Columns: the prediction.", [["", *names], *rows])
 
 
 def score_table(head: str, rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
@@ -219,8 +222,7 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
             "from the accuracy of all others; p by Fisher's exact test (where several faces are of one person, by the "
             "bootstrap over persons), corrected for the number of groups by Holm. "
         )
-    if results["few"]:
-        few = ", ".join(f"{name} ({size})" for name, size in results["few"].items())
+    if few := ", ".join(f"{name} ({size})" for name, size in results["few"].items()):
         text += f"Too few to compare, under {FEW}: {few}. "
     if results["unknown"]:
         text += f"Without a value: {results['unknown']:,} faces."
@@ -251,16 +253,9 @@ def choose_cards(faces: Faces, other: Array, better: Mapping[int, int]) -> tuple
         kinds = {"mistake": guess[row] != truth[row], "label": row in better, "differ": guess[row] != other_guess[row]}
         lines = [f"perhaps {faces.labels[better[row]]}"] if kinds["label"] else []
         lines += [f"the other: {faces.labels[other_guess[row]]}"] if kinds["differ"] else []
-        card = Card(
-            picture=thumbnail(faces, row),
-            name=str(faces.paths[row]),
-            truth=int(truth[row]),
-            guess=int(guess[row]),
-            confidence=float(faces.probabilities[row].max()),
-            kinds=[kind for kind, present in kinds.items() if present],
-            lines=lines,
-        )
-        cards.append(card)
+        present = [kind for kind, holds in kinds.items() if holds]
+        confidence, name = float(faces.probabilities[row].max()), str(faces.paths[row])
+        cards.append(Card(thumbnail(faces, row), name, int(truth[row]), int(guess[row]), confidence, present, lines))
     return cards, max(0, len(shown) - PICTURES)
 
 
