@@ -24,7 +24,7 @@ from fer_vit.face.landmarks import Pose, head_pose
 from fer_vit.geometry import LANDMARKS, Array, Float32Array, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import OK, Photo, Source
-from fer_vit.report.draw import Attention, FaceView, Marked, draw_faces, prediction_figure
+from fer_vit.report.draw import Attention, FaceView, Marked, draw_faces
 from fer_vit.report.table import Cell, arrow_schema, arrow_table
 
 PLOTS = (".svg", ".pdf", ".png")  # endings of saved figures
@@ -110,20 +110,21 @@ class FaceResult:
     def plot(self, attention: bool = False, file: str | Path | None = None) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities; a notebook displays it.
 
-        With `attention`, draws the attention between regions, and from regions to the output, and saves it in `file`
-        (.svg, .pdf or .png). Raises FerVitError when the photo cannot be read.
+        With `attention`, draws the attention between regions, and from regions to the output. `file` is where to save
+        the picture (.svg, .pdf or .png). Raises FerVitError when the photo cannot be read.
         """
         photo = self.read_photo()
-        if not attention:
-            return prediction_figure(self.view(photo))
-        from fer_vit.report.charts import attention_figure, rasterize  # only here: matplotlib takes a second to load
+        from fer_vit.report import charts  # only here: matplotlib takes a second to load
 
-        figure = attention_figure(self.view(photo), self.attend(photo), self.net.config.regions)
+        if attention:
+            figure = charts.attention_figure(self.view(photo), self.attend(photo), self.net.config.regions)
+        else:
+            figure = charts.prediction_figure(self.view(photo))
         if file is not None:
             if Path(file).suffix not in PLOTS:
                 raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
             figure.savefig(file)
-        return Pil.fromarray(rasterize(figure))
+        return Pil.fromarray(charts.rasterize(figure))
 
     def attend(self, photo: Image) -> Attention:
         """Returns the attention of the model on the face in its photo (H, W, 3), RGB uint8."""

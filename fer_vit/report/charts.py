@@ -1,5 +1,6 @@
 """Charts, and attention drawn on a face: regions as discs, arcs between them, patches as a soft map."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,7 +14,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Affine2D
 
 from fer_vit.geometry import Array, Image, IntArray, Mask, invert
-from fer_vit.report.draw import ACCENT, FAINT, REGION, Attention, FaceView, percent, printable, ranked, to_photo, zoom
+from fer_vit.report import draw
+from fer_vit.report.draw import ACCENT, FAINT, REGION, Attention, FaceView
 from fer_vit.report.table import Interval
 
 
@@ -77,8 +79,34 @@ def intervals_figure(found: Mapping[str, Interval], title: str) -> Image:
 def rasterize(figure: Figure) -> Image:
     """Returns a figure as an image (H, W, 3), RGB uint8."""
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the font lacks some that file names have
+        canvas.draw()  # type: ignore[no-untyped-call]
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
+
+
+BARS = 12
+"""Probabilities beside a face, at most."""
+
+
+def prediction_figure(view: FaceView) -> Figure:
+    """Draws one face with its box and regions beside its largest probabilities."""
+    figure = Figure(figsize=(6, 4.2), dpi=100)
+    photo, bars = figure.add_axes((0.03, 0.03, 0.56, 0.8)), figure.add_axes((0.77, 0.03, 0.16, 0.8))
+    photo.imshow(draw.draw_boxes(draw.zoom(view, 640)))
+    photo.set_axis_off()
+    labels, values = zip(*draw.ranked(view.probabilities)[:BARS], strict=True)
+    drawn = bars.barh(range(len(values)), values, 0.5, color=[ACCENT, *[FAINT] * (len(values) - 1)])
+    bars.bar_label(drawn, [draw.percent(value) for value in values], padding=3, fontsize=9)
+    bars.set_yticks(range(len(labels)), [draw.fitted(label, 13, 95) for label in labels], fontsize=9, parse_math=False)
+    bars.tick_params(length=0)
+    bars.set(xlim=(0, 1), ylim=(BARS - 0.5, -0.5), xticks=[], title="probability")
+    bars.title.set_fontsize(9)
+    bars.spines[:].set_visible(False)
+    title = draw.fitted(f"{labels[0]} {draw.percent(values[0])}", 24, 260)
+    figure.text(0.03, 0.9, title, fontsize=16, parse_math=False)
+    figure.text(0.97, 0.9, f"{draw.fitted(view.name, 13, 160)}  {view.where}", fontsize=9, ha="right", parse_math=False)
+    return figure
 
 
 ARCS = 12
@@ -100,7 +128,7 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
     Arcs are as wide as the attention between two regions. The area of a disc is the attention from a region to the
     output. `regions` are the model's R regions, of which the face may lack some; `number` is the index of the view.
     """
-    close = zoom(view, 640)
+    close = draw.zoom(view, 640)
     height, width = close.photo.shape[:2]
     figure = Figure(figsize=(5, 5 * height / width + FOOT), dpi=120)
     foot = FOOT / figure.get_figheight()
@@ -110,7 +138,7 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
     if patches.size:
         _draw_patches(axes, close, patches)
     centres = {
-        index: to_photo(close, close.regions[name]).mean(0)
+        index: draw.to_photo(close, close.regions[name]).mean(0)
         for index, name in enumerate(regions)
         if name in close.regions
     }
@@ -118,7 +146,7 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
     _draw_arcs(axes, pairs, centres)
     for index, (x, y) in centres.items():
         axes.scatter(x, y, 400 * output[index] / max(output.max(), 1e-12), REGION, edgecolors=SHADOW, zorder=3)
-        text = f"{regions[index].replace('_', ' ')} {percent(output[index])}"
+        text = f"{regions[index].replace('_', ' ')} {draw.percent(output[index])}"
         name = axes.annotate(text, (x, y), (0, -7), textcoords="offset points", ha="center", va="top", fontsize=7)
         name.set(color="white", zorder=4, path_effects=[withStroke(linewidth=2, foreground="black")])
     axes.set(xlim=(0, width), ylim=(height, 0))
@@ -146,10 +174,10 @@ def _draw_arcs(axes: Axes, pairs: Sequence[tuple[float, int, int]], centres: Map
 
 
 def _legend(view: FaceView, pairs: Sequence[tuple[float, int, int]], regions: Sequence[str]) -> str:
-    label, confidence = ranked(view.probabilities)[0]
+    label, confidence = draw.ranked(view.probabilities)[0]
     arcs = "Arcs: attention between two regions"
     if pairs:
         share, a, b = pairs[0]
-        arcs += f"; widest: {regions[a]} and {regions[b]}, {percent(share)}".replace("_", " ")
-    title = f"{printable(label)} {percent(confidence)}: where the model looks"
+        arcs += f"; widest: {regions[a]} and {regions[b]}, {draw.percent(share)}".replace("_", " ")
+    title = f"{draw.printable(label)} {draw.percent(confidence)}: where the model looks"
     return f"{title}\n{arcs}.\nDiscs: attention from a region to the output."

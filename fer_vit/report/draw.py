@@ -34,7 +34,6 @@ EXPRESSIONS = {
 
 FOR, AGAINST = "#e8590c", "#1c7ed6"
 """Colours of heat maps."""
-PAPER, INK, MUTED, TRACK, EMPTY = "#ffffff", "#1c1c1e", "#6e6e73", "#ececef", "#d8d8dc"
 ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
 
 
@@ -51,12 +50,6 @@ def evidence_colours() -> Image:
     return np.hstack([colours, 220 * np.abs(value).clip(0, 1) ** 0.7]).astype(np.uint8)
 
 
-SIDE = 320
-"""Side of a panel in a figure, in pixels."""
-
-_PAD, _HEAD, _FOOT, _GAP, _BAR = 18, 56, 34, 14, 200
-PANEL = (_PAD, _HEAD, _PAD + SIDE, _HEAD + SIDE)
-"""Where the photo is in a figure, xyxy."""
 CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 """Indices of a box's corners in xyxy: clockwise from the upper left."""
 
@@ -114,25 +107,6 @@ class Attention(NamedTuple):
     distance: Array
 
 
-class Bar(NamedTuple):
-    """One line of a bar chart; `length` in [0, 1]."""
-
-    name: str
-    value: float
-    length: float
-    colour: str
-    strong: bool = False
-
-
-def prediction_figure(view: FaceView) -> Pil.Image:
-    """Draws one face with its box and regions, in `PANEL`, beside its probabilities."""
-    figure = _titled(view, PANEL[2] + 2 * _GAP + _BAR + _PAD)
-    # Drawn at twice the size and reduced: Pillow's lines are not anti-aliased.
-    _paste_half(figure, draw_boxes(zoom(view, 2 * SIDE)))
-    _draw_bars(ImageDraw.Draw(figure), PANEL[2] + 2 * _GAP, "probability", probability_bars(view.probabilities))
-    return figure
-
-
 def zoom(view: FaceView, size: int) -> FaceView:
     """Returns the same face in a cut-out of its photo, scaled to `size` pixels on the longer side.
 
@@ -186,14 +160,6 @@ def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(probabilities.items(), key=lambda item: -item[1])
 
 
-def probability_bars(probabilities: dict[str, float]) -> list[Bar]:
-    """Returns the bars of at most the 12 most probable labels, the top one emphasised."""
-    return [
-        Bar(name, value, value, FAINT if rank else ACCENT, not rank)
-        for rank, (name, value) in enumerate(ranked(probabilities)[:12])
-    ]
-
-
 def percent(value: float, digits: int = 0) -> str:
     """Returns a percentage rounded to some digits, never -0%."""
     return f"{round(value, digits + 2) + 0.0:.{digits}%}"
@@ -217,40 +183,6 @@ def fitted(text: str, size: int, width: float) -> str:
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     """Returns Pillow's own font, so that figures look the same everywhere."""
     return ImageFont.load_default(size)
-
-
-def _titled(view: FaceView, width: int) -> Pil.Image:
-    """Returns a figure with its heading: the expression, the photo's name and the face's index."""
-    figure = Pil.new("RGB", (width, _HEAD + SIDE + _FOOT), PAPER)
-    draw = ImageDraw.Draw(figure)
-    (label, confidence), *_ = ranked(view.probabilities)
-    title = fitted(f"{label}  {confidence:.0%}", 24, SIDE)
-    draw.text((_PAD, 40), title, INK, font(24), "ls")
-    start = _PAD + max(font(24).getlength(title) + 16, SIDE + _GAP)
-    name = fitted(view.name, 14, width - _PAD - start - font(14).getlength(view.where) - 12)
-    draw.text((start, 40), name, INK, font(14), "ls")
-    draw.text((start + font(14).getlength(name) + 12, 40), view.where, MUTED, font(14), "ls")
-    return figure
-
-
-def _paste_half(figure: Pil.Image, picture: Image) -> None:
-    """Centres a picture in the panel at half its size."""
-    left, top, right, bottom = PANEL
-    ImageDraw.Draw(figure).rectangle((left, top, right - 1, bottom - 1), EMPTY)
-    small = Pil.fromarray(picture).reduce(2)
-    figure.paste(small, (left + (SIDE - small.width) // 2, top + (SIDE - small.height) // 2))
-
-
-def _draw_bars(draw: ImageDraw.ImageDraw, left: int, title: str, bars: Iterable[Bar]) -> None:
-    draw.text((left, _HEAD + 11), title, MUTED, font(12), "ls")
-    for row, bar in enumerate(bars):
-        y = _HEAD + 24 + 24 * row
-        ink = INK if bar.strong else MUTED
-        draw.text((left, y + 12), fitted(bar.name, 13, 84), ink, font(13), "ls")
-        draw.text((left + _BAR, y + 12), percent(bar.value), ink, font(13), "rs")
-        start, full = left + 90, _BAR - 90 - 40
-        draw.rectangle((start, y + 3, start + full, y + 11), TRACK)
-        draw.rectangle((start, y + 3, start + round(bar.length * full), y + 11), bar.colour)
 
 
 class Marked(NamedTuple):

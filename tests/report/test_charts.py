@@ -1,5 +1,7 @@
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.report.charts import (
     attention_figure,
     draw_confusion,
+    prediction_figure,
     rasterize,
     strongest_pairs,
 )
@@ -80,6 +83,23 @@ def test_pairs_are_of_regions_that_are_there_strongest_first() -> None:
     relations = np.array([[0.4, 0.3, 0.3], [0.5, 0.4, 0.1], [0.0, 0.0, 1.0]])
     assert strongest_pairs(relations, [0, 1, 2]) == [(0.8, 0, 1), (0.3, 0, 2), (0.1, 1, 2)]
     assert strongest_pairs(relations, [0, 2]) == [(0.3, 0, 2)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"box": np.array([2.0, 2, 60, 60])},
+        {"photo": np.zeros((4000, 6000, 3), np.uint8)},
+        {"regions": {}, "name": "line\nbreak \udcff \x00 $漢_$" + "x" * 5000, "probabilities": {"$a_$ long " * 9: 1.0}},
+        {"probabilities": {f"{number}": number / 190 for number in range(20)}},
+    ],
+)
+def test_every_face_becomes_a_picture_of_the_same_size(changes: dict[str, Any]) -> None:
+    figure = prediction_figure(replace(VIEW, **changes))
+    assert rasterize(figure).shape == (420, 600, 3)
+    _, bars = figure.axes
+    probabilities = changes.get("probabilities", VIEW.probabilities).values()
+    assert [bar.get_width() for bar in bars.patches] == sorted(probabilities, reverse=True)[:12]
 
 
 def test_a_notebook_plots_attention_and_saves_it(tmp_path: Path) -> None:

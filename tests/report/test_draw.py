@@ -1,7 +1,5 @@
 """Boxes are where they belong, and every size of photo becomes one panel."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -93,40 +91,12 @@ def test_percent() -> None:
     assert [draw.percent(value) for value in (-0.004, 0.126, -0.3, 1)] == ["0%", "13%", "-30%", "100%"]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"photo": np.zeros((48, 48, 3), np.uint8), "box": None, "to_crop": np.eye(2, 3) * CROP / 48},
-        {"photo": np.zeros((4000, 6000, 3), np.uint8), "to_crop": rotation(5, 0.02, (-30, -20))},
-        {"regions": {}},
-        {"name": "line\nbreak \udcff \x00" + "x" * 5000, "probabilities": {"a very long label of one's own " * 9: 1.0}},
-    ],
-)
-def test_every_face_becomes_a_panel_of_the_same_size(changes: dict[str, Any]) -> None:
-    figure = draw.prediction_figure(make_view(**changes))
-    assert (figure.mode, figure.size) == ("RGB", (584, 410))
-
-
 def test_fitted_keeps_the_end_of_a_path() -> None:
     assert draw.fitted("short.png", 14, 500) == "short.png"
     cut = draw.fitted("folder/" * 50 + "name.png", 14, 200)
     assert cut.startswith("…")
     assert cut.endswith("name.png")
     assert draw.font(14).getlength(cut) <= 200
-
-
-def test_a_prediction_is_drawn_without_matplotlib() -> None:
-    program = """
-import sys
-import numpy as np
-from fer_vit.report.draw import FaceView, prediction_figure
-view = FaceView(np.zeros((32, 32, 3), np.uint8), np.eye(2, 3), 32, {}, probabilities={"happiness": 1.0})
-prediction_figure(view)
-print("matplotlib" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 GREY = np.full((200, 300, 3), 100, np.uint8)
