@@ -15,7 +15,7 @@ from fer_vit.app.server import LivePage
 from fer_vit.commands import live as command
 from fer_vit.predict.live import Seen
 from fer_vit.predict.results import table_columns
-from tests.helpers.commands import fails, main
+from tests.helpers.commands import fails, main, run
 from tests.helpers.videos import Actor, Blobs, scene, write_video
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -43,18 +43,16 @@ def test_a_file_to_its_end(
     table = tmp_path / "live.csv"
     main(["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"])
     out, err = capsys.readouterr()
-    found = rows(table)
+    found, lines = rows(table), out.splitlines()
     assert [*found[0]] == [*table_columns(load(checkpoint, "cpu").labels, videos=True)]
     assert found[-1]["frame"] == "9"
     assert {row["path"] for row in found} == {str(clip)}
-    lines = out.splitlines()
-    assert lines[0].startswith(f"{clip}: open http://localhost:")
-    assert lines[1] == f"{len(found)} frames"
-    assert f"{10 - len(found)} skipped" in lines[3]
-    assert lines[4] == f"Table: {table}"
-    assert err == ""  # no line that is updated outside a terminal
     assert [face.label_smoothed for face in shown] == [row["label_smoothed"] for row in found]
+    assert lines[0].startswith(f"{clip}: open http://localhost:")
+    assert (lines[1], lines[4]) == (f"{len(found)} frames", f"Table: {table}")
+    assert f"{10 - len(found)} skipped" in lines[3]
     assert "ms (95 %: " in lines[3]
+    assert err == ""  # no line that is updated outside a terminal
 
 
 def interrupted(frames: Iterator[Seen]) -> Iterator[Seen]:
@@ -62,20 +60,28 @@ def interrupted(frames: Iterator[Seen]) -> Iterator[Seen]:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_is_the_usual_end(
-    clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stopped", [True, False], ids=["by a viewer", "by Ctrl-C"])
+def test_it_is_ended(
+    stopped: bool,
+    clip: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    watch = command.watch
-    monkeypatch.setattr(command, "watch", lambda *given: interrupted(watch(*given)))
-    table = tmp_path / "live.csv"
-    words = ["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"]
-    main([*words, "--host", "0.0.0.0"])
+    show, watch = LivePage.show, command.watch
+    if stopped:
+        monkeypatch.setattr(LivePage, "show", lambda page, seen: setattr(page, "stopped", True) or show(page, seen))
+    else:
+        monkeypatch.setattr(command, "watch", lambda *given: interrupted(watch(*given)))
+    words = ["live", clip, "--checkpoint", checkpoint, "--output", tmp_path / "live.csv", "--port", 0]
+    run(*words, "--host", "0.0.0.0")
     out, err = capsys.readouterr()
-    assert len(rows(table)) == 1
+    assert len(rows(tmp_path / "live.csv")) == 1
     assert "\n1 frames\n1 faces: 1 " in out
     assert "warning: anyone who reaches http://0.0.0.0:" in err
     assert "exists already" in fails(capsys, *words)
-    main([*words, "--overwrite"])
+    run(*words, "--overwrite")
 
 
 def test_what_cannot_be(clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,17 +90,6 @@ def test_what_cannot_be(clip: Path, checkpoint: Path, tmp_path: Path, capsys: py
     (tmp_path / "text.mp4").write_text("no video")
     words = ("--checkpoint", checkpoint, "--port", 0)
     assert "text.mp4: not a video that can be decoded." in fails(capsys, "live", tmp_path / "text.mp4", *words)
-
-
-def test_a_viewer_can_stop_it(
-    clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    show = LivePage.show
-    monkeypatch.setattr(LivePage, "show", lambda page, seen: setattr(page, "stopped", True) or show(page, seen))
-    table = tmp_path / "live.csv"
-    main(["live", str(clip), "--checkpoint", str(checkpoint), "--output", str(table), "--port", "0"])
-    assert len(rows(table)) == 1
-    assert "\n1 frames\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

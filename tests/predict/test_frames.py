@@ -196,15 +196,9 @@ def track_actors(actors: list[Actor], times: np.ndarray, noise: float = 0.02, lo
     return track_scores(truth, found)
 
 
-CAST = {
-    "standing": [Actor(0, walk(100, 0)), Actor(1, walk(300, 0)), Actor(2, walk(500, 0))],
+CAST = {name: actors for name, (actors, _) in SCENES.items()} | {
     "crossing": [Actor(0, walk(50, 120)), Actor(1, walk(600, -100))],
     "three crossing": [Actor(0, walk(0, 150)), Actor(1, walk(640, -150)), Actor(2, walk(320, 0, y=190, begin=0.5))],
-    "entering and leaving": [
-        Actor(0, walk(100, 20)),
-        Actor(1, walk(400, 30, begin=1, end=3)),
-        Actor(2, walk(250, 0, begin=4)),
-    ],
     "a gap": [Actor(0, lambda t: (100 + 60 * t, 180, 90) if not 1 < t < 2.2 else None), Actor(1, walk(450, 0))],
 }
 
@@ -225,7 +219,7 @@ def test_missed_faces_uneven_times_and_times_that_do_not_pass() -> None:
         assert 0.85 < scores.idf1 < 0.95, name  # a fifth is missing
     times = np.cumsum(np.random.default_rng(0).choice([0.0, 0.01, 0.04, 0.3], 60))
     assert track_actors(CAST["crossing"], times).switches == 0
-    assert track_actors(CAST["standing"], np.zeros(10)).switches == 0
+    assert track_actors(CAST["four"], np.zeros(10)).switches == 0
 
 
 def face_at(x: float, width: float = 90.0) -> Face:
