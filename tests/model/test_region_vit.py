@@ -13,15 +13,14 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import ConvStem, crop_image
 from fer_vit.model.region_vit import RegionViT, build_model
 from tests.helpers.marks import slow
+from tests.helpers.models import shake, small_model
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ("right_eye", "left_eye", "mouth")
-SMALL = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=NAMES)
 
 
-def build(config: RegionViTConfig, seed: int = 0) -> RegionViT:
-    torch.manual_seed(seed)
-    return build_model(config, "abcde").eval()
+def build(**change: object) -> RegionViT:
+    return small_model("abcde", **{"regions": NAMES, **change})
 
 
 def faces(batch: int = 3, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,7 +43,7 @@ def faces(batch: int = 3, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
 )
 def test_without_regions_the_logits_are_timms_to_the_last_bit(name: str, fused: bool) -> None:
     small = {"img_size": 56, "embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 14}
-    net = build(RegionViTConfig(name, tokens="patch", **small))
+    net = build(backbone=name, tokens="patch", **small)
     reference = timm.create_model(name, num_classes=5, global_pool="token", **small).eval()
     reference.load_state_dict(net.vit.state_dict())
     use_fused_attention(net, fused)
@@ -57,7 +56,7 @@ def test_without_regions_the_logits_are_timms_to_the_last_bit(name: str, fused: 
 @pytest.mark.parametrize("pool", ["token", "avg"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_missing_region_cannot_change_the_logits(pool: str, fused: bool) -> None:
-    net = build(replace(SMALL, tokens="region", pool=pool))
+    net = build(tokens="region", pool=pool)
     use_fused_attention(net, fused)
     image, boxes, valid = faces()
     boxes[:, 2] = torch.tensor([16.0, 16.0, 32.0, 32.0])
@@ -77,7 +76,7 @@ def test_a_missing_region_cannot_change_the_logits(pool: str, fused: bool) -> No
 
 def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
     """In training, tokens and running statistics equal a batch whose missing regions were never embedded."""
-    nets = [build(replace(SMALL, tokens="region", stem="conv", pool="avg")).train() for _ in range(2)]
+    nets = [build(tokens="region", stem="conv", pool="avg").train() for _ in range(2)]
     image, boxes, valid = faces()
     valid[1, 2] = False
     crops = crop_image(nets[1].normalize(image), boxes, 16)
@@ -92,7 +91,7 @@ def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
 @pytest.mark.parametrize("tokens", ["region", "both"])
 @pytest.mark.parametrize("pool", ["token", "avg"])
 def test_all_regions_missing_still_works(tokens: str, pool: str, stem: str) -> None:
-    net = build(replace(SMALL, tokens=tokens, pool=pool, stem=stem)).train()
+    net = build(tokens=tokens, pool=pool, stem=stem).train()
     image, boxes, valid = faces()
     logits = net(image, boxes * torch.nan, valid & False)
     logits.sum().backward()
@@ -102,9 +101,10 @@ def test_all_regions_missing_still_works(tokens: str, pool: str, stem: str) -> N
 
 
 def test_the_order_of_regions_means_nothing() -> None:
-    net = build(SMALL)
+    net = build()
     order = [2, 0, 1]
-    other = build(replace(SMALL, regions=tuple(NAMES[i] for i in order)), seed=9)
+    other = build(regions=tuple(NAMES[i] for i in order))
+    shake(other)
     other.load_state_dict(net.state_dict())
     image, boxes, valid = faces()
     valid[0, 1] = False
@@ -114,7 +114,7 @@ def test_the_order_of_regions_means_nothing() -> None:
 
 @pytest.mark.parametrize("position", ["none", "learn", "sincos_2d", "sincos_1d"])
 def test_positions_distinguish_patches(position: str) -> None:
-    net = build(replace(SMALL, tokens="patch", pos_embed=position))
+    net = build(tokens="patch", pos_embed=position)
     image = torch.rand(2, 3, 32, 32)
     swapped = image.roll(8, 3)  # by one patch
     assert torch.allclose(net(image), net(swapped), atol=1e-6) is (position == "none")
@@ -143,14 +143,15 @@ def test_positions_distinguish_patches(position: str) -> None:
     ],
 )
 def test_every_choice_trains(change: dict[str, object]) -> None:
-    net = build(replace(SMALL, **change)).train()
+    net = build(**change).train()
     image, boxes, valid = faces()
     net(image, boxes, valid).square().sum().backward()
     unused = [name for name, p in net.named_parameters() if p.requires_grad and p.grad is None]
     assert unused == []  # DDP would stop at a parameter without a gradient
     tokens = net.tokenize(image, boxes, valid)
     assert net.layout.num_tokens == tokens.x.shape[1] == tokens.centres.shape[1]
-    again, expected = build(net.config, seed=7), net.eval()(image, boxes, valid)
+    again, expected = build(**change), net.eval()(image, boxes, valid)
+    shake(again)
     assert not torch.equal(again(image, boxes, valid), expected)
     again.load_state_dict(net.state_dict())
     assert torch.equal(again(image, boxes, valid), expected)
@@ -165,7 +166,7 @@ def test_every_choice_trains(change: dict[str, object]) -> None:
     ],
 )
 def test_mechanisms_compile_export_and_run_in_bfloat16(change: dict[str, object]) -> None:
-    net = build(replace(SMALL, **change))
+    net = build(**change)
     use_fused_attention(net, fused=False)
     image, boxes, valid = faces(4)
     valid[0, 1] = False
@@ -185,7 +186,7 @@ def test_mechanisms_compile_export_and_run_in_bfloat16(change: dict[str, object]
 
 @pytest.mark.parametrize("change", [{}, {"patch_size": 16, "img_size": 64}, {"pos_embed": "sincos_1d"}])
 def test_a_region_on_a_patch_has_the_patchs_position(change: dict[str, object]) -> None:
-    net = build(replace(SMALL, **({"pos_embed": "sincos_2d", "region_grid": 1} | change)))
+    net = build(**({"pos_embed": "sincos_2d", "region_grid": 1} | change))
     side = net.patch_size
     boxes = torch.tensor([[[side, 2 * side, 2 * side, 3 * side]] * 3]).float()  # column 1, row 2 of 4
     tokens = net.tokenize(torch.rand(1, 3, net.config.img_size, net.config.img_size), boxes, cover=torch.zeros_like)
@@ -198,7 +199,7 @@ def test_a_region_on_a_patch_has_the_patchs_position(change: dict[str, object]) 
 
 def test_causal_queries_see_only_earlier_ones() -> None:
     for causal in (False, True):
-        net = build(replace(SMALL, pool="query", causal=causal))
+        net = build(pool="query", causal=causal)
         before = net(*faces())
         with torch.no_grad():
             net.pool.query[3:] = torch.randn(2, 32)
@@ -214,7 +215,7 @@ def test_regions_of_the_stem_lie_where_its_cells_look() -> None:
     reach = torch.autograd.grad(stem(image)[0, :, 12, 12].square().sum() + stem(image)[0, :, 12, 12].sum(), image)[0]
     rows, columns = reach[0, 0].abs().nonzero().T.double()
     middle = torch.stack([(columns.min() + columns.max() + 1) / 2, (rows.min() + rows.max() + 1) / 2])
-    embed = build(replace(SMALL, stem="conv", region_source="stem", region_grid=1, regions=("nose",))).region_embed
+    embed = build(stem="conv", region_source="stem", region_grid=1, regions=("nose",)).region_embed
     embed.patch_embed, embed.side = torch.nn.Identity(), 1
     spike = torch.zeros(1, 1, 24, 24)
     spike[0, 0, 12, 12] = 1
@@ -227,7 +228,7 @@ def test_regions_of_the_stem_lie_where_its_cells_look() -> None:
 @pytest.mark.parametrize("tokens", ["patch", "region", "both"])
 def test_gradients_of_a_face_are_the_same_alone_and_in_company(tokens: str) -> None:
     source = "image" if tokens == "patch" else "stem"
-    net = build(replace(SMALL, stem="conv", tokens=tokens, region_source=source, pool="avg"))
+    net = build(stem="conv", tokens=tokens, region_source=source, pool="avg")
     torch.nn.init.normal_(net.vit.head.weight)  # timm starts the classifier at 0
     image, boxes, valid = faces(2)
     image.requires_grad_()
@@ -241,16 +242,30 @@ def test_gradients_of_a_face_are_the_same_alone_and_in_company(tokens: str) -> N
 def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> None:
     own = timm.create_model("vit_tiny_patch16_224", depth=2)
     torch.save(own.state_dict(), tmp_path / "weights.pth")
-    config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), img_size=224, depth=2, regions=NAMES)
-    net = build(config)
-    assert torch.equal(net.vit.blocks[1].mlp.fc1.weight, own.blocks[1].mlp.fc1.weight)
-    assert torch.equal(net.vit.pos_embed, own.pos_embed)
+    config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), depth=2, regions=NAMES)
+    net = build_model(config, "abcde")
+    state = net.vit.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in own.state_dict().items() if "head" not in name)
     assert torch.equal(net.region_embed.patch_embed.proj.weight, own.patch_embed.proj.weight)
-    averaged = build(replace(config, pool="avg"))
+    averaged = build_model(replace(config, pool="avg"), "abcde")
     assert torch.equal(averaged.vit.norm.weight, own.norm.weight)
-    smaller = build(replace(config, img_size=96, patch_size=8))
+    smaller = build_model(replace(config, img_size=96, patch_size=8), "abcde")
     assert smaller.vit.pos_embed.shape == (1, 1 + 12 * 12, 192)
     assert torch.equal(smaller.vit.blocks[0].attn.qkv.weight, own.blocks[0].attn.qkv.weight)
+
+
+def test_a_file_that_lacks_a_little_is_a_warning_and_a_lot_an_error(tmp_path: Path) -> None:
+    own = timm.create_model("vit_tiny_patch16_224", depth=2).state_dict()
+    config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), depth=2, tokens="patch")
+    torch.save({name: value for name, value in own.items() if name != "norm.bias"}, tmp_path / "weights.pth")
+    with pytest.warns(UserWarning, match=r"Not in .*weights.pth, so they start at random: norm.bias$"):
+        build_model(config, ["a", "b"])
+    torch.save(build().state_dict(), tmp_path / "weights.pth")
+    words = (
+        r"Expected the weights of vit_tiny_patch16_224 in .*weights.pth .* only 0 of 30 tensors. `--model.init` starts"
+    )
+    with pytest.raises(FerVitError, match=words):
+        build_model(config, ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -278,7 +293,7 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
 )
 def test_contradictions_are_errors_of_one_line(change: dict[str, object], words: str) -> None:
     with pytest.raises(FerVitError, match=words) as error:
-        build(replace(SMALL, **change))
+        build(**change)
     assert "\n" not in str(error.value)
 
 
@@ -287,7 +302,7 @@ def test_contradictions_are_errors_of_one_line(change: dict[str, object], words:
     [{}, {"attention": "additive"}, {"attention": "gaussian", "pool": "query"}, {"tokens": "patch", "pool": "avg"}],
 )
 def test_hard_attention_is_soft_attention_restricted_to_kept_patches(change: dict[str, object]) -> None:
-    net = build(replace(SMALL, depth=3, keep_rate=(1.0, 0.5, 0.7), **change))
+    net = build(depth=3, keep_rate=(1.0, 0.5, 0.7), **change)
     image, boxes, valid = faces()
     valid[0, 1] = False
     tokens = net.tokenize(image, boxes, valid)
@@ -309,7 +324,7 @@ def test_hard_attention_is_soft_attention_restricted_to_kept_patches(change: dic
 
 
 def test_hard_attention_keeps_patches_with_the_most_class_attention() -> None:
-    net = build(replace(SMALL, keep_rate=(0.25, 1.0), tokens="patch"))
+    net = build(keep_rate=(0.25, 1.0), tokens="patch")
     tokens = net.tokenize(faces()[0])
     scores = class_attention(net.vit.blocks[0], tokens.x, None)[:, 1:]
     best = scores.argsort(descending=True)[:, :4].sort().values + 1
@@ -323,7 +338,7 @@ def test_hard_attention_keeps_patches_with_the_most_class_attention() -> None:
 def test_the_encoder_of_attention_is_all_you_need() -> None:
     """Its sizes, blocks (see test_attention.py) and dropout: after the positions, and in both sub-layers."""
     words = yaml.safe_load((CONFIGS / "attention_is_all_you_need.yaml").read_text())["model"]["network"]
-    net = build(RegionViTConfig(**{"img_size": 32, "patch_size": 8, "regions": NAMES, **words}))
+    net = build(**words)
     block = net.vit.blocks[0]
     assert (type(block), len(net.vit.blocks), type(net.vit.norm)) == (PostNormBlock, 6, torch.nn.Identity)
     assert (net.vit.embed_dim, block.attn.num_heads, block.mlp.fc1.out_features) == (512, 8, 2048)

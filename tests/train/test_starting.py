@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import timm
 import torch
 
 from fer_vit.data.schema import Reading, Row, write_manifest
@@ -17,7 +16,7 @@ from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import load_checkpoint, load_network, save_network
 from fer_vit.train.module import take_weights
 from fer_vit.train.task import FERTask
-from tests.helpers.commands import TINY, fails, main
+from tests.helpers.commands import TINY, main
 from tests.helpers.marks import slow
 from tests.train.test_resume import newest
 
@@ -193,23 +192,3 @@ def test_frozen_parts_evaluate() -> None:
             task.eval()
             assert not any(module.training for module in task.modules())
             task.train()
-
-
-def test_a_model_of_fer_vit_is_no_file_for_timm(
-    checkpoint: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_network(load_network(checkpoint), tmp_path / "model")
-    for file in (checkpoint, tmp_path / "model" / "model.safetensors"):
-        words = [f"--model.network.pretrained={file}", f"--data.manifest={mine}"]
-        line = fails(capsys, "fit", *TINY, *words, f"--trainer.logger.init_args.save_dir={tmp_path}")
-        assert f"Expected the weights of vit_tiny_patch16_224 in {file}" in line
-        assert "only 0 of 30 tensors" in line
-        assert "--model.init" in line
-
-
-def test_a_file_for_timm_that_lacks_a_little_is_a_warning(tmp_path: Path) -> None:
-    own = timm.create_model("vit_tiny_patch16_224", depth=2).state_dict()
-    torch.save({name: value for name, value in own.items() if name != "norm.bias"}, tmp_path / "weights.pth")
-    config = RegionViTConfig(pretrained=str(tmp_path / "weights.pth"), depth=2, tokens="patch")
-    with pytest.warns(UserWarning, match=r"Not in .*weights.pth, so they start at random: norm.bias$"):
-        build_model(config, ["a", "b"])
