@@ -74,18 +74,17 @@ def test_the_module_and_the_script_are_the_command() -> None:
         ("predict https://example.com/a.jpg", "got https://example.com/a.jpg. Download it first."),
         ("fit --model.lrr 0.1 --data.manifest x.parquet", "Did you mean `--model.lr`?"),
         ("fit --config ferplus_smal", "Did you mean `ferplus_small`?"),
+        ("validate --data.manifest=x.parquet", "`--ckpt_path FILE`"),
+        ("test --data.manifest=x.parquet", "`--ckpt_path FILE`"),
+        ("predict ", 'Expected a name or a value, but got "".'),  # no word, instead of the current folder
+        ("predict photos --output=", 'Expected a name or a value, but got "".'),
         ("export some-model --checkpoint ferplus-smal", "Did you mean `ferplus-small`?"),
     ],
 )
 def test_a_wrong_word_is_named_with_the_nearest_match(
     words: str, part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert part in fails(capsys, *words.split())
-
-
-@pytest.mark.parametrize("words", [("predict", ""), ("visualize", ""), ("predict", "photos", "--output=")])
-def test_an_empty_word_is_not_the_current_folder(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert 'Expected a name or a value, but got "".' in fails(capsys, *words)
+    assert part in fails(capsys, *words.split(" "))
 
 
 @pytest.mark.parametrize(
@@ -171,11 +170,6 @@ def test_a_manifest_with_other_classes(
     assert "The checkpoint's classes are neutral, " in line
     assert "but the manifest's are surprise, " in line
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_test_without_a_checkpoint_is_refused(capsys: pytest.CaptureFixture[str], drawn: Path) -> None:
-    for verb in ("validate", "test"):
-        assert "`--ckpt_path FILE`" in fails(capsys, verb, f"--data.manifest={drawn / 'faces.parquet'}")
 
 
 def test_hardware_that_is_not_there(capsys: pytest.CaptureFixture[str], drawn: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +136,16 @@ def test_a_resumed_run_removes_no_foreign_files(
 
 
 @pytest.mark.parametrize(
-    "change", [{"callbacks": [1]}, {"callbacks": {"x": "y"}}, {"loops": {"fit_loop": 3}}, {"optimizer_states": [3]}]
+    "change", [{"callbacks": [{}]}, {"callbacks": {"x": "y"}}, {"loops": {"fit_loop": 3}}, {"optimizer_states": [3]}]
 )
 def test_a_checkpoint_with_broken_parts_is_refused(change: dict[str, object], state: dict[str, Any], bad: Path) -> None:
     torch.save(state | change, bad)
     with pytest.raises(FerVitError, match=f"its {min(change)} are damaged"):
         load_checkpoint(bad)
+
+
+EXPANDING = reduce(lambda inner, _: [inner, inner], range(60), [])
+"""A list of a few bytes in a file, but of 2^60 parts."""
 
 
 def updated(old: Any, change: Any) -> Any:
@@ -163,6 +168,7 @@ def updated(old: Any, change: Any) -> Any:
         ({"state_dict": {3: torch.zeros(1)}}, "not a checkpoint of fer-vit"),
         ({"state_dict": None}, "not a checkpoint of fer-vit"),
         ({"hyper_parameters": [1]}, "not a checkpoint of fer-vit"),
+        ({"hyper_parameters": {"align": EXPANDING}}, "cannot be read safely"),
         ("200 blocks", "claims more weights than it contains"),
     ],
 )
@@ -186,7 +192,7 @@ def test_a_compressed_checkpoint_is_refused(checkpoint: Path, bad: Path) -> None
         for name in whole.namelist():
             packed.writestr(name, whole.read(name))
     assert torch.load(bad, weights_only=True)  # torch would read it
-    with pytest.raises(FerVitError, match="not a checkpoint that can be read safely"):
+    with pytest.raises(FerVitError, match="cannot be read safely"):
         load_checkpoint(bad)
 
 

@@ -98,10 +98,8 @@ def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
 def score_methods(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table, Table]:
     """Measures all methods on all faces, and how shuffled weights change the explanations of the first ones.
 
-    Returns:
-        Interval by method and measure; of the difference to `random` of each face, by method and measure; and of the
-        rank correlation with the intact model's explanation, by method and the last shuffled part. All are empty
-        without a face.
+    Returns intervals by method and measure, the same of the difference to `random`, and of the rank correlation with
+    the intact model's explanation, by method and the last shuffled part. All are empty without a face.
     """
     measured: list[Values] = []
     shuffled: list[Values] = []
@@ -117,9 +115,9 @@ def score_methods(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, T
 
 def subtract_random(measured: Values) -> Values:
     """Subtracts the control `random` from each measure of each face."""
+    others = {method: measures for method, measures in measured.items() if method != "random"}
     control = measured["random"]
-    others = ((method, measures) for method, measures in measured.items() if method != "random")
-    return {method: {name: values - control[name] for name, values in measures.items()} for method, measures in others}
+    return {method: {name: one[name] - control[name] for name in control} for method, one in others.items()}
 
 
 def summarize(batches: list[Values]) -> Table:

@@ -48,9 +48,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         if any(length > MAX_CONFIG for length in lengths):  # lists that share their items could expand as well
             raise ValueError("its settings are too long")
     except Exception as error:  # torch raises many types for files that are not checkpoints
-        raise FerVitError(
-            f"{path} is not a checkpoint that can be read safely. Choose one that fer-vit wrote."
-        ) from error
+        raise FerVitError(f"{path} cannot be read safely. Choose a checkpoint that `fer-vit fit` wrote.") from error
     if not ({"network", "labels"} <= hyper.keys() or is_pretraining(hyper)) or not state:
         raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
     if not all_are(state.values(), Tensor) or sum(value.nbytes for value in state.values()) > size:
@@ -93,8 +91,8 @@ def _check_saved(saved: dict[Any, Any], path: Path) -> None:
     for name, starts in [*((name, inside) for name in older), (saved.get("best_model_path"), "")]:
         if name and not (isinstance(name, str) and name.startswith(starts) and _is_plain(name)):
             raise FerVitError(
-                f"{path} records {reprlib.repr(name)} as an older checkpoint of its run, which is not in the run's "
-                "folder and could be lost. Choose a checkpoint that `fer-vit fit` wrote."
+                f"{path} records {reprlib.repr(name)}, which is not in the run's folder and could be lost. Choose a "
+                "checkpoint that `fer-vit fit` wrote."
             )
 
 
@@ -130,10 +128,7 @@ def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
 
 
 def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> RegionViT:
-    """Builds a network, called `name` in messages, ready to predict on the CPU.
-
-    Raises FerVitError when the settings (arguments of `build_model`) and the state dict do not match.
-    """
+    """Builds a network from arguments of `build_model`, ready to predict; raises FerVitError if the state differs."""
     try:
         with torch.device("meta"):  # uses no memory, however large the network
             wanted = build_model(**settings).state_dict()
@@ -150,9 +145,7 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
 def average_networks(names: Sequence[str]) -> RegionViT:
     """Averages the weights of models, for example of several seeds: a "model soup" (Wortsman et al. 2022).
 
-    Running statistics are averaged as well; counters and `standardize` are the first model's. The average has neither
-    calibration nor logit adjustment.
-
+    Counters and `standardize` are the first model's. The average has neither calibration nor logit adjustment.
     Raises FerVitError when a model cannot be loaded, or has another architecture, or other labels or crops.
     """
     first, *others = nets = [load_network(name) for name in names]
@@ -198,10 +191,7 @@ def read_model(
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
         settings, state = unpack_checkpoint(load_checkpoint(Path(name)), name)
         if not (settings["labels"] or pretraining):
-            raise FerVitError(
-                f"{name} is of masked pretraining and has no expressions. Train a classifier from it: "
-                f"`fer-vit fit --model.init {name}`."
-            )
+            raise FerVitError(f"{name} has no expressions. Train a classifier from it with `--model.init`.")
         return settings, state
     folder = find_folder(name, **hub)
     check_folder(folder, name)
@@ -264,10 +254,8 @@ def check_ranges(found: ModelSettings, name: str | Path) -> None:
 def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:
     """Raises FerVitError when a file's weights, of any precision, are not the expected ones, or not finite."""
     for key, here, there in differing(wanted, state):
-        raise FerVitError(
-            f"{name} is of another version of fer-vit, or damaged (weights `{short(key)}`: {there}, but its "
-            f"settings require {here})."
-        )
+        reason = f"weights `{short(key)}`: {there}, but its settings require {here}"
+        raise FerVitError(f"{name} is of another version of fer-vit, or damaged ({reason}).")
     for key, value in state.items():
         if not value.float().isfinite().all():
             raise FerVitError(f"{name} holds weights that are not finite (`{key}`), as after training that diverged.")

@@ -69,19 +69,15 @@ def check_folder(folder: Path, name: str | Path) -> None:
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, token: str | None = None) -> str:
-    """Publishes a folder of `fer-vit export` on the Hugging Face hub: weights, settings and model card.
+    """Publishes a folder of `fer-vit export` on the Hugging Face hub; returns the URL of the commit.
+
+    Raises FerVitError when the folder is not a model, or the hub cannot be reached or rejects it.
 
     Args:
-        folder: A folder that `fer-vit export` wrote.
+        folder: Weights, settings and model card are published, other files are not.
         name: "user/name" on the hub; the repository is created if there is none.
         private: Whether a new repository is private.
         token: Of the hub; None uses the one you logged in with.
-
-    Returns:
-        The URL of the commit.
-
-    Raises:
-        FerVitError: The folder is not a model, or the hub cannot be reached or rejects it.
     """
     check_folder(Path(folder), folder)
     _check_endpoint()
@@ -90,9 +86,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
         repo = api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=repo.repo_id, folder_path=folder, allow_patterns=FILES)
     except Exception as error:  # as above
-        raise FerVitError(
-            f"Cannot push {folder} to {name} on the hub ({_reason(error)}). Check the name and log in."
-        ) from error
+        raise FerVitError(f"Cannot push {folder} to {name} ({_reason(error)}). Check the name and log in.") from error
     return commit.commit_url
 
 

@@ -183,12 +183,10 @@ def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["model.zip"], "Expected a folder, NAME.onnx or NAME.pt2"),
         (["model.tflite"], "Expected a folder, NAME.onnx or NAME.pt2"),
         (["model.onnx", "--half"], "`--half` and `--faithfulness` are for folders"),
         (["model.pt2", "--faithfulness", "faithfulness.json"], "`--half` and `--faithfulness` are for folders"),
         (["model", "--faithfulness", "gone.json"], "Expected a faithfulness.json of `fer-vit faithfulness`, but got"),
-        (["model", "--quantize", "faces.parquet"], "`--quantize` is for ONNX"),
         (["model.pt2", "--quantize", "faces.parquet"], "`--quantize` is for ONNX"),
         (["model", "--logit_adjust", "0.2"], "`--logit_adjust` needs `--calibrate`"),
         (["model", "--logit_adjust", "2", "--calibrate", "faces.parquet"], "logit_adjust to be from 0 to 1, but got 2"),

@@ -138,7 +138,7 @@ def test_errors_of_the_hub_are_one_line(
 ) -> None:
     save_network(net, tmp_path)
     hub.return_value.create_repo.side_effect = error
-    with pytest.raises(FerVitError, match=rf"Cannot push .* to somebody/model on the hub .*{words}.* log in"):
+    with pytest.raises(FerVitError, match=rf"Cannot push .* to somebody/model .*{words}.* log in"):
         push(tmp_path, "somebody/model")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://mirror.example")
     with pytest.raises(FerVitError, match="HF_ENDPOINT to begin with https://"):
@@ -227,15 +227,13 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
 
 def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "text.ckpt").write_text("text")
-    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
     saved = load_checkpoint(checkpoint)
     for name, key in (("newer", "unheard_of"), ("odd", 1)):  # keys of a foreign file need not be text
         saved["hyper_parameters"]["network"][key] = 1
         torch.save(saved, tmp_path / f"{name}.ckpt")
     for name, message in (
         ("gone", "No checkpoint at"),
-        ("text", "not a checkpoint that can be read safely"),
-        ("other", "not a checkpoint of fer-vit"),
+        ("text", "cannot be read safely"),
         ("newer", "'unheard_of' is not accepted"),
         ("odd", "Key must be a string, got: 1"),
     ):
