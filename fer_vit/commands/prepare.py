@@ -168,15 +168,11 @@ def summarize(reading: Reading, out: Path) -> str:
     rows, files = len(reading.rows), list(out.iterdir()) if out.is_dir() else [out]
     found = sum(row.landmarks is not None and row.score != 0 for row in reading.rows)
     whole = sum(row.score == 0 for row in reading.rows)
-    lines = [
-        *_count_table(reading),
-        f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})"
-        + (f"; taken whole as a face: {whole:,}" if whole else ""),
-        *(f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()),
-        *(f"note: {note}" for note in reading.notes),
-        f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB",
-    ]
-    return "\n".join(lines)
+    lines = [*_count_table(reading), f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})"]
+    lines[-1] += f"; taken whole as a face: {whole:,}" if whole else ""
+    lines += [f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()]
+    lines += [f"note: {note}" for note in reading.notes]
+    return "\n".join([*lines, f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"])
 
 
 def _count_table(reading: Reading) -> list[str]:

@@ -23,8 +23,8 @@ from fer_vit.face.image import decode_image
 from fer_vit.geometry import Array, Image
 from fer_vit.processes import run_seed
 
+# Crops and augments a face, given its landmarks (5, 2) and a seed; returns the results of `crop_face`.
 Cropping: TypeAlias = Callable[[Image, Array | None, CropSpec, int], tuple[Image, Array, Array]]
-"""Crops and augments a face, given its landmarks (5, 2) and a seed; returns what `crop_face` does."""
 
 
 class FaceDataset(Dataset[Sample]):
@@ -54,10 +54,8 @@ class ShardDataset(Dataset[Sample]):
     """The training rows of a folder or URL of shards with these labels; `ShardSampler` passes the rows in.
 
     A process reads its shards one after the other, prefetching the next one, and passes their rows, images still
-    encoded, to its workers: each row is read once, and at most three shards are in memory.
-
-    Raises:
-        FerVitError: There are none, one cannot be read, or they are from different runs of `prepare`.
+    encoded, to its workers: each row is read once, and at most three shards are in memory. Raises FerVitError when
+    there are none, one cannot be read, or they are from different runs of `prepare`.
     """
 
     def __init__(
@@ -130,25 +128,19 @@ class TrainSampler(DistributedSampler[Draw]):
 
     A single process has the same order: the batches of all ranks together are its batch. Processes get equally many
     rows; the remainder is skipped, different rows in every epoch. With fewer rows than processes some are repeated.
-
-    Args:
-        weights: Probability of each of M rows (M,), drawn with replacement; None: every row once.
-        start: The epoch in which a run resumes, and how many of its rows have been read already.
     """
 
     def __init__(
         self,
         dataset: Dataset[Sample],
-        weights: Array | None = None,
+        weights: Array | None = None,  # probability of each of M rows (M,), drawn with replacement; None: each row once
         num_replicas: int = 1,
         rank: int = 0,
-        start: tuple[int, int] = (0, 0),
+        start: tuple[int, int] = (0, 0),  # the epoch in which a run resumes, and how many of its rows have been read
     ) -> None:
         super().__init__(dataset, num_replicas, rank, seed=run_seed(), drop_last=True)
         self.num_samples = max(1, len(dataset) // num_replicas)  # type: ignore[arg-type]
-        self.weights = weights
-        self.start = start
-        self.epoch = start[0]
+        self.weights, self.start, self.epoch = weights, start, start[0]
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch, at least to `start`: Lightning sets 0 before it has read the checkpoint."""
@@ -178,10 +170,9 @@ class EvalSampler(DistributedSampler[Draw]):
 
 
 class ShardSampler(TrainSampler):
-    """Deals the rows of a `ShardDataset` out to processes, shard by shard.
+    """Deals the rows of a `ShardDataset` out to processes, shard by shard, in stretches of equal length.
 
-    Every epoch shuffles the shards and the rows of each. The processes take stretches of equal length; the remainder is
-    skipped, different rows in every epoch.
+    Every epoch shuffles the shards and the rows of each, and skips other rows as the remainder.
     """
 
     dataset: ShardDataset

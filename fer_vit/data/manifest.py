@@ -39,8 +39,6 @@ class Manifest:
         head = shards[0].read([])
         names = read_labels(shards[0].location, head)
         tables = [cls.read_shard(shard, names).table for shard in shards if shard.split in (None, *splits)]
-        if len(tables) == 1:
-            return cls(path, tables[0], names)
         empty = SCHEMA.with_metadata(head.schema.metadata).empty_table()
         try:
             return cls(path, pa.concat_tables([empty, *tables], promote_options="default"), names)
@@ -178,7 +176,7 @@ class Manifest:
     def append(self, other: "Manifest") -> "Manifest":
         """Returns the manifest with the rows of another one with the same labels; missing columns are null.
 
-        Its path is the path of the one that names image files. Raises FerVitError when both do, in different folders.
+        Raises FerVitError when both name image files, in different folders.
         """
         files, more = self._names_files(), other._names_files()
         if files and more and Path(self.path).parent.resolve() != Path(other.path).parent.resolve():

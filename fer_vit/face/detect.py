@@ -52,18 +52,15 @@ class Face(NamedTuple):
 
 
 class Detector(Protocol):
-    """Finds the faces in an image. Picklable, so that it can be sent to worker processes."""
+    """Finds the faces in an image (H, W, 3), best score first. Picklable for worker processes."""
 
-    def __call__(self, image: Image) -> list[Face]:
-        """Returns the faces of an image (H, W, 3), best score first."""
-        ...
+    def __call__(self, image: Image) -> list[Face]: ...  # noqa: D102
 
 
 class NoDetector:
     """Finds no face: every image is one face."""
 
-    def __call__(self, image: Image) -> list[Face]:
-        """Returns no faces."""
+    def __call__(self, image: Image) -> list[Face]:  # noqa: D102
         return []
 
 
@@ -135,10 +132,10 @@ def make_detector(name: DetectorName, min_score: float) -> Detector | None:
 def detect_in_crop(detector: Detector, image: Image) -> Face:
     """Finds the face in an image (H, W, 3) that is a crop of it: the face with the greatest score times side.
 
-    The detector gets a grey copy at 224 pixels without padding, because colour alone would move the face, and grey,
-    replicated or reflected padding only lost faces. If the face is small, the image may be a photo and is searched at
-    full size, in colour. Landmarks are searched in the full image if there is no face, or if its box and the image have
-    an IoU of 0.5 or more: covered eyes or a mask mislead the detector's box more than the landmarks.
+    The detector gets a grey copy at 224 pixels, because colour alone would move the face, without padding, which only
+    lost faces. If the face is small, the image may be a photo and is searched at full size, in colour. Landmarks are
+    searched in the full image if there is no face, or if its box and the image have an IoU of 0.5 or more: covered eyes
+    or a mask mislead the detector's box more than the landmarks.
     """
     luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     grey = np.asarray(cv2.cvtColor(luma, cv2.COLOR_GRAY2RGB), np.uint8)
@@ -168,10 +165,7 @@ def is_photo(image: Image) -> bool:
 
 
 def refine_landmarks(image: Image, faces: list[Face]) -> list[Face]:
-    """Finds the landmarks of faces again, each in a cut framed like FERPlus' crops, as in training.
-
-    The detector's landmarks depend on the size, surroundings and colours of its input.
-    """
+    """Finds landmarks, which in detectors depend on size, surroundings and colours, in cuts framed as in training."""
     cuts = [box_matrix(face.box, SIDE, FILL * SIDE / max(face.box[2:] - face.box[:2])) for face in faces]
     return [face._replace(landmarks=find_landmarks(image, cut)) for face, cut in zip(faces, cuts, strict=True)]
 

@@ -29,8 +29,7 @@ Size = tuple[int, int]  # width and height in pixels, before EXIF turns the imag
 
 JPEG = b"\xff\xd8\xff"
 MARKER = re.compile(rb"\xff([\x01-\xfe])")  # of a segment; in compressed pixels 0x00 follows every 0xff
-START_OF_SCAN, END = 0xDA, 0xD9
-NO_PAYLOAD = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a payload
+START_OF_SCAN, END, NO_PAYLOAD = 0xDA, 0xD9, frozenset((0x01, *range(0xD0, 0xD8)))
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # segments with the size, one per kind of compression
 PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))  # markers of frames that are not progressive
 

@@ -1,7 +1,7 @@
-"""Shared by the sources: held-out splits, text tables, zips, landmarks, thumbnails and near-duplicates.
+"""Shared by the sources: held-out splits, text tables, zips, landmarks and near-duplicates.
 
-Data sets from the web repeat pictures across their splits: byte by byte, encoded again, mirrored, with a watermark or
-slightly shifted. A model's score on a picture that it has learned does not measure new faces.
+Data sets from the web repeat pictures across their splits: encoded again, mirrored, with a watermark or slightly
+shifted. A model's score on a picture that it has learned does not measure new faces.
 """
 
 import csv
@@ -58,15 +58,12 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
 
 
 def _unit(row: Row) -> str:
-    """Returns what is held out as a whole: the person if known, else the image."""
+    """Returns the name of the person if known, else of the image; both are held out as a whole."""
     return row.extra.get(PERSON, row.name)
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields line number (from 1) and cells of every line of a comma-separated file that is not blank.
-
-    Raises FerVitError when the file is malformed, for example because a quote is never closed.
-    """
+    """Yields line number (from 1) and cells of a comma-separated file's lines that are not blank."""
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         table = csv.reader(file)
         try:
@@ -80,8 +77,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields line number and cells by lower-case column of a comma-separated file with a header.
 
-    Raises FerVitError when a column is missing, a line has another number of cells than the header, or as for
-    `read_csv`.
+    Raises FerVitError when a column is missing, or a line has another number of cells than the header.
     """
     lines = read_csv(path)
     line, header = next(lines, (1, []))
@@ -96,8 +92,8 @@ def read_table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict
 
 def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
     """Returns the error for an invalid line of a table."""
-    came = f"`{short(came)}`"
-    return FerVitError(f"{path}, line {line}: expected {expected}, but got {came}. Restore the file as distributed.")
+    remedy = "Restore the file as distributed."
+    return FerVitError(f"{path}, line {line}: expected {expected}, but got `{short(came)}`. {remedy}")
 
 
 def not_found(root: Path, expected: str) -> FerVitError:

@@ -121,19 +121,11 @@ def differing_regions(a: str, b: str) -> frozenset[str]:
 
 
 def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) -> tuple[Image, Array]:
-    """Draws a face. The same arguments give the same bytes.
+    """Draws a face (size, size, 3), RGB uint8, grey or in colour, and returns its landmarks (5, 2) in pixels.
 
+    The landmarks are the eyes' centres, the nose's tip, and the mouth's corners, which move with the expression. The
+    seed chooses person, pose, light and noise; the same arguments give the same bytes. Sizes from 48 to 448 look right.
     Raises FerVitError when the expression is unknown.
-
-    Args:
-        expression: One of `EXPRESSIONS`.
-        seed: Chooses person, pose, light and noise, which all expressions share; 0 or more.
-        size: Side of the image in pixels; 48 to 448 look right.
-        colour: Whether the image is coloured or grey.
-
-    Returns:
-        RGB uint8 (size, size, 3), with three equal channels where it is grey, and landmarks (5, 2) in pixels: the
-        centres of the eyes, the nose's tip, and the mouth's corners, which move with the expression.
     """
     rng = np.random.default_rng(seed)
     look = dict(zip(LOOKS, rng.uniform(*np.array(list(LOOKS.values())).T).tolist(), strict=True))
@@ -166,10 +158,9 @@ def _values(expression: str) -> Array:
 
 def _frame(look: Look) -> Array:
     """The (2, 3) matrix from the face's frame to an image of side 1: turn and scale about the middle, then shift."""
-    angle, middle = np.deg2rad(look["roll"]), np.array((0.5, 0.5))
-    shift = np.array((look["shift_x"], look["shift_y"]))
+    angle, shift = np.deg2rad(look["roll"]), (look["shift_x"], look["shift_y"])
     linear = look["scale"] * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    return np.column_stack([linear, middle + shift - linear @ middle])
+    return np.column_stack([linear, np.add(0.5, shift) - linear @ (0.5, 0.5)])
 
 
 def _light(image: Array, look: Look, rng: np.random.Generator) -> Image:
@@ -181,10 +172,8 @@ def _light(image: Array, look: Look, rng: np.random.Generator) -> Image:
     return np.broadcast_to(noisy.round().clip(0, 255).astype(np.uint8), (size, size, 3)).copy()
 
 
-# Shapes: outlines (P, 2) in the face's frame. Everything is a filled polygon: all sizes look the same.
-
-
 def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:
+    """Fills a polygon, given its outline (P, 2) in the face's frame; only polygons look the same in all sizes."""
     # OpenCV puts a pixel's centre at integer coordinates; they are passed in sixteenths of a pixel.
     points = ((apply(to_canvas, outline) - 0.5) * 16).round().astype(np.int32)
     cv2.fillPoly(canvas, [points], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
@@ -210,9 +199,6 @@ def _between(x0: Array, y0: Array, x1: Array, y1: Array) -> Array:
 
 def _blend(colour: Array, other: Array, share: float) -> Array:
     return colour + min(max(share, 0.0), 1.0) * (other - colour)
-
-
-# Features of the face, drawn from back to front.
 
 
 def _head(fill: Fill, look: Look, skin: Array, hair: Array) -> None:
@@ -286,8 +272,7 @@ def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Poin
 def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
 
-    Each image shows another person. The folder is new or empty, or already holds the same images. Raises FerVitError
-    when the folder holds something else or cannot be written, or a number is too small.
+    Each image shows another person. Raises FerVitError when the folder holds other files or cannot be written.
 
     Args:
         root: The folder.
