@@ -10,17 +10,9 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
+import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import (
-    SHARD_NAME,
-    SPLITS,
-    Embed,
-    Reading,
-    check_images,
-    check_shards,
-    write_manifest,
-    write_shards,
-)
+from fer_vit.data.schema import SPLITS, Embed, Reading
 from fer_vit.errors import FerVitError, check_number, suggest
 from fer_vit.face.detect import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
 from fer_vit.files import check_output
@@ -79,13 +71,13 @@ def prepare(
         embed = embed if base == root and not cut else "always"  # unpacked files are removed afterwards
         reading = SOURCES[source](base, **options)
         check_labels(reading.names, root)  # before every image is read
-        more = _other_tables(add, reading.names, out)
-        check_shards(reading, shards) if shards else check_images(reading, out.parent, embed)
+        more = [_read_table(path, reading.names, out) for path in add]
+        schema.check_shards(reading, shards) if shards else schema.check_images(reading, out.parent, embed)
         reading = drop_near_duplicates(_with_landmarks(reading, root, detector, workers, cut))
         if shards:
-            write_shards(out, reading, source, shards)
+            schema.write_shards(out, reading, source, shards)
         else:
-            write_manifest(out, reading, source, embed, more=more)
+            schema.write_manifest(out, reading, source, embed, more=more)
     print(summarize(reading, out).replace(str(base), str(root)))
     if more:
         print(f"added: {sum(map(len, more)):,} rows of {', '.join(map(str, add))}")
@@ -135,18 +127,17 @@ def _check_arguments(
 
 def _may_hold_shards(out: Path) -> bool:
     """Returns whether a path is new or a folder that has only shards, which may be replaced."""
-    ours = out.is_dir() and all(SHARD_NAME.fullmatch(path.name) for path in out.iterdir())
+    ours = out.is_dir() and all(schema.SHARD_NAME.fullmatch(path.name) for path in out.iterdir())
     return bool(out.name) and out.suffix != ".parquet" and not out.is_symlink() and (ours or not out.exists())
 
 
-def _other_tables(paths: Sequence[Path], names: tuple[str, ...], out: Path) -> list[Any]:
-    """Returns the tables of other manifests; raises FerVitError unless they have these labels and fit into `out`."""
-    others = [Manifest.read(path) for path in paths]
-    for other in others:
-        other.check_copy(out)
-        if other.names != names:
-            raise FerVitError(f"Expected labels {', '.join(names)} in {other.path}, but got {', '.join(other.names)}.")
-    return [other.table for other in others]
+def _read_table(path: Path, names: tuple[str, ...], out: Path) -> Any:
+    """Returns the table of another manifest; raises FerVitError unless it has these labels and fits into `out`."""
+    other = Manifest.read(path)
+    other.check_copy(out)
+    if other.names != names:
+        raise FerVitError(f"Expected labels {', '.join(names)} in {other.path}, but got {', '.join(other.names)}.")
+    return other.table
 
 
 def _with_landmarks(reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool) -> Reading:

@@ -46,8 +46,7 @@ class FaceDataset(Dataset[Sample]):
         path, name = self.manifest.path, self.manifest.name(row)
         with named_in_errors(path, name):
             image = self.manifest.image_bytes(row)
-        target = None if self.targets is None else self.targets[row]
-        return EncodedFace(path, name, image, self.landmarks[row], target)
+        return EncodedFace(path, name, image, self.landmarks[row], None if self.targets is None else self.targets[row])
 
 
 class ShardDataset(Dataset[Sample]):

@@ -59,8 +59,7 @@ class AugmentConfig:
 
 
 HIGHEST = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}  # the largest allowed values other than 1
-OFTEN, RARELY = 0.8, 0.3
-"""Probability of a change of light and of quality; other changes have their own option or always happen."""
+OFTEN, RARELY = 0.8, 0.3  # probability of a change of light and of quality; others always happen or have an option
 
 
 class Augment:
@@ -74,8 +73,7 @@ class Augment:
     def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> tuple[Image, Array, Array]:
         """Crops a face, given its landmarks (5, 2) if they are known, and changes it; the seed determines the result.
 
-        Returns:
-            The crop (S, S, 3), the landmarks in it (5, 2), and the matrix (2, 3) from image to crop before the mirror.
+        Returns the crop (S, S, 3), its landmarks (5, 2), and the matrix (2, 3) from image to crop before the mirror.
         """
         config, rng = self.config, np.random.default_rng(seed)
         # All are drawn, also for changes that are off, so that one option does not change the numbers of another.

@@ -49,11 +49,8 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
 
 def _read_split(root: Path, folder: str, split: Split, reading: Reading) -> None:
     """Adds a split's images to a reading. Both folders are listed once: checking every file would take minutes."""
-    images = {}
-    for name in os.listdir(root / folder / "images"):
-        stem, suffix = os.path.splitext(name)
-        if suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
-            images[stem] = name
+    names = [Path(name) for name in os.listdir(root / folder / "images") if not name.startswith(".")]
+    images = {name.stem: name.name for name in names if name.suffix.lower() in IMAGE_SUFFIXES}
     annotations = root / folder / "annotations"
     stems = {name.removesuffix(SUFFIX) for name in os.listdir(annotations) if name.endswith(SUFFIX)}
     reading.dropped += {"image missing": len(stems - images.keys()), "annotation missing": len(images.keys() - stems)}

@@ -11,7 +11,6 @@ fer2013new.csv, perhaps in the same folder, also contains the votes of the test 
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -55,20 +54,17 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
     """Adds a table's images to a reading. The folder is listed once, which is faster than a check of every file."""
     existing = set(os.listdir(table.parent))
     for line, cells in read_csv(table):
-        name, counts, votes = cells[0], _counts(cells), None
+        name, counts = cells[0], _counts(cells)
         if counts is None:
             raise bad_line(table, line, "file name, box and ten vote counts", ",".join(cells))
-        if labels == "soft":
-            votes = soft(counts)
-            label = None if votes is None else int(votes.argmax())
-        else:
-            label = majority(counts)
+        votes = soft(counts) if labels == "soft" else None
+        label = majority(counts) if labels == "majority" else None if votes is None else int(votes.argmax())
         if name not in existing:
             reading.dropped["image missing"] += 1
         elif label is not None:
+            path, extra = table.parent / name, {VOTES: str(counts[label])}
             shares = None if votes is None else tuple(votes.tolist())
-            row = Row(table.parent / name, f"{table.parent.name}/{name}", split, NAMES[label], shares)
-            reading.rows.append(replace(row, extra={VOTES: str(counts[label])}))
+            reading.rows.append(Row(path, f"{table.parent.name}/{name}", split, NAMES[label], shares, extra=extra))
         elif max(counts[len(NAMES) :]) > max(counts[: len(NAMES)]):
             reading.dropped["unknown or not a face"] += 1
         else:
@@ -97,8 +93,8 @@ def soft(counts: Sequence[int]) -> Array | None:
     """Returns the share of every expression (8,), summing to 1: FERPlus' "cross-entropy" labels.
 
     The largest counts are collected, ties together, until they are 75 % of the votes or three counts, or until unknown
-    or NF is reached, which does not count. None if at most half of the votes were collected, or ties made more than
-    three counts. Single votes do not count.
+    or NF, which does not count. None if at most half of the votes were collected, or more than three counts by ties.
+    Single votes do not count.
     """
     votes = _without_single(counts)
     expressions, others = votes[: len(NAMES)], votes[len(NAMES) :]

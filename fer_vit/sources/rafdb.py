@@ -69,9 +69,7 @@ def _attributes(file: Path) -> dict[str, str]:
         return {}
     numbers = file.read_text("utf-8", errors="replace").split()[-len(ATTRIBUTES) :]
     try:
-        return {
-            name: dict(enumerate(values))[int(number)]
-            for (name, values), number in zip(ATTRIBUTES.items(), numbers, strict=True)
-        }
+        pairs = zip(ATTRIBUTES.items(), map(int, numbers), strict=True)
+        return {name: dict(enumerate(values))[number] for (name, values), number in pairs}
     except (ValueError, KeyError) as error:
         raise bad_line(file, 6, f"the numbers of {', '.join(ATTRIBUTES)}", " ".join(numbers)) from error
