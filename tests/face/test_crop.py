@@ -28,11 +28,6 @@ def centre(image: Image) -> Array:
     return np.array([(columns * weight).sum() / weight.sum(), (rows * weight).sum() / weight.sum()])
 
 
-def test_warp_by_the_identity_changes_nothing(rng: np.random.Generator) -> None:
-    image = rng.integers(0, 256, (32, 32, 3), np.uint8)
-    np.testing.assert_array_equal(warp(image, np.eye(2, 3), 32), image)
-
-
 @pytest.mark.parametrize("scale", [3.0, 1.3, 0.7, 0.5, 0.45, 0.21, 0.1, 0.063])
 @pytest.mark.parametrize("angle", [0.0, 0.4])
 def test_a_drawn_dot_lands_where_its_point_does(scale: float, angle: float) -> None:

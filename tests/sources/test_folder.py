@@ -64,23 +64,14 @@ def test_missing_splits_are_noted(tmp_path: Path) -> None:
 
 
 def test_a_class_may_be_called_test(tmp_path: Path) -> None:
-    draw(tmp_path, *(f"{name}/anna/{i}.jpg" for name in ("calm", "test") for i in range(20)))
+    draw(tmp_path, *(f"{name}/anna/{i}.jpg" for name in ("calm", "test") for i in range(20)), "readme.jpg")
     found = folder.read(tmp_path)
-    assert Counter(row.split for row in found.rows if row.label == "test") == {"train": 16, "val": 2, "test": 2}
+    for label in ("calm", "test"):
+        assert Counter(row.split for row in found.rows if row.label == label) == {"train": 16, "val": 2, "test": 2}
+    assert "held out as val, another as test" in found.notes[1]
     assert found.names == ("calm", "test")
     draw(tmp_path / "alone", "test/calm/1.jpg")
     assert [row.split for row in folder.read(tmp_path / "alone").rows] == ["test"]
-
-
-def test_without_splits(tmp_path: Path) -> None:
-    draw(tmp_path, *(f"{name}/{i}.jpg" for name in ("happy", "sad") for i in range(20)), "readme.jpg")
-    found = folder.read(tmp_path)
-    assert Counter((row.split, row.label) for row in found.rows) == {
-        (split, label): count
-        for label in ("happiness", "sadness")
-        for split, count in (("train", 16), ("val", 2), ("test", 2))
-    }
-    assert "held out as val, another as test" in found.notes[1]
 
 
 def test_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
