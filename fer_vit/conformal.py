@@ -32,13 +32,11 @@ def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[flo
         rank = (len(own) + 1) * (100 - coverage) // 100
         return float(np.sort(own)[rank - 1]) if rank else 0.0
 
-    return {
-        str(each): [
-            threshold(own, each),
-            *(threshold(group, each) if len(group) >= LEAST else None for group in groups),
-        ]
-        for each in COVERAGES
-    }
+    def thresholds(coverage: int) -> list[float | None]:
+        by_label = (threshold(group, coverage) if len(group) >= LEAST else None for group in groups)
+        return [threshold(own, coverage), *by_label]
+
+    return {str(coverage): thresholds(coverage) for coverage in COVERAGES}
 
 
 def in_set(probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_class: bool = False) -> Mask:
@@ -47,5 +45,4 @@ def in_set(probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_
     `by_class`: every label has this coverage (in percent), with larger sets. A label without a threshold is in none.
     """
     least = np.array(thresholds[str(coverage)], float)
-    member: Mask = np.asarray(probabilities) >= (least[1:] if by_class else least[0])
-    return member
+    return np.asarray(probabilities >= (least[1:] if by_class else least[0]))

@@ -44,24 +44,16 @@ Merge: TypeAlias = dict[str, str | None]
 def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Array]:
     """Returns the N labels after a merge, and the matrix (C, N) from old to new labels; dropped labels have no 1.
 
-    Args:
-        names: The old labels; labels that are already new ones stay.
-        merge: The new labels by old ones; labels that are not among the names are ignored.
-
-    Raises:
-        FerVitError: A name is missing in the merge, or its labels, old or new, are not valid.
+    Names that are new labels already stay; the merge may have other old labels than the names. Raises FerVitError when
+    a name is missing in the merge, or its labels, old or new, are not valid.
     """
     if odd := [old for old in merge if not isinstance(old, str)]:
-        raise FerVitError(
-            f"The merge has {odd[0]} for a label: YAML reads yes, no, null and numbers as other types. Put such names "
-            'in quotes, for example --merge \'{"yes": good, "0": bad}\'.'
-        )
+        why = "YAML reads yes, no, null and numbers as other types"
+        raise FerVitError(f"The merge has {odd[0]} for a label: {why}. Put such names in quotes: '{{\"yes\": good}}'.")
     goals = [merge.get(name, name) for name in names]
     new = tuple(dict.fromkeys(goal for goal in merge.values() if goal is not None and goal in goals))
     if missing := [goal for goal in goals if goal is not None and goal not in new]:
-        raise FerVitError(
-            f"Expected {short(', '.join(missing))} in the merge. Give each a new label, or null to drop its faces."
-        )
+        raise FerVitError(f"Expected {short(', '.join(missing))} in the merge. Give each a new label, or null.")
     check_labels(new, "merge")
     return new, np.array([[goal == label for label in new] for goal in goals], float)
 
@@ -69,8 +61,7 @@ def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Ar
 def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
     """Returns the prior of each class, with sum 1: "even", numbers by class, or a JSON file of numbers by class.
 
-    Raises:
-        FerVitError: The file cannot be read, or does not hold a positive number for each of the classes.
+    Raises FerVitError when the file cannot be read, or does not hold a positive number for each of the classes.
     """
     if prior == "even":
         return dict.fromkeys(classes, 1 / len(classes))
@@ -80,9 +71,7 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
     except (OSError, ValueError, TypeError) as error:
         raise FerVitError(f"Expected a prior that is `even` or a JSON file, but got {prior} ({error}).") from error
     if not fits:
-        raise FerVitError(
-            f"Expected a prior with a positive number for each of {', '.join(classes)} in {short(prior)}."
-        )
+        raise FerVitError(f"Expected a positive number for each of {', '.join(classes)} in the prior {short(prior)}.")
     total = sum(shares[name] for name in classes)
     return {name: shares[name] / total for name in classes}
 

@@ -87,18 +87,14 @@ def find_faces(photos: Path, manifest: Path, align: str | None, overwrite: bool)
     if photos.suffix.lower() == ".parquet":
         return photos
     if align == "crop":
-        raise FerVitError(
-            "`finetune` cuts faces out of photos, but this model takes unaligned crops (align: crop). Start from "
-            "another, or name a manifest of crops."
-        )
+        reason = "`finetune` cuts faces out of photos, but this model takes unaligned crops (align: crop)"
+        raise FerVitError(f"{reason}. Start from another, or name a manifest of crops.")
     if manifest.exists() and not overwrite:
         print(f"The faces are read from {manifest}: `--overwrite` reads {photos} again.")
         return manifest
     if not (photos.is_dir() or is_zip(photos)):
-        raise FerVitError(
-            "Expected a folder with a folder of photos for each class, a zip of it, or a manifest (.parquet), but "
-            f"there is none at {photos}."
-        )
+        expected = "a folder with a folder of photos for each class, a zip of it, or a manifest (.parquet)"
+        raise FerVitError(f"Expected {expected}, but there is none at {photos}.")
     prepare("folder", photos, manifest, cut=True, overwrite=overwrite)
     return manifest
 
@@ -108,10 +104,8 @@ def check_enough(manifest: Path) -> Counter[str]:
     rows = Manifest.read(manifest)
     counts, learned = Counter(rows.column("split")), Counter(rows.split("train").column("label"))
     if few := [f"{learned[name]} of {name}" for name in rows.names if learned[name] < FEWEST]:
-        raise FerVitError(
-            f"Expected at least {FEWEST} training photos of each class, besides held-out ones, but got "
-            f"{', '.join(few)}. Add photos, or take these classes away, and add `--overwrite`."
-        )
+        expected = f"at least {FEWEST} training photos of each class, besides held-out ones"
+        raise FerVitError(f"Expected {expected}, but got {', '.join(few)}. Add photos, and `--overwrite`.")
     if not counts["val"]:
         raise FerVitError("No photo with a face is left to choose the epoch by. Add photos, and `--overwrite`.")
     return counts
@@ -122,13 +116,9 @@ def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path 
     if last:
         print(f"The training resumes from {last}: `--overwrite` starts over.")
     logger = "lightning.pytorch.loggers.TensorBoardLogger"
-    options = {
-        "data.manifest": str(manifest),
-        "model.init": start,
-        "trainer.logger": {"class_path": logger, "init_args": {"save_dir": str(output), "name": logs}},
-        "ckpt_path": last and str(last),
-    }
-    return fit("finetune", **options)
+    place = {"class_path": logger, "init_args": {"save_dir": str(output), "name": logs}}
+    options = {"data.manifest": str(manifest), "model.init": start, "trainer.logger": place}
+    return fit("finetune", **options, ckpt_path=last and str(last))
 
 
 def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> None:

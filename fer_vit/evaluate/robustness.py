@@ -117,10 +117,9 @@ class CorruptedImages(Sequence[Image]):
 def measure_robustness(
     model: Recognizer, rows: Manifest, truth: IntArray, only: Sequence[str] = ()
 ) -> dict[str, Array]:
-    """Returns the accuracy on each face (N,) by corruption; NaN for a face that it does not include.
+    """Returns the accuracy on each face (N,) by corruption, all or `only` some; NaN for a face that does not count.
 
-    `rows` are crops of one face each, `truth` (N,) the indices of their labels among the model's. `only` names the
-    corruptions, all when empty.
+    `rows` are crops of one face each, `truth` (N,) the indices of their labels among the model's.
     """
     landmarks = rows.landmarks()
     hits: dict[str, Array] = {}

@@ -54,15 +54,14 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
 
 
 def test_a_person_is_in_one_fold(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = pq.read_table(drawn / "faces.parquet")
+    table, faces = pq.read_table(drawn / "faces.parquet"), tmp_path / "m.parquet"
     persons = [None if row % 7 == 0 else f"person {row % 5}" for row in range(len(table))]
-    pq.write_table(table.append_column("person", pa.array(persons)), tmp_path / "m.parquet")
-    rows = Manifest.read(tmp_path / "m.parquet").split("train")
+    pq.write_table(table.append_column("person", pa.array(persons)), faces)
+    rows = Manifest.read(faces).split("train")
     folds = np.array([in_fold(rows, f"{index}/3") for index in range(3)])
     assert (folds.sum(0) == 1).all()
     owners = np.array(rows.column("person"))
     assert all(len(set(folds[:, owners == f"person {n}"].argmax(0))) == 1 for n in range(5))
-    alone = pa.array(["one"] * len(table))
-    pq.write_table(table.append_column("person", alone), tmp_path / "m.parquet")
-    line = fails(capsys, "crossvalidate", tmp_path / "m.parquet", "--output", tmp_path / "cv")
+    pq.write_table(table.append_column("person", pa.array(["one"] * len(table))), faces)
+    line = fails(capsys, "crossvalidate", faces, "--output", tmp_path / "cv")
     assert "Expected faces in each of 5 folds" in line

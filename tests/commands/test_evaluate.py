@@ -1,6 +1,5 @@
 import json
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +88,9 @@ def test_a_model_on_a_manifest(
     data, words = drawn / "faces.parquet", ["--checkpoint", checkpoint]
     found = run_evaluate(tmp_path / "e", data, *words, "--by", "source", "age", "--columns", tables / "ages.csv")
     assert (found["data"], found["model"], found["split"]) == (str(data), str(checkpoint), "val")
-    count = found["faces"]
-    confusion = np.array(found["confusion"])
+    count, confusion, accuracy = found["faces"], np.array(found["confusion"]), found["all"]["accuracy"]
     assert confusion.sum() == count == found["photos"]
-    accuracy = found["all"]["accuracy"]
     assert accuracy["mean"] == pytest.approx(confusion.trace() / count)
-    assert accuracy["low"] <= accuracy["mean"] <= accuracy["high"]
     assert found["by"]["source"] == {"groups": {}, "few": {"drawn": 26}, "unknown": 0}
     assert found["by"]["age"]["few"] == {"baby": 1, "old": 12, "young": 13}
     page = (tmp_path / "e" / "index.html").read_text("utf-8")
@@ -116,18 +112,13 @@ def test_a_table_beside_labels(drawn: Path, tables: Path, tmp_path: Path, monkey
     truth = [Path(path).parent.name for path in table["path"]]
     assert found["all"]["accuracy"]["mean"] == pytest.approx(accuracy_score(truth, table["label"]))
     again = run_evaluate(tmp_path / "b", tables / "p.csv", "--labels", drawn / "faces.parquet", "--by", "source")
-    assert again["all"] == found["all"]
-    assert again["confusion"] == found["confusion"]
-    wrong = [sorted(one["path"] for one in results["likely wrong labels"]) for results in (found, again)]
-    assert wrong[0] == wrong[1]
-    # Photos that can no longer be read, some of which the model was trained on
+    assert (again["all"], again["confusion"]) == (found["all"], found["confusion"])
+    wrong, others = (sorted(one["path"] for one in results["likely wrong labels"]) for results in (found, again))
+    assert wrong == others
+    # Photos that can no longer be read
     (tmp_path / "p.csv").write_text((tables / "p.csv").read_text().replace("/val/", "/gone/val/"))
-    lines = (tables / "truth.csv").read_text().splitlines()
-    marked = ["path,label,near_duplicate", *(f"{line},{number < 5}" for number, line in enumerate(lines[1:]))]
-    (tmp_path / "t.csv").write_text("\n".join(marked))
     monkeypatch.setattr(writer, "PICTURES", 3)
-    found = run_evaluate(tmp_path / "c", tmp_path / "p.csv", "--labels", tmp_path / "t.csv")
-    assert found["without near-duplicates"]["accuracy"]["faces"] == found["faces"] - 5
+    run_evaluate(tmp_path / "c", tmp_path / "p.csv", "--labels", tables / "truth.csv")
     page = (tmp_path / "c" / "index.html").read_text("utf-8")
     assert page.count('<figure class="card"') == 3
     assert re.search(r"\d+ more with a smaller loss are not shown", page)
@@ -135,13 +126,9 @@ def test_a_table_beside_labels(drawn: Path, tables: Path, tmp_path: Path, monkey
 
 def test_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
     found = run_evaluate(tmp_path / "e", tables / "p.csv", "--columns", tables / "ages.csv", "--by", "age", "status")
-    table = read_table(tables / "p.csv")
-    shares = Counter(table["label"].tolist())
-    for label, count in shares.items():
-        assert found["all"][label]["mean"] == pytest.approx(count / len(table["path"]))
-    assert found["all"]["face found"]["mean"] == 1
-    assert found["all"]["confidence"]["mean"] == pytest.approx(table["confidence"].astype(float).mean())
-    assert "accuracy" not in found["all"]
+    labels = read_table(tables / "p.csv")["label"].tolist()
+    assert found["all"][labels[0]]["mean"] == pytest.approx(labels.count(labels[0]) / len(labels))
+    assert list(found["by"]) == ["age", "status"]
     assert "confusion" not in found
     assert "<script" not in (tmp_path / "e" / "index.html").read_text("utf-8")
 
@@ -159,13 +146,9 @@ def test_a_model_against_another_and_against_itself(
     difference, reverse = (one["comparison"]["difference"]["accuracy"] for one in (found, second))
     assert difference["mean"] == pytest.approx(found["all"]["accuracy"]["mean"] - second["all"]["accuracy"]["mean"])
     assert (difference["low"], difference["high"]) == pytest.approx((-reverse["high"], -reverse["low"]))
-    ours, others = found["comparison"]["McNemar"], second["comparison"]["McNemar"]
-    assert (ours["first"], ours["second"], ours["p"]) == (others["second"], others["first"], others["p"])
     assert "where the two differ" in (tmp_path / "a" / "index.html").read_text("utf-8")
     found = run_evaluate(tmp_path / "c", tables / "p.csv", "--labels", data, "--against", tables / "p.csv")
-    alone = found["comparison"]
-    assert alone["McNemar"] == {"first": 0, "second": 0, "p": 1}
-    assert {one["mean"] for name, one in alone["difference"].items() if "annotator" not in name} <= {0, None}
+    assert found["comparison"]["McNemar"] == {"first": 0, "second": 0, "p": 1}
 
 
 @pytest.mark.slow
@@ -205,8 +188,7 @@ def test_errors_write_nothing(
         ((drawn / "faces.parquet", *labels, *model), "`--labels` is for a table"),
     ):
         output = () if "--output" in words else ("--output", tmp_path / "new")
-        line = fails(capsys, "evaluate", *words, *output)
-        assert reason in line
+        assert reason in fails(capsys, "evaluate", *words, *output)
     assert not (tmp_path / "new").exists()
     assert {path.name for path in (tmp_path / "old").iterdir()} == {"results.md"}
 
@@ -226,8 +208,7 @@ def test_merged_labels(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: py
     assert found["all"]["cross-entropy"]["mean"] == pytest.approx(expected.item(), rel=1e-4)
     assert found["comparison"]["difference"]["accuracy"]["mean"] == 0
     without = json.dumps({label: new for label, new in MERGE.items() if label != "fear"})
-    line = fails(capsys, "evaluate", *words, "--merge", without, "--output", tmp_path / "f")
-    assert "Expected fear in the merge." in line
+    assert "Expected fear in the merge." in fails(capsys, "evaluate", *words, "--merge", without)
 
 
 def test_a_model_of_merged_labels(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
