@@ -56,33 +56,19 @@ CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 
 @dataclass(frozen=True)
 class FaceView:
-    """One face to draw.
+    """One face to draw."""
 
-    Attributes:
-        photo: The photo (H, W, 3), RGB uint8, of any size.
-        to_crop: Matrix (2, 3) from photo to crop pixels.
-        crop_size: Side of the square crop in pixels.
-        regions: Box (4,) of each region that is present, xyxy in crop pixels.
-        box: Detected face (4,), xyxy in photo pixels; None for a crop without landmarks.
-        name: Path of the photo as the user should see it. Untrusted text.
-        face: Index of the face in the photo.
-        track: The number of the person in a video; None in a photo.
-        seconds: The frame's time.
-        probabilities: Probability of each label.
-        smoothed: The expression with the largest smoothed probability in a video; None in a photo.
-    """
-
-    photo: Image
-    to_crop: Array
-    crop_size: int
-    regions: dict[str, Array]
-    box: Array | None = None
-    name: str = ""
-    face: int = 0
-    track: int | None = None
-    seconds: float = 0.0
-    probabilities: dict[str, float] = field(default_factory=dict)
-    smoothed: str | None = None
+    photo: Image  # (H, W, 3), RGB uint8, of any size
+    to_crop: Array  # matrix (2, 3) from photo to crop pixels
+    crop_size: int  # side of the square crop in pixels
+    regions: dict[str, Array]  # box (4,) of each region that is present, xyxy in crop pixels
+    box: Array | None = None  # detected face (4,), xyxy in photo pixels; None for a crop without landmarks
+    name: str = ""  # path of the photo as the user should see it; untrusted text
+    face: int = 0  # index in the photo
+    track: int | None = None  # the number of the person in a video
+    seconds: float = 0.0  # the frame's time
+    probabilities: dict[str, float] = field(default_factory=dict)  # of each label
+    smoothed: str | None = None  # the expression with the largest smoothed probability in a video
 
     @property
     def where(self) -> str:
@@ -92,19 +78,12 @@ class FaceView:
 
 
 class Attention(NamedTuple):
-    """Attention on a face in V views: the whole encoder, then every head, then the query of every expression.
+    """Attention on a face in V views: the whole encoder, then every head, then the query of every expression."""
 
-    Attributes:
-        relations: How much each of R regions (row) takes from each (column) (V, R, R).
-        output: How much each region gives to what is classified (V, R).
-        patches: The same for each patch (V, rows, columns).
-        distance: How far a head looks on average, in crop pixels (V,); NaN where there is no head.
-    """
-
-    relations: Array
-    output: Array
-    patches: Array
-    distance: Array
+    relations: Array  # how much each of R regions (row) takes from each (column) (V, R, R)
+    output: Array  # how much each region gives to what is classified (V, R)
+    patches: Array  # the same for each patch (V, rows, columns)
+    distance: Array  # how far a head looks on average, in crop pixels (V,); NaN where there is no head
 
 
 def zoom(view: FaceView, size: int) -> FaceView:
@@ -186,19 +165,12 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 class Marked(NamedTuple):
-    """A face to mark.
+    """A face to mark."""
 
-    Attributes:
-        box: Where it is (4,), xyxy in pixels; None: the whole picture.
-        label: Its expression. Untrusted text.
-        probability: Of this expression.
-        track: The number of the person in a video.
-    """
-
-    box: Array | None
-    label: str
+    box: Array | None  # (4,), xyxy in pixels; None: the whole picture
+    label: str  # untrusted text
     probability: float
-    track: int | None = None
+    track: int | None = None  # the number of the person in a video
 
 
 def draw_faces(image: Image, faces: Iterable[Marked]) -> Image:

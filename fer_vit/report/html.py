@@ -19,16 +19,8 @@ from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil
 
 from fer_vit.geometry import Array, invert
-from fer_vit.report.draw import (
-    Attention,
-    FaceView,
-    evidence_colours,
-    expression_colour,
-    percent,
-    printable,
-    ranked,
-    zoom,
-)
+from fer_vit.report import draw
+from fer_vit.report.draw import Attention, FaceView, printable
 from fer_vit.report.table import Interval
 
 PHOTO = 480
@@ -41,27 +33,20 @@ GENERATOR = "fer-vit visualize"
 
 
 class Evidence(NamedTuple):
-    """Explanation of a face.
+    """Explanation of a face: shares of regions (R,) and heat (rows, columns), each by label."""
 
-    Attributes:
-        order: Indices of the labels, the most probable first.
-        labels: Shares (R,) and heat (h, w) by the index of each label that was explained.
-        contrast: Shares and heat for the most probable label rather than the second.
-        attention: Where the model looks.
-    """
-
-    order: Sequence[int]
-    labels: Mapping[int, tuple[Array, Array]]
-    contrast: tuple[Array, Array]
+    order: Sequence[int]  # indices of the labels, the most probable first
+    labels: Mapping[int, tuple[Array, Array]]  # shares and heat of each label that is explained
+    contrast: tuple[Array, Array]  # for the most probable label rather than the second
     attention: Attention
 
 
 class FaceRecord(NamedTuple):
-    """What the page needs of a face: its label, what `page.js` draws it from, as JSON, and its attention."""
+    """What the page needs of a face."""
 
     label: str
-    data: str
-    attention: str
+    data: str  # JSON, from which `page.js` draws the face
+    attention: str  # see `pack_attention`
 
 
 def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> FaceRecord:
@@ -70,7 +55,7 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
     `regions` are the model's, in its order. With its second face, a photo is written as a whole under the number of
     its first face.
     """
-    close = zoom(view, PHOTO)
+    close = draw.zoom(view, PHOTO)
     photos = folder / "photos"
     photos.mkdir(parents=True, exist_ok=True)
     name = f"{number:06d}.jpg"
@@ -86,7 +71,7 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
         "box": None if view.track is not None else _rounded(None if view.box is None else view.box / size, 4),
     }
     text = htmlsafe_json_dumps(data, separators=(",", ":"))
-    return FaceRecord(ranked(view.probabilities)[0][0], text, pack_attention(evidence.attention))
+    return FaceRecord(draw.ranked(view.probabilities)[0][0], text, pack_attention(evidence.attention))
 
 
 def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
@@ -115,7 +100,7 @@ def average_data(
 ) -> dict[str, Any]:
     """Returns what `page.js` draws the mean of some faces from, with the intervals of `Average.intervals`."""
     return face_data(view, evidence, regions) | {
-        "label": printable(ranked(view.probabilities)[0][0]),
+        "label": printable(draw.ranked(view.probabilities)[0][0]),
         "faces": faces,
         "image": _data_uri(Pil.fromarray(view.photo)),
         "heat": _data_uri(heat_maps(evidence).crop((0, 0, HEAT, HEAT)), "PNG"),
@@ -147,7 +132,7 @@ def heat_maps(evidence: Evidence) -> Pil.Image:
         maps[index] = np.asarray(large)
     maps /= np.abs(maps).max((1, 2), keepdims=True).clip(1e-12)
     picture = Pil.fromarray((128 + 127 * maps.reshape(-1, HEAT)).round().astype(np.uint8))
-    picture.putpalette(evidence_colours().tobytes(), "RGBA")
+    picture.putpalette(draw.evidence_colours().tobytes(), "RGBA")
     return picture
 
 
@@ -173,7 +158,8 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     undefined=StrictUndefined,
 )
-_ENVIRONMENT.filters |= {"data_uri": _data_uri, "percent": percent, "printable": printable, "colour": expression_colour}
+_ENVIRONMENT.filters |= {"data_uri": _data_uri, "printable": printable}
+_ENVIRONMENT.filters |= {"percent": draw.percent, "colour": draw.expression_colour}
 
 
 def render(path: Path, name: str, **values: object) -> None:
@@ -194,34 +180,19 @@ def script_digest(name: str) -> str:
 def write_page(
     path: Path,
     title: str,
-    facts: Mapping[str, str],
+    facts: Mapping[str, str],  # what describes the run, for example {"Method": ..., "Model": ...}
     labels: Sequence[str],
     records: Sequence[FaceRecord],
     regions: Sequence[str],
-    averages: Sequence[Mapping[str, Any]] = (),
+    averages: Sequence[Mapping[str, Any]] = (),  # results of `average_data` for some labels
     *,
-    views: Sequence[str] = ("the whole encoder",),
-    grid: tuple[int, int] = (0, 0),
-    meaning: Mapping[str, str] | None = None,
-    people: Sequence[Mapping[str, Any]] = (),
-    skipped: Sequence[tuple[str, str]] = (),
+    views: Sequence[str] = ("the whole encoder",),  # names of the views of attention
+    grid: tuple[int, int] = (0, 0),  # rows and columns of patches
+    meaning: Mapping[str, str] | None = None,  # a sentence on "attention" and on "pixels", the two pictures of a face
+    people: Sequence[Mapping[str, Any]] = (),  # see `timeline.Video.lines`
+    skipped: Sequence[tuple[str, str]] = (),  # files without a face, and why
 ) -> None:
-    """Writes the page beside the folder `photos` of `save_face`; an existing one is replaced.
-
-    Args:
-        path: The page.
-        title: Its title.
-        facts: What describes the run, for example {"Method": ..., "Model": ...}.
-        labels: The expressions.
-        records: The faces of one model.
-        regions: The model's regions.
-        averages: Results of `average_data` for some labels.
-        views: Names of the views of attention.
-        grid: Rows and columns of patches.
-        meaning: A sentence on "attention" and on "pixels", the name of the two pictures of a face.
-        people: Each of the people in videos, see `timeline.Video.lines`.
-        skipped: Files without a face, and why.
-    """
+    """Writes the page beside the folder `photos` of `save_face`; an existing one is replaced."""
     render(
         path,
         "page",

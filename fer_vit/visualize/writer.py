@@ -4,10 +4,11 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,17 +24,8 @@ from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView, printable
 from fer_vit.report.html import Evidence, FaceRecord, average_data, save_face, write_page
 from fer_vit.report.table import Cell, TableWriter
-from fer_vit.visualize.evidence import (
-    FACES,
-    Average,
-    LabelChoice,
-    Shown,
-    explain_faces,
-    explain_labels,
-    head_views,
-    write_heads,
-    write_tables,
-)
+from fer_vit.visualize import evidence
+from fer_vit.visualize.evidence import FACES, Average, LabelChoice, Shown, head_views
 from fer_vit.visualize.timeline import limit, pictures, watch
 
 OTHER, BYTES = 0.1, 60_000
@@ -72,30 +64,29 @@ def write_report(
     videos, frames = watch(model.recognize(films, options)) if films else ({}, Counter())
     fewer = limit(videos.values(), most)
     print_estimate(model, method, labels, min(len(photos), most), sum(len([*v.pictures()]) for v in videos.values()))
-    seen = {str(film): "no face" for film in films if not (str(film) in videos and videos[str(film)].people)}
+    skipped = {str(film): "no face" for film in films if not (str(film) in videos and videos[str(film)].people)}
     status: Counter[str] = Counter()
-    faces = chain(
-        _photos(model, photos, options, status, seen, most), pictures(model, videos, options) if films else ()
-    )
+    shown = [_photos(model, photos, options, status, skipped, most)] if photos else []
+    shown += [pictures(model, videos, options)] if films else []
     averages: defaultdict[str, Average] = defaultdict(lambda: Average(regions))
     every = Average(regions)
     records: list[FaceRecord] = []
     small = 0
-    columns = table_columns(regions, bool(films))
-    with TableWriter(folder / "faces.parquet", columns) as table:
-        for some, chunks in faces:
-            for face, view, evidence in explain_faces(model, some, chunks, method, labels):
-                record = save_face(folder, len(records), replace(view, name=_short(face.path, root)), evidence, regions)
-                records.append(record)
-                averages[record.label].add(view, evidence)
-                every.add(view, evidence)
-                table.write([_row(face, view, evidence, regions)])
+    with TableWriter(folder / "faces.parquet", table_columns(regions, bool(films))) as table:
+        for some, chunks in chain(*shown):
+            for face, view, one in evidence.explain_faces(model, some, chunks, method, labels):
+                records.append(
+                    save_face(folder, len(records), replace(view, name=_short(face.path, root)), one, regions)
+                )
+                averages[records[-1].label].add(view, one)
+                every.add(view, one)
+                table.write([_row(face, view, one, regions)])
                 small += face.size < SMALL
     found = {label: averages[label] for label in model.labels if label in averages}
-    write_tables(folder, found, regions)
+    evidence.write_tables(folder, found, regions)
     views = [WHOLE]
     if records:
-        write_heads(folder, every, len(model.net.vit.blocks))
+        evidence.write_heads(folder, every, len(model.net.vit.blocks))
         views = name_views(model, every.means["distance"].value)
     facts = {"Method": method, "Model": name}
     facts |= {kind: format_counts(count) for kind, count in (("Photos", status), ("Frames", frames)) if count}
@@ -111,18 +102,23 @@ def write_report(
         model.labels,
         records,
         regions,
-        [
-            average_data(len(one.rows), *one.face(label, model.crop_spec.size), regions, one.intervals())
-            for label, one in found.items()
-            if len(one.rows) >= FACES
-        ],
+        _mean_faces(model, found),
         views=views,
         grid=model.net.layout.grid,
         meaning=meanings(model, method),
         people=[line | {"name": _short(path, root)} for path, video in videos.items() for line in video.lines()],
-        skipped=[(_short(path, root), reason) for path, reason in seen.items()],
+        skipped=[(_short(path, root), reason) for path, reason in skipped.items()],
     )
     return len(records)
+
+
+def _mean_faces(model: Recognizer, averages: Mapping[str, Average]) -> list[dict[str, Any]]:
+    """Returns the means that the page shows, of labels with enough faces."""
+    size, regions = model.crop_spec.size, model.crop_spec.regions
+    shown = {label: one for label, one in averages.items() if len(one.rows) >= FACES}
+    return [
+        average_data(len(one.rows), *one.face(label, size), regions, one.intervals()) for label, one in shown.items()
+    ]
 
 
 def name_views(model: Recognizer, distance: Array) -> list[str]:
@@ -139,7 +135,7 @@ def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: 
     for _ in range(2):  # the first time is slow
         start = time.perf_counter()
         seen = trace(model.net, *(values.to(model.device) for values in (image, boxes, valid)))
-        next(explain_labels(model.net, seen, method, labels))
+        next(evidence.explain_labels(model.net, seen, method, labels))
         seconds = time.perf_counter() - start + OTHER
     faces = photos + frames
     minutes, size = (max(1, round(number)) for number in (seconds * faces / 60, BYTES * faces / 1e6))
@@ -175,7 +171,7 @@ def _photos(
     most: int,
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
     """Yields the first faces of photos; counts all photos by status, and notes why photos have no face."""
-    for some, chunks in model.find(photos, options) if photos else ():
+    for some, chunks in model.find(photos, options):
         status.update(photo.reason for photo in some)
         skipped.update({photo.path: photo.status for photo in some if not photo.faces})
         classified = classify_faces(model.net, model.crop_spec, [(some, chunks)], photos)
@@ -195,15 +191,7 @@ def table_columns(regions: Sequence[str], videos: bool) -> dict[str, type]:
     return {"path": str, **when, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
 
 
-def _row(face: FaceResult, view: FaceView, evidence: Evidence, regions: Sequence[str]) -> dict[str, Cell]:
-    shares = dict(zip(regions, evidence.labels[evidence.order[0]][0].tolist(), strict=True))
-    return {
-        "path": face.path,
-        "face": face.face,
-        "predicted": face.label,
-        "confidence": face.confidence,
-        "frame": face.frame,
-        "seconds": face.seconds,
-        "track": face.track,
-        **{name: share for name, share in shares.items() if name in view.regions},
-    }
+def _row(face: FaceResult, view: FaceView, one: Evidence, regions: Sequence[str]) -> dict[str, Cell]:
+    shares = zip(regions, one.labels[one.order[0]][0].tolist(), strict=True)
+    row = {name: getattr(face, name) for name in ("path", "face", "confidence", "frame", "seconds", "track")}
+    return row | {"predicted": face.label} | {name: share for name, share in shares if name in view.regions}
