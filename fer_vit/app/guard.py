@@ -41,11 +41,8 @@ HEADERS = {
 class Guard:
     """An ASGI app that lets only safe requests through to another one.
 
-    Args:
-        app: The other one.
-        hosts: Names by which clients may address the server, besides `HERE` and the IP address they connect to. Other
-            names may be an attacker's that was pointed here (DNS rebinding).
-        folder: Uploads must leave `SPARE` bytes free on its disk; None: there are no uploads.
+    Clients may address it by `HERE`, the IP address they connect to, and `hosts`. Other names may be an attacker's that
+    was pointed here (DNS rebinding). Uploads must leave `SPARE` bytes free on the disk of `folder`.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], folder: Path | None = None) -> None:

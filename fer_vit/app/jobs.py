@@ -90,17 +90,11 @@ class Worker:
 
 
 class Jobs:
-    """The queue of jobs and their results, which lie in a private folder under random names.
-
-    Args:
-        folder: The private folder.
-        models: Names of the models that may be chosen, the default first.
-        worker: Does the work.
-    """
+    """The queue of jobs and their results, which lie in a private folder under random names."""
 
     def __init__(self, folder: Path, models: Sequence[str], worker: Worker) -> None:
         self.folder = folder
-        self.models = models
+        self.models = models  # that may be chosen, the default first
         self.results: dict[str, dict[str, Path]] = {}
         self._worker = worker
         self._queue: list[asyncio.Event] = []

@@ -94,13 +94,7 @@ def make_report(task: Task, paths: Sequence[Path], clips: Sequence[Path], option
         rows_by_name = {name: list(rows) for name, rows in groupby(csv.DictReader(file), itemgetter("path"))}
     messages += [line for name, rows in rows_by_name.items() for line in describe(name, rows)]
     yield {"state": "found", "messages": messages}
-    Path("../photos").mkdir()
-    photos = []
-    for number, path in enumerate(paths):
-        faces = [row for row in rows_by_name.get(str(path), []) if row["face"]]
-        if faces and path not in clips:
-            draw_photo(path, faces, Path(f"../photos/{number}.jpg"))
-            photos.append({"name": str(path), "file": f"photos/{number}.jpg"})
+    photos = draw_photos([path for path in paths if path not in clips], rows_by_name)
     if write_report(report, model, paths, options, "pixels", task.model, most=MAX_FACES):
         shutil.make_archive(str(report), "zip", report)
     else:
@@ -143,13 +137,13 @@ def describe(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     people = defaultdict[str, Counter[str]](Counter)  # a photo's faces have no track
     for row in rows:
         if row["face"]:
-            people[row.get("track") or ""][row.get("label_smoothed") or row["label"]] += 1
+            people[row.get("track", "")][row.get("label_smoothed") or row["label"]] += 1
     if "" in people:
         yield f"{name}: {format_count(people[''].total(), 'face')} ({format_counts(people[''])})."
     elif people:
         mostly = [f"person {track} mostly {people[track].most_common(1)[0][0]}" for track in sorted(people, key=int)]
-        more = f", and {len(mostly) - 8} more" if len(mostly) > 8 else ""
-        yield f"{name}: {', '.join(mostly[:8])}{more}."
+        mostly[8:] = [f"and {len(mostly) - 8} more"] * (len(mostly) > 8)
+        yield f"{name}: {', '.join(mostly)}."
     statuses = {row["status"] for row in rows}
     if not people and NO_FACE in statuses:
         yield f"No face found in {name}."
@@ -157,13 +151,20 @@ def describe(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
         yield f"{name} cannot be read{' to its end' if len(rows) > 1 else ''}: {status}."
 
 
-def draw_photo(path: Path, faces: Sequence[Mapping[str, str]], goal: Path) -> None:
-    """Draws the faces in the rows of a table into a photo as large as the page shows it."""
-    photo = Pil.fromarray(read_image(path))
-    scale = min(1.0, SHOWN / max(photo.size))
-    photo.thumbnail((SHOWN, SHOWN))
-    marked = [
-        Marked(np.array([float(row[side]) for side in BOX]) * scale, row["label"], float(row["confidence"]), number)
-        for number, row in enumerate(faces)
-    ]
-    Pil.fromarray(draw_faces(np.asarray(photo), marked)).save(goal, quality=88)
+def draw_photos(paths: Sequence[Path], rows_by_name: Mapping[str, list[dict[str, str]]]) -> list[dict[str, str]]:
+    """Draws the faces in the rows of a table into photos as large as the page shows them; returns names and files."""
+    Path("../photos").mkdir()
+    drawn: list[dict[str, str]] = []
+    for path in paths:
+        if faces := [row for row in rows_by_name.get(str(path), []) if row["face"]]:
+            photo, file = Pil.fromarray(read_image(path)), f"photos/{len(drawn)}.jpg"
+            scale = min(1.0, SHOWN / max(photo.size))
+            photo.thumbnail((SHOWN, SHOWN))
+            boxes = [np.array([float(row[side]) for side in BOX]) * scale for row in faces]
+            marked = [
+                Marked(box, row["label"], float(row["confidence"]), number)
+                for number, (box, row) in enumerate(zip(boxes, faces, strict=True))
+            ]
+            Pil.fromarray(draw_faces(np.asarray(photo), marked)).save(f"../{file}", quality=88)
+            drawn.append({"name": str(path), "file": file})
+    return drawn

@@ -25,22 +25,18 @@ from fer_vit.predict.video import Frame, play, track_faces
 
 
 class Seen(NamedTuple):
-    """A classified frame: its image (H, W, 3), its time of arrival (`time.perf_counter`) and its faces."""
+    """A classified frame."""
 
-    image: Image
-    arrived: float
+    image: Image  # (H, W, 3)
+    arrived: float  # by `time.perf_counter`
     photo: Photo[FaceResult]
 
 
 def watch(model: Recognizer, source: str) -> Generator[Seen, None, None]:
     """Yields the newest frame of a source with its faces until the source ends.
 
-    Args:
-        model: Finds and classifies faces.
-        source: The number of a camera, an address such as rtsp://camera/stream, or a video file.
-
-    Raises:
-        FerVitError: There is no such source, or it ended with an error.
+    The source is the number of a camera, an address such as rtsp://camera/stream, or a video file. Raises FerVitError
+    when there is no such source, or it ended with an error.
     """
     address, name = source if "://" in source else Path(source), shown_name(source)
     try:

@@ -87,8 +87,8 @@ def read_frames(
 
 def _check(lost: Counter[str]) -> None:
     """Raises ImageError if the decoder lost anything."""
-    if lost:
-        raise ImageError(f"damaged: {', '.join(f'{number:,} {name}' for name, number in lost.items())}")
+    if found := +lost:
+        raise ImageError(f"damaged: {', '.join(f'{number:,} {name}' for name, number in found.items())}")
 
 
 def play(source: Path | str) -> Iterator[Frame]:
@@ -156,14 +156,13 @@ def _decode(
             lost["packets cannot be decoded"] += 1
             continue
         for frame in frames:
-            if frame.is_corrupt:
-                lost["frames may show wrong pictures"] += 1
+            lost["frames may show wrong pictures"] += frame.is_corrupt
             empty = False
             yield frame
     if empty:
         _check(lost)
         raise ImageError("no frames")
-    begin, length = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
+    begin, length = ((value or 0) / av.time_base for value in (container.start_time, container.duration))
     if "packets cannot be decoded" not in lost and last < begin + length - SLACK:
         raise ImageError(f"ends early: after {last - begin:.1f} of {length:.1f} seconds")
 
