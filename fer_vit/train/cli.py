@@ -111,13 +111,9 @@ class TrainCLI(LightningCLI):
 def train(args: list[str]) -> str:
     """Runs fit, validate or test with command-line words.
 
-    With `ckpt_path` the settings of the checkpoint are the defaults; options override them.
-
-    Returns:
-        The best checkpoint of a fit ("": none was written), or the evaluated one.
-
-    Raises:
-        FerVitError: An option is wrong, or the run failed for a known reason.
+    With `ckpt_path` the settings of the checkpoint are the defaults; options override them. Returns the best checkpoint
+    of a fit ("": none was written), or the evaluated one. Raises FerVitError when an option is wrong, or the run fails
+    for a known reason.
     """
     hide_noise()
     verb, *words = args

@@ -115,19 +115,16 @@ class RegionViTModule(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint, not yet loaded, has another architecture."""
         for name, here, there in differing(self.state_dict(), checkpoint["state_dict"]):
-            raise FerVitError(
-                f"The checkpoint is of another architecture: `{name}` is {there} in it, but {here} in this model. "
-                "Leave out the config that changes the network, or choose another checkpoint."
-            )
+            change = f"`{name}` is {there} in it, but {here} in this model"
+            advice = "Leave out the config that changes the network, or choose another checkpoint."
+            raise FerVitError(f"The checkpoint is of another architecture: {change}. {advice}")
 
 
 def check_loss(loss: Tensor, split: str) -> None:
     """Raises FerVitError when the loss on a split is not finite."""
     if not loss.isfinite():
-        raise FerVitError(
-            f"The loss on the {split} split is {loss.item()}: the weights are unusable. Lower model.lr or set "
-            "trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
-        )
+        advice = "Lower model.lr or set trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
+        raise FerVitError(f"The loss on the {split} split is {loss.item()}: the weights are unusable. {advice}")
 
 
 def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
@@ -190,19 +187,10 @@ def model_settings(settings: dict[str, Any]) -> dict[str, Any]:
 def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tensor], name: str | Path) -> str:
     """Copies the tensors of another network that fit, and the rows of the head for labels that both have.
 
-    Computed positions and heads of another kind are not copied.
-
-    Args:
-        net: The network to start.
-        settings: Config and labels of the other network; without labels it has no head.
-        state: State dict of the other network.
-        name: Its name in messages.
-
-    Returns:
-        A line for the user: copied and other tensors, different settings.
-
-    Raises:
-        FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
+    Computed positions and heads of another kind are not copied. `settings` has config and labels of the other network,
+    which without labels has no head; `state` is its state dict, and `name` its name in messages. Returns a line for the
+    user: copied and other tensors, different settings. Raises FerVitError when less than nine tenths of the encoder's
+    tensors fit, or some are not finite.
     """
     labels, known = net.settings.labels, list(settings["labels"])
     kept = [label for label in labels if label in known and settings["config"].pool == net.config.pool]
@@ -280,9 +268,7 @@ class Symmetry(L.Callback):
             )
         state = net.state_dict()
         if trainer.ckpt_path and any(not torch.equal(state[name], mirror_image(name, state)) for name in state):
-            raise FerVitError(
-                "A run that began without Symmetry cannot resume with it: leave it out, or start a new run."
-            )
+            raise FerVitError("A run without Symmetry cannot resume with it: leave it out, or start a new run.")
         make_symmetric(state)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

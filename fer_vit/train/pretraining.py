@@ -110,15 +110,10 @@ class MaskedPretraining(RegionViTModule):
 
 
 def hide(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Tensor, ratio: float) -> Hidden:
-    """Hides the patches of each face with the least noise.
+    """Hides a share of the patches of faces, those with the least noise (B, ceil(S / P)^2), row by row.
 
-    Args:
-        net: The model.
-        image: Face crops (B, 3, S, S), RGB in [0, 1].
-        boxes: Region boxes (B, R, 4), xyxy in crop pixels.
-        valid: Which regions are present (B, R); the others have no target.
-        noise: A number per patch (B, ceil(S / P)^2), row by row; the last ones may be cut off by the edges.
-        ratio: Share of the patches that are hidden.
+    Faces are as for `RegionViT.forward`; regions that are not `valid` have no target. The last patches of a row or
+    column may be cut off by the edge.
     """
     size, side = net.config.img_size, math.isqrt(noise.shape[1])
     first = noise.argsort(1)[:, : round(ratio * side**2)]
@@ -132,13 +127,9 @@ def hide(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Ten
     target = cut_tokens(image if net.config.in_chans == 3 else to_grey(image), boxes, net.layout, net.patch_size)
     variance, mean = torch.var_mean(target, -1, correction=0, keepdim=True)
     target = (target - mean) / (variance + 1e-6).sqrt()
-    return Hidden(cover_pixels(image, pixels), shares.mean(-1) > 0.5, target, weights)
-
-
-def cover_pixels(image: Tensor, pixels: Tensor) -> Tensor:
-    """Sets the hidden pixels (B, 1, S, S) of faces (B, 3, S, S) to each face's mean visible colour."""
     visible = (~pixels).sum((2, 3), keepdim=True).clamp(min=1)
-    return torch.where(pixels, image.masked_fill(pixels, 0).sum((2, 3), keepdim=True) / visible, image)
+    colour = image.masked_fill(pixels, 0).sum((2, 3), keepdim=True) / visible  # the mean visible one of each face
+    return Hidden(torch.where(pixels, colour, image), shares.mean(-1) > 0.5, target, weights)
 
 
 def encode_hidden(net: RegionViT, boxes: Tensor, valid: Tensor, hidden: Hidden, token: Tensor) -> Tensor:

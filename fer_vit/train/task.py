@@ -215,9 +215,8 @@ class FERTask(RegionViTModule):
         """Raises FerVitError when a checkpoint, not yet loaded, has other labels or another architecture."""
         labels = checkpoint.get("hyper_parameters", {}).get("labels")
         if labels is not None and labels != self.labels:
-            raise FerVitError(
-                f"The checkpoint's classes are {', '.join(labels)}, but the manifest's are {', '.join(self.labels)}. "
-                "Use the manifest it was trained on, or one with the same classes in the same order."
-            )
+            there, here = ", ".join(labels), ", ".join(self.labels)
+            advice = "Use the manifest it was trained on, or one with the same classes in the same order."
+            raise FerVitError(f"The checkpoint's classes are {there}, but the manifest's are {here}. {advice}")
         super().on_load_checkpoint(checkpoint)
         self.starts_from = checkpoint.get("starts_from")
