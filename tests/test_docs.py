@@ -1,9 +1,9 @@
-import functools
 import json
 import re
 import shlex
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import shipped_configs
 from fer_vit.version import __version__
 from tests.helpers.browser import chromium
-from tests.helpers.commands import main, parse_fit
+from tests.helpers.commands import main, parse
 from tests.helpers.videos import write_video
 
 ROOT = Path(__file__).parents[1]
@@ -51,13 +51,8 @@ def commands(page: Path) -> list[list[str]]:
 def test_commands_of_the_documentation_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verbs, options and their values: the parsers read every command as if it were given."""
     monkeypatch.chdir(ROOT)
-    verb_function = cli.verb_function
-    monkeypatch.setattr(cli, "verb_function", lambda verb: functools.wraps(verb_function(verb))(lambda **values: None))
     for verb, *words in commands(page):
-        if verb in cli.PLAIN_VERBS:
-            cli.run_plain(verb, words)
-        else:
-            parse_fit(*(word for word in words if not word.startswith("$")))
+        parse(verb, *(word for word in words if not word.startswith("$")))
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     found = re.findall(r"(?:^    |`)make ([\w-]+(?: [a-z-]+)*)", prose(page), re.M)
     assert {target for targets in found for target in targets.split()} <= set(targets)
@@ -73,17 +68,15 @@ def test_commands_of_the_documentation_run(
 ) -> None:
     """On a photo, a video of it, and drawn faces; tables that a command reads come from a command before it."""
     monkeypatch.chdir(tmp_path)
-    for folder in ("data", "photos", "videos"):
-        Path(folder).mkdir()
+    trained = Path("runs/ferplus_small/version_0/checkpoints/last.ckpt")
+    for folder in ("data", "photos", "videos", trained.parent):
+        Path(folder).mkdir(parents=True)
     photo = data.astronaut()
     io.imsave("photos/astronaut.png", photo)
     write_video(Path("clip.mp4"), [photo] * 3, [0, 0.1, 0.2])
     write_video(Path("videos/clip.mov"), [photo] * 12, range(12))
-    for name in ("best", "other", "large", "seed0", "seed1", "a", "b", "c"):
-        Path(f"{name}.ckpt").symlink_to(checkpoint)
-    trained = Path("runs/ferplus_small/version_0/checkpoints/last.ckpt")
-    trained.parent.mkdir(parents=True)
-    trained.symlink_to(checkpoint)
+    for name in (trained, *(f"{name}.ckpt" for name in ("best", "other", "large", "seed0", "seed1", "a", "b", "c"))):
+        Path(name).symlink_to(checkpoint)
     for name in ("ferplus", "photos"):
         Path(f"data/{name}.parquet").symlink_to(drawn / "faces.parquet")
     faces = pq.read_table(drawn / "faces.parquet")
@@ -107,15 +100,12 @@ def test_commands_of_the_documentation_run(
 @pytest.mark.slow
 def test_commands_for_own_photos_run(yunet_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, as they stand there."""
-    for number in range(10):
-        for name, drawn in {"calm": "neutral", "happy": "happiness"}.items():
-            image = encode_png(draw_face(drawn, number + 10 * (name == "calm"), 96)[0])
-            for folder in ("photos", "more_photos/test"):
-                (tmp_path / folder / name).mkdir(parents=True, exist_ok=True)
-                (tmp_path / folder / name / f"{number}.png").write_bytes(image)
-            (tmp_path / "new_photos").mkdir(exist_ok=True)
-            (tmp_path / "new_photos" / f"{name}-{number}.png").write_bytes(image)
     monkeypatch.chdir(tmp_path)
+    for folder, name in product(("photos", "more_photos/test", "new_photos"), ("calm", "happy")):
+        Path(folder, name).mkdir(parents=True)
+        for number in range(10):
+            face = draw_face({"calm": "neutral", "happy": "happiness"}[name], number + 10 * (name == "calm"), 96)[0]
+            Path(folder, name, f"{number}.png").write_bytes(encode_png(face))
     for words in commands(DOCS / "own_photos.md"):
         main(words)
     made = ("mine/model", "mine/evaluation/index.html", "mine/faces.parquet", "mine/training", "second/model")
@@ -147,21 +137,17 @@ def test_the_notebook_runs(yunet_named: None, tmp_path: Path) -> None:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(DOCS / "quickstart.ipynb", as_version=4)
-    NotebookClient(
-        notebook, timeout=600, startup_timeout=300, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
-    outputs = {cell.source: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
-    shown = outputs["faces[0].plot()"][0]["data"]
-    assert {"image/png", "image/jpeg"} & shown.keys()
-    assert (
-        "label='happiness'"
-        in next(found for source, found in outputs.items() if "crop = " in source)[0]["data"]["text/plain"]
+    place = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=600, startup_timeout=300, resources=place).execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    shown, crop, many = (
+        next(cell.outputs[0] for cell in cells if part in cell.source)
+        for part in ("faces[0].plot()", "crop = ", "pair")
     )
-    many = next(found for source, found in outputs.items() if "pair" in source)[0]["text"]
-    assert [line.partition(":")[0] for line in many.splitlines()] == [
-        "image 0, face 0",
-        "image 0, face 1",
-        "image 1, face 0",
+    assert {"image/png", "image/jpeg"} & shown["data"].keys()
+    assert "label='happiness'" in crop["data"]["text/plain"]
+    assert re.findall("^image . face .", many["text"].replace(",", ""), re.M) == [
+        *("image 0 face 0", "image 0 face 1", "image 1 face 0")
     ]
 
 
@@ -204,36 +190,30 @@ def test_recipes_of_clusters_parse_and_know_their_parts() -> None:
         (DOCS / "recipes" / name).read_text() for name in ("slurm.sh", "kubernetes_fit.yaml", "kubernetes_predict.yaml")
     )
     assert re.search(r"\A#!/bin/bash\n(#.*\n)+\n", batch), "sbatch reads its options before the first command"
-    service, job = yaml.safe_load_all(training)
-    pod = job["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    for script in (batch, container["args"][0]):
+    (service, job), predicting = yaml.safe_load_all(training), yaml.safe_load(prediction)
+    pods = [one["spec"]["template"]["spec"] for one in (job, predicting)]
+    ((fit,), (predict,)) = (pod["containers"] for pod in pods)
+    for script in (batch, fit["args"][0]):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     name = service["metadata"]["name"]
-    assert f"--master_addr {name}-0.{pod['subdomain']} " in container["args"][0]
-    assert job["metadata"]["name"] == service["spec"]["selector"]["job-name"] == pod["subdomain"] == name
-    predicting = yaml.safe_load(prediction)["spec"]
-    variables = {entry["name"]: entry.get("value") for entry in predicting["template"]["spec"]["containers"][0]["env"]}
-    assert variables == {"RANK": None, "WORLD_SIZE": str(predicting["completions"])}
-    for parts in (pod, predicting["template"]["spec"]):
-        mounts = {mount["name"] for mount in parts["containers"][0]["volumeMounts"]}
-        assert mounts == {volume["name"] for volume in parts["volumes"]}
-    assert {path.name for path in (DOCS / "recipes").iterdir()} == {
-        "slurm.sh",
-        "kubernetes_fit.yaml",
-        "kubernetes_predict.yaml",
-    }
+    assert f"--master_addr {name}-0.{name} " in fit["args"][0]
+    assert job["metadata"]["name"] == service["spec"]["selector"]["job-name"] == pods[0]["subdomain"] == name
+    variables = {entry["name"]: entry.get("value") for entry in predict["env"]}
+    assert variables == {"RANK": None, "WORLD_SIZE": str(predicting["spec"]["completions"])}
+    for pod, container in zip(pods, (fit, predict), strict=True):
+        mounts = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounts == {volume["name"] for volume in pod["volumes"]}
+    assert len([*(DOCS / "recipes").iterdir()]) == 3
 
 
 def test_files_that_the_prose_names_exist() -> None:
     for page in PAGES:
         text = prose(page)
-        links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", text) if "://" not in link]
-        assert [link for link in links if not (page.parent / link).exists()] == [], page
-        anchors = re.findall(r"\]\(([^):]*)#([\w-]+)\)", text)
-        for link, anchor in anchors:
-            titles = re.findall(r"^#+ (.*)$", ((page.parent / link) if link else page).read_text(), re.M)
-            assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, page
+        for link, anchor in re.findall(r"\]\((?!\w+://)([^)#]*)#?([\w-]*)\)", text):
+            target = page.parent / link if link else page
+            assert target.exists(), (page, link)
+            titles = re.findall(r"^#+ (.*)$", target.read_text(), re.M) if anchor else []
+            assert anchor in {"", *(re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in titles)}, page
         for config in re.findall(r"--config ([\w/.]+)", text):
             assert (ROOT / config).is_file() or config in shipped_configs(), config
         for module in re.findall(r"python -m (benchmarks\.\w+)", text):

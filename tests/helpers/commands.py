@@ -2,7 +2,7 @@
 
 import csv
 import json
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,19 @@ def run(*words: object) -> None:
 
 
 def parse_fit(*args: str) -> Any:
-    """The settings of `fit` with these options; nothing is built.
-
-    Raises:
-        ArgumentError: One of them is wrong.
-    """
+    """The settings of `fit` with these options; nothing is built. A wrong option raises ArgumentError."""
     return fit_parser().parse_args(["--data.manifest=faces.parquet", *args])
+
+
+def parse(verb: str, *words: str) -> None:
+    """Parses a command without running it."""
+    if verb not in cli.PLAIN_VERBS:
+        parse_fit(*words)
+        return
+    function = wraps(cli.verb_function(verb))(lambda **values: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "verb_function", lambda _: function)
+        cli.run_plain(verb, list(words))
 
 
 def build_fit(*args: str) -> tuple[FERTask, FaceDataModule]:

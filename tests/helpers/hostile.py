@@ -1,14 +1,9 @@
-"""Files as scraping finds them: every format and kind of pixel, a part of them broken. A seed gives the same file.
-
-Cut, bits flipped, bytes inserted, EXIF torn, text, nothing at all, and bombs: a few bytes that claim more pixels than
-memory has.
-"""
+"""Files as scraping finds them: every format and kind of pixel, some damaged, empty, text or bombs."""
 
 import io
 import os
 import re
 import struct
-import zlib
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -31,19 +26,8 @@ WITH_EXIF = ("JPEG", "PNG", "WEBP")
 SIZES = {(1, 1): 3, (1, 300): 3, (300, 1): 3, (7, 5): 3, (64, 64): 3, (120, 90): 3, (2000, 3): 2, (20000, 10): 1}
 """Width and height, and how many of 21 have it."""
 FACE = Image.fromarray(astronaut()[:256, 100:356])
-NAMES = (
-    b"plain",
-    b"with space",
-    b"with 'quotes\"",
-    b"line\nbreak",
-    "ünï-漢字 \u202egnp".encode(),
-    b"not unicode \xff\xfe",
-    b"=1+1",
-    b"-dash",
-    b"<script>alert(1)<",
-    b"%s{}#?&amp;",
-    b"long" * 60,
-)
+NAMES = [b"plain", b"with space", b"with 'quotes\"", b"line\nbreak", "ünï-漢字 \u202egnp".encode()]
+NAMES += [b"not unicode \xff\xfe", b"=1+1", b"-dash", b"<script>alert(1)<", b"%s{}#?&amp;", b"long" * 60]
 
 
 def hostile(seed: int) -> tuple[str, bytes]:
@@ -58,10 +42,7 @@ def hostile(seed: int) -> tuple[str, bytes]:
     if harm == 0:
         data = data[: rng.integers(len(data))]
     elif harm == 1:
-        broken = bytearray(data)
-        for place in rng.integers(len(data), size=rng.integers(1, 20)):
-            broken[place] ^= 1 << int(rng.integers(8))
-        data = bytes(broken)
+        data = flipped(rng, data, 0, 20)
     elif harm == 2:
         data = b"" if rng.random() < 0.5 else b"This is text.\n" * int(rng.integers(1, 50))
     elif harm == 3:
@@ -73,6 +54,14 @@ def hostile(seed: int) -> tuple[str, bytes]:
     return os.fsdecode(b"%06d %s.%s" % (seed, NAMES[rng.integers(len(NAMES))], suffix)), data
 
 
+def flipped(rng: np.random.Generator, data: bytes, start: int, most: int) -> bytes:
+    """Flips fewer than `most` bits from a place on."""
+    broken = bytearray(data)
+    for place in rng.integers(start, len(data), size=rng.integers(1, most)):
+        broken[place] ^= 1 << int(rng.integers(8))
+    return bytes(broken)
+
+
 def picture(rng: np.random.Generator, kind: str, mode: str, width: int, height: int) -> bytes:
     """Encodes noise or, where it can be seen, a face; some animated, some turned by EXIF or with one that is torn."""
     image = Image.fromarray(rng.integers(0, 256, (height, width, 4), np.uint8))
@@ -81,56 +70,47 @@ def picture(rng: np.random.Generator, kind: str, mode: str, width: int, height: 
     if mode == "I;16":
         image = Image.fromarray(rng.integers(0, 2**16, (height, width), np.uint16))
     elif mode != "RGBA":
-        image = image.convert("RGB").convert(mode) if mode not in ("LA",) else image.convert(mode)
+        image = image.convert("RGBA" if mode == "LA" else "RGB").convert(mode)
     more: dict[str, object] = {"speed": 10} if kind == "AVIF" else {}
     if kind in ANIMATED and rng.random() < 0.3:
         more |= {"save_all": True, "append_images": [image.copy(), image.transpose(Image.Transpose.ROTATE_180)]}
     if kind in WITH_EXIF:
         more["exif"] = exif(rng)
-    file = io.BytesIO()
-    image.save(file, kind, **more)
+    return saved(image, kind, **more)
+
+
+def saved(image: Image.Image, kind: str, **how: object) -> bytes:
+    image.save(file := io.BytesIO(), kind, **how)
     return file.getvalue()
 
 
 def exif(rng: np.random.Generator) -> bytes:
-    """Returns an EXIF block: a turn, or one that is cut, flipped, made up or going round in circles."""
+    """Returns an EXIF block: a turn, or one that is cut, flipped, random or circular."""
     block = Image.Exif()
-    block[0x0112] = int(rng.integers(0, 10))  # 1 to 8 mean something
+    block[0x0112] = int(rng.integers(0, 10))  # 1 to 8 are orientations
     block[0x010F] = "maker" * int(rng.integers(1, 30))
-    data = bytearray(block.tobytes())
-    harm = rng.integers(8)
+    data, harm = block.tobytes(), rng.integers(8)
     if harm == 0:
-        data = data[: rng.integers(7, len(data))]
-    elif harm == 1:
-        for place in rng.integers(6, len(data), size=rng.integers(1, 8)):
-            data[place] ^= 1 << int(rng.integers(8))
-    elif harm == 2:
-        data[6:] = rng.bytes(int(rng.integers(1, 200)))
-    elif harm == 3:
-        data[10:14] = struct.pack("<I" if data[6:8] == b"II" else ">I", int(rng.choice([0, 4, 8, 2**31, 2**32 - 1])))
-    return bytes(data)
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    """A chunk of a PNG."""
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return data[: rng.integers(7, len(data))]
+    if harm == 1:
+        return flipped(rng, data, 6, 8)
+    if harm == 2:
+        return data[:6] + rng.bytes(int(rng.integers(1, 200)))
+    if harm == 3:
+        place = struct.pack("<I" if data[6:8] == b"II" else ">I", int(rng.choice([0, 4, 8, 2**31, 2**32 - 1])))
+        return data[:10] + place + data[14:]
+    return data
 
 
 def png_bomb(side: int) -> bytes:
     """A PNG of one colour with so many pixels each way: a bit for each, compressed a thousandfold."""
-    packer, row = zlib.compressobj(9), bytes(side // 8 + 1)
-    packed = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
-    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    return saved(Image.new("1", (side, side)), "PNG", compress_level=9)
 
 
 def claiming(kind: str, place: int, size: bytes, **how: object) -> bytes:
     """A small image whose header claims another size."""
-    file = io.BytesIO()
-    Image.new("RGB", (16, 16)).save(file, kind, **how)
-    data = bytearray(file.getvalue())
-    data[place : place + len(size)] = size
-    return bytes(data)
+    data = saved(Image.new("RGB", (16, 16)), kind, **how)
+    return data[:place] + size + data[place + len(size) :]
 
 
 def jpeg_bomb(side: int, **how: object) -> bytes:
@@ -147,16 +127,12 @@ def webp_bomb(side: int) -> bytes:
 
 def tiff_bomb(side: int, large: bool = False) -> bytes:
     """A TIFF with so many pixels each way: fax compression takes a bit for a row of white."""
-    file = io.BytesIO()
-    Image.new("1", (side, side)).save(file, "TIFF", compression="group4", big_tiff=large)
-    return file.getvalue()
+    return saved(Image.new("1", (side, side)), "TIFF", compression="group4", big_tiff=large)
 
 
 def many_scans(side: int, scans: int) -> bytes:
     """A progressive JPEG of one colour that goes over its pixels so many times."""
-    file = io.BytesIO()
-    Image.new("L", (side, side)).save(file, "JPEG", progressive=True)
-    data = file.getvalue()
+    data = saved(Image.new("L", (side, side)), "JPEG", progressive=True)
     last = data.rindex(b"\xff\xda")
     return data[:-2] + data[last:-2] * (scans - data.count(b"\xff\xda")) + data[-2:]
 
@@ -173,7 +149,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "bmp": partial(claiming, "BMP", 18, struct.pack("<ii", SIDE, -SIDE)),
     "scans": partial(many_scans, 64, 1000),
 }
-"""What makes files of a few bytes that would take a decoder gigabytes or minutes."""
+"""Small files that take a decoder gigabytes or minutes."""
 
 
 @cache
