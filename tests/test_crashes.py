@@ -224,10 +224,12 @@ def alive(process: psutil.Process) -> bool:
     ("verb", "number", "status"),
     [
         *[("prepare", signal.SIGTERM, 143), ("prepare", signal.SIGINT, 130), ("prepare", signal.SIGKILL, -9)],
-        *[("predict", signal.SIGTERM, 143), ("predict", signal.SIGKILL, -9), ("visualize", signal.SIGTERM, 143)],
+        *[("predict", signal.SIGTERM, 143), ("parts", signal.SIGKILL, -9), ("visualize", signal.SIGTERM, 143)],
     ],
 )
-def test_no_process_stays_behind(verb: str, number: signal.Signals, status: int, drawn: Path, tmp_path: Path) -> None:
+def test_no_process_stays_behind(
+    verb: str, number: signal.Signals, status: int, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log, many = tmp_path / "log", 12 * [str(path) for path in sorted(drawn.glob("faces/*/*/*.png"))]
     large = encode_png(np.zeros((2000, 2000, 3), np.uint8))  # tens of milliseconds each, so that `prepare` is at work
     with zipfile.ZipFile(tmp_path / "large.zip", "w") as file:
@@ -238,6 +240,7 @@ def test_no_process_stays_behind(verb: str, number: signal.Signals, status: int,
     words = {
         "prepare": ["prepare", "folder", f"{tmp_path}/large.zip", f"{out}.parquet", "--detector=none", "--workers=2"],
         "predict": ["predict", *many, f"--output={out}.parquet", *crops],
+        "parts": ["predict", *many, f"--output={out}", "--part_size=4", *crops],
         "visualize": ["visualize", *many, f"--output={out}", *crops],
     }[verb]
     command = ["env", "--default-signal=INT", sys.executable, "-m", "fer_vit", *words]  # a shell may ignore it
@@ -250,6 +253,11 @@ def test_no_process_stays_behind(verb: str, number: signal.Signals, status: int,
     assert process.wait(300) == status, log.read_text()
     assert len(started) >= 2
     wait_until(lambda: not any(map(alive, started)))
+    if verb == "parts":
+        main(words)
+        assert f"all {len(set(many)):,} files exactly once" in capsys.readouterr().out
+        assert all(path.suffix == ".parquet" for path in out.iterdir())
+        return
     left = [path.name for path in out.parent.iterdir()] if out.parent.exists() else []
     assert all(name.endswith(".part") for name in left) if number == signal.SIGKILL else left == []
     # A thread of multiprocessing in a process that reads may print a traceback at its end.

