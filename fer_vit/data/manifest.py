@@ -240,9 +240,8 @@ def in_fold(rows: Manifest, fold: str) -> Mask:
         raise FerVitError(f"Expected a fold such as 0/3, 1/3 or 2/3, but got {short(fold)}.")
     index, count = map(int, match.groups())
     mask: Mask = rows.table["split"].to_numpy() == "train"
-    faces = np.flatnonzero(mask).tolist()
     persons = rows.column("person") if "person" in rows.table.column_names else [None] * len(rows)
-    for row in tqdm(faces, desc="folds", unit=" images", disable=None, leave=False, delay=1):
+    for row in tqdm(np.flatnonzero(mask).tolist(), "folds", unit=" images", disable=None, leave=False, delay=1):
         with named_in_errors(rows.path, rows.name(row)):
             name = str(persons[row]).encode() if persons[row] else rows.image_bytes(row)
             mask[row] = crc32(name) % count == index

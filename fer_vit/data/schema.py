@@ -269,9 +269,8 @@ def write_manifest(
 ) -> None:
     """Writes a manifest of the data set `source` atomically; an existing one is replaced.
 
-    `embed` decides whether all images are stored inside, or only small ones. `together` is a key that all shards of a
-    data set have. `more` are tables of other manifests with the same labels, whose rows are added. Raises FerVitError
-    when the folder cannot be written, or an image cannot be read or does not lie below the folder.
+    `embed` decides whether all images are stored inside, or only small ones; others must lie below the folder.
+    `together` is a key that all shards of a data set have. `more` are tables of manifests whose rows are added.
     """
     meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
     if together:
@@ -296,8 +295,7 @@ def check_shards(reading: Reading, shards: int) -> None:
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
     """Writes a folder of shards with their images atomically; an existing one is replaced.
 
-    Every shard is a random, reproducible sample of the training rows; the other splits have one file each. Raises
-    FerVitError when the folder cannot be written, or an image cannot be read.
+    Every shard is a random, reproducible sample of the training rows; the other splits have one file each.
     """
     check_shards(reading, shards)  # again: images may have been dropped
     order = np.random.default_rng(0).permutation(len(reading.rows))

@@ -98,11 +98,10 @@ class FaceDetector:
         if found is None:
             return []
         # Mirrored images show no constant offset between OpenCV's coordinates and ours, so no half pixel is added.
-        points, scale = found[:, :14].reshape(-1, 7, 2).astype(float), _scale(small, image)
-        return [
-            Face(np.concatenate([p[0], p[0] + p[1]]), p[2:], float(score)).moved(scale)
-            for p, score in zip(points, found[:, 14], strict=True)
-        ]
+        points, scores = found[:, :14].reshape(-1, 7, 2).astype(float), found[:, 14].tolist()
+        points[:, 1] += points[:, 0]  # from width and height to the other corner
+        faces = (Face(some[:2].ravel(), some[2:], score) for some, score in zip(points, scores, strict=True))
+        return [face.moved(_scale(small, image)) for face in faces]
 
     def _load(self) -> Any:
         # OpenCV 5 warns that its new engine has no targets, although only the default one is requested.
@@ -265,8 +264,7 @@ def cache_folder() -> Path:
 def yunet_path() -> Path:
     """Returns the checked YuNet file: `$FER_VIT_YUNET`, else the cached one, else downloaded into the cache.
 
-    Several processes may download at once, and a damaged file is fetched again. Raises FerVitError when the file named
-    is missing or has another hash, or the download failed.
+    Several processes may download at once. A damaged file in the cache is fetched again.
     """
     import pooch  # takes time to import
 

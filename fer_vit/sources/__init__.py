@@ -1,12 +1,13 @@
-"""Data sets as distributed: one file per data set, whose `read(root, **options) -> Reading` declares its options."""
+"""Data sets as distributed: one file per data set, whose `read(root, **options) -> Reading` declares its options.
+
+A data set that is missing or has an invalid file is a FerVitError, which names file and line.
+"""
 
 from collections.abc import Callable
 
 from fer_vit.data.schema import Reading
 from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder, rafdb
 
-SOURCES: dict[str, Callable[..., Reading]] = {
-    module.__name__.rpartition(".")[2]: module.read
-    for module in (ferplus, fer2013, rafdb, affectnet, fairface, folder, drawn)
-}
+MODULES = (ferplus, fer2013, rafdb, affectnet, fairface, folder, drawn)
+SOURCES: dict[str, Callable[..., Reading]] = {module.__name__.rpartition(".")[2]: module.read for module in MODULES}
 """The reader of every data set by the name of its file. Its options become options of `prepare`."""

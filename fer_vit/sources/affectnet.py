@@ -29,7 +29,7 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
     """Reads AffectNet from the folder of train_set and val_set, sorted by file name; 7 classes leave contempt out.
 
     The test split was never published and results are reported on val_set: it is `test` here, and a fixed tenth of
-    train is held out as val. Raises FerVitError when there is no split, or an annotation is invalid.
+    train is held out as val.
 
     Args:
         root: The folder.

@@ -123,8 +123,7 @@ def unpacked(archive: Path, out: Path) -> Iterator[Path]:
     """Unpacks a zip into a hidden folder beside `out` that is removed afterwards; yields a folder unchanged.
 
     Messages name the zip instead of the hidden folder. zipfile strips roots, drives and `..` from names, writes links
-    as files, and reads no more of an entry than its header declares. Raises FerVitError when the zip is damaged,
-    compressed in an unusual way, or does not fit on the disk.
+    as files, and reads no more of an entry than its header declares.
     """
     if not is_zip(archive):
         yield archive
@@ -149,6 +148,7 @@ def _open_zip(archive: Path) -> zipfile.ZipFile:
 
 
 def _extract(archive: Path, folder: Path, out: Path) -> None:
+    """Unpacks a zip; raises FerVitError when it is damaged, compressed in an unusual way, or too large."""
     try:
         with _open_zip(archive) as file:
             entries = file.infolist()

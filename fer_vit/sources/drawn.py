@@ -125,7 +125,6 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
 
     The landmarks are the eyes' centres, the nose's tip, and the mouth's corners, which move with the expression. The
     seed chooses person, pose, light and noise; the same arguments give the same bytes. Sizes from 48 to 448 look right.
-    Raises FerVitError when the expression is unknown.
     """
     rng = np.random.default_rng(seed)
     look = dict(zip(LOOKS, rng.uniform(*np.array(list(LOOKS.values())).T).tolist(), strict=True))

@@ -25,8 +25,7 @@ FOLDERS: dict[str, Split] = {"train": "train", "val": "val"}
 def read(root: Path) -> Reading:
     """Reads FairFace, in the tables' order, with columns for age, gender and race.
 
-    No face has a label; labels or votes for the eight expressions can be added. Raises FerVitError when there is no
-    table, no image, or a line of a table is invalid.
+    No face has a label; labels or votes for the eight expressions can be added.
 
     Args:
         root: The folder with the tables and the folders train and val, or its parent if it is named `fairface`.

@@ -26,8 +26,7 @@ SIDE = 48
 def read(root: Path) -> Reading:
     """Reads FER2013: a table or the folder that holds it, or a folder that holds train and test.
 
-    From the table, an image is named "file:line"; from the folders, a fixed tenth of train is held out as val. Raises
-    FerVitError when there is neither, or a line or a folder is invalid.
+    From the table, an image is named "file:line"; from the folders, a fixed tenth of train is held out as val.
     """
     for path in (root, *(root / name for name in TABLES)):
         if path.is_file():

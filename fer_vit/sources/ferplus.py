@@ -30,8 +30,6 @@ FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FE
 def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Reading:
     """Reads FERPlus, in the tables' order. The column `label_votes` has the number of votes for an image's label.
 
-    Raises FerVitError when there is no split, or a line of a label.csv is invalid.
-
     Args:
         root: The folder with FER2013Train, FER2013Valid and FER2013Test, or its parent if it is named `ferplus`.
         labels: For ferplus: training labels by majority, or with the share of every expression (soft). Validation and

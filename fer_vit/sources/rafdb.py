@@ -29,8 +29,7 @@ def read(root: Path) -> Reading:
     """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or its parent if it is named `basic`.
 
     RAF-DB has no validation split: a fixed tenth of train is held out as val. With the annotations, gender, race and
-    age become columns. Raises FerVitError when the table or all images are missing, or a line or an annotation is
-    invalid.
+    age become columns.
     """
     base = root / "basic" if (root / "basic").is_dir() else root
     table, images = base / "EmoLabel" / "list_patition_label.txt", base / "Image" / "aligned"
