@@ -113,10 +113,7 @@ def _check_arguments(
         (is_zip(root) and not root.is_file(), f"Expected a zip of the data set, but there is none at {root}."),
         (re.match(r"\w+:/", str(out)), f"Expected a path on this machine, but got {out}. Copy the files afterwards."),
         (shards and add, "`--add` is for one manifest, but `--shards` writes several. Leave one of them out."),
-        (
-            shards and not _may_hold_shards(out),
-            f"Expected a new folder for shards, but got {out}. Name another.",
-        ),
+        (shards and not _may_hold_shards(out), f"Expected a new folder for shards, but got {out}. Name another."),
         (not shards and out.suffix != ".parquet", f"Expected a file name that ends in .parquet, but got {out}."),
         (not shards and out.is_dir(), f"Expected a name for the manifest, but {out} is a folder. Name a file in it."),
     ):

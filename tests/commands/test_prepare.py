@@ -4,7 +4,6 @@ import zipfile
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,10 +32,6 @@ class BrightFaces:
         height, width = image.shape[:2]
         face = Face(np.array([0.0, 0.0, width, height]), POINTS * (width, height), 0.75)
         return [face] if image.mean() > 100 else []
-
-
-def no_detector(path: Path | None = None, min_score: float = 0.0) -> Any:
-    raise AssertionError("the detector is not needed")
 
 
 def picture(brightness: int, side: int = 48) -> bytes:
@@ -105,7 +100,7 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
 def test_without_a_detector(
     photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", no_detector)
+    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed"))
     prepare("folder", photos, tmp_path / "photos.parquet", detector=detector)
     manifest = Manifest.read(tmp_path / "photos.parquet")
     assert len(manifest) == 3
@@ -192,7 +187,7 @@ def test_names_and_places_are_checked_before_images_are_read(
 def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", no_detector)
+    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed"))
     out = tmp_path / "shards"
     for name, shards in (("whole.parquet", None), ("shards", 3), ("again", 3)):
         prepare("drawn", tmp_path / f"{name}-faces", tmp_path / name, count=40, size=32, colour=True, shards=shards)

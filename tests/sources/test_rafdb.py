@@ -20,6 +20,7 @@ def draw(base: Path, *lines: str) -> None:
 
 
 SEVEN = [f"test_{i:04d}.jpg {i}" for i in range(1, 8)]
+FEATURES = ("female", "Asian", "70+"), ("unclear", "Caucasian", "0-3")
 
 
 def test_labels_and_splits(tmp_path: Path) -> None:
@@ -36,26 +37,21 @@ def test_labels_and_splits(tmp_path: Path) -> None:
 
 def test_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:
     draw(tmp_path, *SEVEN)
-    assert fields(tmp_path) == ((), [{}] * 7)
+    found = rafdb.read(tmp_path)
+    assert (found.extra, [row.extra for row in found.rows]) == ((), [{}] * 7)
     manual = tmp_path / "Annotation" / "manual"
     manual.mkdir(parents=True)
     points = "10.5\t20.25\n" * 5
     (manual / "test_0001_manu_attri.txt").write_text(f"{points}1\n2\n4\n")
     (manual / "test_0007_manu_attri.txt").write_text(f"{points}2\n0\n0")
-    columns, found = fields(tmp_path)
-    assert columns == ("gender", "race", "age")
-    assert found[0] == {"gender": "female", "race": "Asian", "age": "70+"}
-    assert found[1:6] == [{}] * 5
-    assert found[6] == {"gender": "unclear", "race": "Caucasian", "age": "0-3"}
+    found = rafdb.read(tmp_path)
+    assert found.extra == ("gender", "race", "age")
+    first, last = (dict(zip(found.extra, values, strict=True)) for values in FEATURES)
+    assert [row.extra for row in found.rows] == [first, *[{}] * 5, last]
     for text in (f"{points}1\n3\n4\n", points, "1\n2\n"):
         (manual / "test_0007_manu_attri.txt").write_text(text)
         with pytest.raises(FerVitError, match=r"test_0007_manu_attri\.txt, line 6: expected the numbers of gender"):
             rafdb.read(tmp_path)
-
-
-def fields(base: Path) -> tuple[tuple[str, ...], list[dict[str, str]]]:
-    found = rafdb.read(base)
-    return found.extra, [row.extra for row in found.rows]
 
 
 def test_missing_image_is_counted(tmp_path: Path) -> None:
@@ -67,10 +63,7 @@ def test_missing_image_is_counted(tmp_path: Path) -> None:
     assert not any("held out" in note for note in found.notes), "there is no train to hold out from"
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["train_00001.jpg 8", "train_00001.jpg", "train_00001.jpg happy", "val_1.jpg 3"],
-)
+@pytest.mark.parametrize("line", ["train_00001.jpg 8", "train_00001.jpg", "train_00001.jpg happy", "val_1.jpg 3"])
 def test_malformed_line(tmp_path: Path, line: str) -> None:
     draw(tmp_path, SEVEN[0], line)
     with pytest.raises(FerVitError, match=rf"list_patition_label\.txt, line 2: expected .* 1 to 7, but got `{line}`"):
