@@ -12,7 +12,6 @@ from fer_vit.evaluate.tables import Conditions, add_columns, check_options, read
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.labels import Merge
-from fer_vit.store.hub import DEFAULT
 
 
 @accept_text
@@ -77,13 +76,10 @@ def evaluate(
     faces = add_columns(faces, columns) if columns else faces
     check_options(faces, by, against is not None or robustness, model is None and robustness)
     other = read_other(faces, against, rows, conditions) if against else None
-    facts = {"data": str(data)} | ({"model": checkpoint or DEFAULT, "split": split} if rows else {})
-    if changes := [f"{old}: {new or 'left out'}" for old, new in (merge or {}).items() if old != new]:
-        facts["merge"] = ", ".join(changes)
     results = evaluate_faces(faces, by, other)
     if robustness and model and rows and faces.targets is not None:
         hits = measure_robustness(model, rows, faces.targets.argmax(1))
         results["robustness"] = summarize_robustness(hits, faces.units)
-    facts |= {"against": against} if against else {}
-    print(write_results(output, facts | faces.facts, results, faces, other))
+    facts = {"data": str(data)} | faces.facts | ({"against": against} if against else {})
+    print(write_results(output, facts, results, faces, other))
     return results

@@ -31,6 +31,7 @@ from fer_vit.predict.plan import list_tables
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import BOX, PROBABILITY, table_columns, table_labels
 from fer_vit.report.table import FACTS, SUFFIXES, csv_cell
+from fer_vit.store.hub import DEFAULT
 
 MARGIN = 0.15
 """Margin of a picture on each side of a face's box, as a fraction of the box."""
@@ -75,7 +76,11 @@ def read_faces(
     if labels is not None:
         raise FerVitError(f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels.")
     rows = conditions.read(data)
-    return *conditions.predict(checkpoint, rows), rows
+    faces, model = conditions.predict(checkpoint, rows)
+    facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": conditions.split}
+    if changes := [f"{old}: {new or 'left out'}" for old, new in (conditions.merge or {}).items() if old != new]:
+        facts["merge"] = ", ".join(changes)
+    return replace(faces, facts=facts | faces.facts), model, rows
 
 
 def read_other(faces: Faces, against: str, rows: Manifest | None, conditions: Conditions) -> Array:
@@ -188,19 +193,14 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
         raise FerVitError(f"Expected {expected}, but {path} has {short(', '.join(table))}.")
     types = table_columns(labels, videos=True)
     table = {name: _parse_cells(cells, types.get(name, str), name, path) for name, cells in table.items()}
-    none = np.array(None)
-    if not videos and (table.get("frame", none) != none).any():
+    if not videos and (table.get("frame", np.array(None)) != np.array(None)).any():
         raise FerVitError(f"{path} has frames of videos, but `evaluate` needs photos. Predict photos only.")
-    predicted = table["confidence"] != none
-    probabilities = np.column_stack([table[PROBABILITY + label].astype(float) for label in labels])
-    wrong = predicted & ~((probabilities >= 0).all(1) & (abs(probabilities.sum(1) - 1) < 0.01))
-    if wrong.any():
-        expected = f"probabilities of {short(', '.join(labels))} that sum to 1"
-        raise FerVitError(f"{_row_name(path, wrong.argmax())}: expected {expected}.")
+    probabilities = _join_probabilities(table, labels, path)
+    predicted = np.isfinite(probabilities[:, 0])
     return Faces(
         labels=labels,
         paths=table["path"],
-        probabilities=np.where(predicted[:, None], probabilities, np.nan),
+        probabilities=probabilities,
         detected=predicted & (table.get("score", predicted) != 0),
         targets=None,
         columns={name: cells for name, cells in table.items() if not name.startswith(PROBABILITY)},
@@ -208,6 +208,17 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
         picture=lambda row: cut_face(table, row),
         facts=_read_facts(files[0]),
     )
+
+
+def _join_probabilities(table: Columns, labels: list[str], path: Path) -> Array:
+    """Returns the probabilities in a table (N, C); NaN without a confidence."""
+    predicted = table["confidence"] != np.array(None)
+    probabilities = np.column_stack([table[PROBABILITY + label].astype(float) for label in labels])
+    wrong = predicted & ~((probabilities >= 0).all(1) & (abs(probabilities.sum(1) - 1) < 0.01))
+    if wrong.any():
+        expected = f"probabilities of {short(', '.join(labels))} that sum to 1"
+        raise FerVitError(f"{_row_name(path, wrong.argmax())}: expected {expected}.")
+    return np.where(predicted[:, None], probabilities, np.nan)
 
 
 def _read_facts(path: Path) -> dict[str, str]:
