@@ -13,7 +13,6 @@ from fer_vit.compare import Study, compare_pair, intraclass_correlation, make_st
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.scores import Interval
 from fer_vit.evaluate.tables import read_predictions
-from fer_vit.geometry import Array
 
 NAN = np.nan
 
@@ -93,11 +92,9 @@ def test_intraclass_correlation_equals_pingouin(rng: np.random.Generator) -> Non
 def test_intraclass_correlation_of_unequal_numbers(rng: np.random.Generator) -> None:
     """The mean over studies is the true value."""
     person = np.repeat(np.arange(20), np.tile([2, 3, 4, 9], 5))
-    found = [
-        intraclass_correlation(rng.normal(size=20)[person] + rng.normal(0, 1.5, len(person)), person)["mean"]
-        for _ in range(300)
-    ]
-    assert np.mean(np.array(found, float)) == pytest.approx(1 / (1 + 1.5**2), abs=0.03)
+    studies = [rng.normal(size=20)[person] + rng.normal(0, 1.5, len(person)) for _ in range(300)]
+    found = np.array([intraclass_correlation(values, person)["mean"] for values in studies], float)
+    assert found.mean() == pytest.approx(1 / (1 + 1.5**2), abs=0.03)
 
 
 @pytest.mark.parametrize("photos", [1, 3])
@@ -114,17 +111,12 @@ def test_mixed_model_equals_statsmodels(photos: int, rng: np.random.Generator) -
     assert found["p"] == pytest.approx(expected.pvalues["condition"], abs=1e-6)
 
 
-def person_values(rng: np.random.Generator, persons: int) -> tuple[Array, Array]:
-    """Mean probabilities of two conditions, with expectations 1/3 and 2/5."""
-    return rng.beta(2, 4, persons), rng.beta(4, 6, persons)
-
-
 @pytest.mark.slow
 def test_coverage_of_intervals(rng: np.random.Generator) -> None:
-    """In 1,000 studies of 24 persons, 95 % intervals contain the true mean, difference and correlation."""
+    """In 1,000 studies of 24 persons, 95 % intervals contain the true mean (1/3, 2/5), difference and correlation."""
     person, hits = np.repeat(np.arange(24), 4), []
     for _ in range(1000):
-        first, second = person_values(rng, 24)
+        first, second = rng.beta(2, 4, 24), rng.beta(4, 6, 24)
         paired, apart = compare_pair(first, second, paired=True), compare_pair(first[:16], second, paired=False)
         assert paired is not None
         assert apart is not None
@@ -196,19 +188,12 @@ def test_faces_without_condition_or_person_are_left_out(tmp_path: Path, rng: np.
     assert found.faces.sum() == len(table) - 3
 
 
-@pytest.mark.parametrize(
-    ("baseline", "words"),
-    [
-        ("Rest", "the baseline Rest and others in `condition`, but got film, rest. Did you mean `rest`?"),
-        (None, "two or more conditions in `condition`, but got film."),
-    ],
-)
-def test_conditions_that_cannot_be_compared(
-    baseline: str | None, words: str, tmp_path: Path, rng: np.random.Generator
-) -> None:
+def test_conditions_that_cannot_be_compared(tmp_path: Path, rng: np.random.Generator) -> None:
     table = photos(rng)
-    with pytest.raises(FerVitError, match=words.replace("?", r"\?")):
-        study(table if baseline else table[table["condition"] == "film"], tmp_path, baseline)
+    with pytest.raises(FerVitError, match=r"baseline Rest and others in `condition`, but got film, rest\. .* `rest`\?"):
+        study(table, tmp_path, "Rest")
+    with pytest.raises(FerVitError, match=r"two or more conditions in `condition`, but got film\."):
+        study(table[table["condition"] == "film"], tmp_path)
 
 
 def clip(path: str, labels: str, condition: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import torch
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number, short
-from fer_vit.evaluate.faces import check_same_labels
+from fer_vit.evaluate.faces import check_same_labels, predict_logits
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer, load
@@ -132,20 +132,15 @@ def read_fold(teacher: Path) -> str | None:
     return None if fold is None else str(fold)
 
 
-@torch.inference_mode()
 def predict_views(teacher: Recognizer, faces: Manifest, chosen: list[int]) -> Array:
     """Returns a teacher's probabilities (M, C) of M chosen faces, each the mean over the face and its mirror image.
 
     They are computed in bfloat16 where training is, which is about twice as fast.
     """
-    views = []
-    for augment in (None, crop_mirrored):
-        dataset = FaceDataset(faces, teacher.crop_spec, augment)
-        batches = face_batches(dataset, chosen, CHUNK, teacher.device)
-        with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
-            logits = [teacher.net(batch.image, batch.boxes, batch.valid).double().cpu() for batch in batches]
-        views.append(torch.cat(logits).softmax(-1))
-    return torch.stack(views).mean(0).numpy()
+    datasets = [FaceDataset(faces, teacher.crop_spec, augment) for augment in (None, crop_mirrored)]
+    with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
+        views = [predict_logits(teacher, face_batches(one, chosen, CHUNK, teacher.device)) for one in datasets]
+    return torch.stack(views).double().softmax(-1).mean(0).numpy()
 
 
 def agreement(probabilities: Array, votes: Array) -> str:

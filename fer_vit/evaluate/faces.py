@@ -1,7 +1,7 @@
 """Labelled faces and the probabilities that a model gives them; the temperature that calibrates a model."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -129,13 +129,17 @@ class Merged(Recognizer):
 
 
 @torch.inference_mode()
+def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
+    """Returns the logits of the faces in batches (N, C), before the temperature."""
+    return torch.cat([model.net(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches])
+
+
 def evaluate_logits(
     model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Returns the logits of labelled faces (N, C), before the temperature, and targets; see `labelled_batches`."""
     batches, targets = labelled_batches(model, manifest, split, mirrored)
-    logits = [model.net(batch.image, batch.boxes, batch.valid).float().cpu() for batch in batches]
-    return torch.cat(logits), targets
+    return predict_logits(model, batches), targets
 
 
 def labelled_batches(
