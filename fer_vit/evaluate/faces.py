@@ -143,11 +143,7 @@ def evaluate_logits(
 
 
 def labelled_batches(
-    model: Recognizer,
-    manifest: str | Path,
-    split: Split = "val",
-    mirrored: bool = False,
-    max_faces: int | None = None,
+    model: Recognizer, manifest: str | Path, split: Split = "val", mirrored: bool = False, max_faces: int | None = None
 ) -> tuple[Iterator[Batch], Tensor]:
     """Returns batches of a manifest's labelled faces, mirrored or not, and the votes for every class (N, C).
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -17,7 +18,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluate import scores
 from fer_vit.evaluate.tables import read_table
 from fer_vit.face.crop import CUT
-from fer_vit.face.image import decode_image
+from fer_vit.face.image import decode_image, encode_png
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
@@ -125,23 +126,18 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> None:
-    names = ("happiness", "anger")
-    rows = [
-        Row(cv2.imencode(".png", draw_face(name, seed, 48)[0])[1].tobytes(), f"{name}-{seed}", split, name)
-        for name in names
-        for seed in range(10)
-        for split in ("val" if seed < 2 else "train",)
-    ]
+    names, rows = ("happiness", "anger"), []
+    for name, seed in product(names, range(10)):
+        drawn = encode_png(draw_face(name, seed, 48)[0])
+        rows.append(Row(drawn, f"{name}-{seed}", "val" if seed < 2 else "train", name))
     write_manifest(tmp_path / "m.parquet", Reading(names, rows), "drawn")
     main(["finetune", str(tmp_path / "m.parquet"), "--output", str(tmp_path / "mine")])
     found = json.loads((tmp_path / "mine" / "evaluation" / "results.json").read_text())
     assert (found["split"], found["comparison"]["faces"]) == ("val", 4)
     held_out = [row for row in rows if row.split == "val"]
     guesses = load(device="cpu").predict([decode_image(row.image) for row in held_out], face="crop", detector="none")
-    right = [
-        max(names, key=guess.probabilities.__getitem__) == row.label
-        for guess, row in zip(guesses, held_out, strict=True)
-    ]
+    labels = [max(names, key=guess.probabilities.__getitem__) for guess in guesses]
+    right = [label == row.label for label, row in zip(labels, held_out, strict=True)]
     assert found["comparison"]["other"]["accuracy"]["mean"] == np.mean(right)
     assert "- ferplus-fairface-small: accuracy " in (tmp_path / "mine" / "model" / CARD_FILE).read_text()
     assert not (tmp_path / "mine" / "faces.parquet").exists()
@@ -155,7 +151,7 @@ def test_too_few_photos(photos: Path, tmp_path: Path, yunet_named: None, capsys:
     assert "at least 8 training photos of each class" in line
     assert "but got 4 of stirred. Add photos" in line
     assert not (tmp_path / "mine" / "model").exists()
-    drawn = cv2.imencode(".png", draw_face("neutral", 0, 48)[0])[1].tobytes()
+    drawn = encode_png(draw_face("neutral", 0, 48)[0])
     rows = [Row(drawn, f"{name}{number}", "train", name) for name in CLASSES for number in range(9)]
     write_manifest(tmp_path / "m.parquet", Reading(tuple(CLASSES), rows), "drawn")
     line = fails(capsys, "finetune", tmp_path / "m.parquet", "--output", tmp_path / "mine")
