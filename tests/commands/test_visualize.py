@@ -158,21 +158,6 @@ def test_every_face_has_a_row(report: Path) -> None:
         assert float(row["low"]) <= float(row["mean"]) <= float(row["high"])
 
 
-def test_relations_and_attention_to_the_output_by_expression(report: Path) -> None:
-    with (report / "relations.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    predicted = Counter(pq.read_table(report / "faces.parquet")["predicted"].to_pylist())
-    assert len(rows) == len(predicted) * len(DEFAULT_REGIONS) * (1 + len(DEFAULT_REGIONS))
-    sums: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        assert int(row["faces"]) == predicted[row["predicted"]]
-        assert float(row["low"] or 0) <= float(row["mean"]) <= float(row["high"] or 1)
-        sums[row["predicted"], row["region"]] += float(row["mean"])
-        if row["region"] == row["takes_from"]:
-            assert float(row["mean"]) > 1 / len(DEFAULT_REGIONS)  # by the residual paths
-    assert list(sums.values()) == pytest.approx([1] * len(sums), abs=1e-5)
-
-
 @pytest.mark.parametrize("change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}])
 @pytest.mark.parametrize("method", ["pixels", "relevance"])
 def test_models_with_little_to_say(change: dict[str, object], method: str, drawn: Path, tmp_path: Path) -> None:

@@ -1,17 +1,16 @@
 """People over time in the page, in a real browser."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import Evidence, save_face, write_page
-from tests.helpers.browser import chromium, loaded, opened
+from tests.helpers.browser import loaded, opened
 
 NAME = """<img src=x onerror="document.title='owned'">.mp4"""
 LABELS = ("happiness", "<i>fear")
@@ -49,11 +48,9 @@ def write(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, list[str]]]:
+def browser(chrome: Browser, tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, list[str]]:
     """The page in a real browser, and what goes wrong in it."""
-    file = write(tmp_path_factory.mktemp("people"))
-    with chromium() as browser:
-        yield opened(browser, file.as_uri())
+    return opened(chrome, write(tmp_path_factory.mktemp("people")).as_uri())
 
 
 def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> None:

@@ -1,0 +1,42 @@
+"""A face and its explanation for the pages of reports."""
+
+import numpy as np
+
+from fer_vit.report.draw import Attention, FaceView
+from fer_vit.report.html import Evidence
+
+REGIONS = ("mouth", "nose", "chin")
+LABELS = ("neutral", "happiness", '"><i>x')
+ATTENTION = Attention(
+    np.array(
+        [
+            [[0.6, 0.0, 0.4], [0.0, 0.0, 0.0], [0.3, 0.0, 0.7]],
+            [[0.9, 0.0, 0.1], [0.0, 0.0, 0.0], [0.1, 0.0, 0.9]],
+            [[0.0, 0.0, 0.5], [0.0, 0.0, 0.0], [0.5, 0.0, 0.0]],
+        ]
+    ),
+    np.array([[0.8, 0.0, 0.2], [0.25, 0.0, 0.75], [0.0, 0.0, 0.0]]),
+    np.array([[[0.5, 0.0]], [[0.0, 0.5]], [[0.0, 0.0]]]),
+    np.array([np.nan, 9.0, np.nan]),
+)
+"""The whole encoder, one head, and interactions; two patches."""
+VIEWS = {"views": ("the whole encoder", "block 1, head 1: 9 px"), "grid": (1, 2)}
+
+
+def make_view(name: str, probabilities: tuple[float, ...] = (0.1, 0.7, 0.2)) -> FaceView:
+    return FaceView(
+        name=name,
+        face=2,
+        photo=np.full((48, 48, 3), 90, np.uint8),
+        box=None,
+        to_crop=np.array([[0.5, 0.0, 4.0], [0.0, 0.5, 4.0]]),
+        crop_size=32,
+        regions={"mouth": np.array([8.0, 16.0, 20.0, 28.0]), "chin": np.array([8.0, 24.0, 20.0, 32.0])},
+        probabilities=dict(zip(LABELS, probabilities, strict=True)),
+    )
+
+
+def make_evidence() -> Evidence:
+    heat = np.arange(1024.0).reshape(32, 32) / 1024
+    each = [(np.array([share, 0.0, -0.5]), heat - share) for share in (0.1, 0.25, -0.4)]
+    return Evidence([1, 2, 0], dict(enumerate(each)), (np.array([0.9, 0.0, 0.1]), heat), ATTENTION)

@@ -1,0 +1,13 @@
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.helpers.browser import chromium
+
+
+@pytest.fixture(scope="package")
+def chrome() -> Iterator[Browser]:
+    """A real browser."""
+    with chromium() as browser:
+        yield browser
