@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
-from fer_vit.predict.live import Seen, is_camera, shown_name, watch
+from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import photo_rows, table_columns
 from fer_vit.predict.tables import format_counts
@@ -69,7 +69,9 @@ def live(
                 if table:
                     table.write([*photo_rows(seen.photo)])
                 page.show(seen)
-                line.set_description_str(f"{page.speed}; {list_people(seen)}")
+                faces = (face.marked for face in seen.photo.faces)
+                people = ", ".join(f"{face.track} {face.label} {percent(face.probability)}" for face in faces)
+                line.set_description_str(f"{page.speed}; {people or 'no face'}")
                 if page.stopped:
                     break
         page.stopped = True  # viewers who wait for the next picture
@@ -83,12 +85,6 @@ def check(source: str, output: Path | None, overwrite: bool) -> None:
         if output.suffix.lower() not in (".csv", ".jsonl"):
             raise FerVitError(f"Expected a table that ends in .csv or .jsonl, since it grows, but got {output}.")
         check_output(output, overwrite)
-
-
-def list_people(seen: Seen) -> str:
-    """Lists a frame's people and their expressions on one line."""
-    faces = (face.marked for face in seen.photo.faces)
-    return ", ".join(f"{face.track} {face.label} {percent(face.probability)}" for face in faces) or "no face"
 
 
 def print_summary(page: "LivePage", output: Path | None) -> None:

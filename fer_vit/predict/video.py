@@ -162,8 +162,13 @@ def _decode(
     if empty:
         _check(lost)
         raise ImageError("no frames")
-    begin, length = ((value or 0) / av.time_base for value in (container.start_time, container.duration))
-    if "packets cannot be decoded" not in lost and last < begin + length - SLACK:
+    if "packets cannot be decoded" not in lost:
+        _check_end(container, last)
+
+
+def _check_end(container: av.container.InputContainer, last: float) -> None:
+    begin, length = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
+    if last < begin + length - SLACK:
         raise ImageError(f"ends early: after {last - begin:.1f} of {length:.1f} seconds")
 
 
