@@ -1,5 +1,6 @@
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,21 @@ from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.train.datamodule import FaceDataModule
 
+IMAGE = encode_png(np.zeros((8, 8), np.uint8))
+
+
+def build(manifest: Path, batch_size: int = 50, **change: Any) -> FaceDataModule:
+    return FaceDataModule(manifest, batch_size, 0, spec=CropSpec(8), **change)
+
+
+def made(folder: Path, names: str, rows: list[Row]) -> Path:
+    """A manifest of rows, whose labels are single letters."""
+    write_manifest(folder / "m.parquet", Reading(tuple(names), rows), "made")
+    return folder / "m.parquet"
+
 
 def test_splits_and_batches(drawn: Path) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, spec=CropSpec(48))
+    data = build(drawn / "faces.parquet")
     assert data.labels == list(EXPRESSIONS)
     sizes = [len(data.dataset(split)) for split in ("train", "val", "test")]
     assert sum(sizes) == 170
@@ -28,18 +41,13 @@ def test_splits_and_batches(drawn: Path) -> None:
 
 
 def test_class_counts_count_votes_by_their_share(tmp_path: Path) -> None:
-    image = encode_png(np.zeros((8, 8), np.uint8))
-    rows = [Row(image, "a", "train", "x", (3.0, 1.0)), Row(image, "b", "train", "y")]
-    write_manifest(tmp_path / "m.parquet", Reading(("x", "y"), rows), "made")
-    assert FaceDataModule(tmp_path / "m.parquet").class_counts().tolist() == [0.75, 1.25]
+    rows = [Row(IMAGE, "a", "train", "x", (3.0, 1.0)), Row(IMAGE, "b", "train", "y")]
+    assert build(made(tmp_path, "xy", rows)).class_counts().tolist() == [0.75, 1.25]
 
 
 def test_balanced_sampling_draws_every_class_equally_often(tmp_path: Path) -> None:
-    image = encode_png(np.zeros((8, 8), np.uint8))
-    rows = [Row(image, str(i), "train", "x" if i % 10 else "y") for i in range(400)]
-    write_manifest(tmp_path / "m.parquet", Reading(("x", "y"), rows), "made")
-    data = FaceDataModule(tmp_path / "m.parquet", batch_size=400, num_workers=0, balanced=True, spec=CropSpec(8))
-    (batch,) = data.train_dataloader()
+    rows = [Row(IMAGE, str(i), "train", "x" if i % 10 else "y") for i in range(400)]
+    (batch,) = build(made(tmp_path, "xy", rows), 400, balanced=True).train_dataloader()
     assert 0.4 < batch.target[:, 1].mean() < 0.6
 
 
@@ -47,16 +55,14 @@ def test_balanced_sampling_draws_every_class_equally_often(tmp_path: Path) -> No
 def test_the_last_batch_of_several_processes_is_left_out_unless_it_is_the_only_one(
     rows: int, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = encode_png(np.zeros((8, 8), np.uint8))
-    write_manifest(tmp_path / "m.parquet", Reading(("x",), [Row(image, "a", "train", "x")] * rows), "made")
     monkeypatch.setattr("fer_vit.train.datamodule._processes", lambda: 2)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
-    data = FaceDataModule(tmp_path / "m.parquet", batch_size=4, num_workers=0, spec=CropSpec(8))
+    data = build(made(tmp_path, "x", [Row(IMAGE, "a", "train", "x")] * rows), 4)
     assert [len(batch.path) for batch in data.train_dataloader()] == sizes
 
 
 def test_another_batch_size_cannot_resume_in_mid_epoch(drawn: Path) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, spec=CropSpec(48))
+    data = build(drawn / "faces.parquet")
     position = {"epoch": 1, "batches": 1, **data._order()}
     for name, value in (("batch_size", 25), ("seed_everything", 7), ("balanced", True), ("world_size", 2)):
         data.load_state_dict({**position, name: value})
@@ -68,7 +74,7 @@ def test_another_batch_size_cannot_resume_in_mid_epoch(drawn: Path) -> None:
 
 def test_a_fold_is_left_out_of_training_alone(drawn: Path) -> None:
     def rows(fold: str | None) -> dict[str, list[str]]:
-        data = FaceDataModule(drawn / "faces.parquet", batch_size=1, num_workers=0, spec=CropSpec(8), fold=fold)
+        data = build(drawn / "faces.parquet", 1, fold=fold)
         counts = data.class_counts().sum().item()
         found = {split: [name(data, split, i) for i in range(len(data.dataset(split)))] for split in SPLITS}
         assert counts == len(found["train"]) == len(data.train_dataloader())
@@ -87,26 +93,23 @@ def test_a_fold_is_left_out_of_training_alone(drawn: Path) -> None:
 
 
 def test_a_run_resumes_with_its_fold(drawn: Path) -> None:
-    def data(fold: str | None) -> FaceDataModule:
-        return FaceDataModule(drawn / "faces.parquet", num_workers=0, spec=CropSpec(8), fold=fold)
-
-    saved = data("0/3")
+    saved = build(drawn / "faces.parquet", fold="0/3")
     loop = SimpleNamespace(max_batches=2, epoch_progress=SimpleNamespace(current=SimpleNamespace(started=1)))
     loop.epoch_loop = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(processed=2)))
     saved.trainer = SimpleNamespace(fit_loop=loop)  # type: ignore[assignment]
     assert saved.state_dict()["fold"] == "0/3"
     for fold in ("1/3", None):
-        again = data(fold)
+        again = build(drawn / "faces.parquet", fold=fold)
         again.load_state_dict(saved.state_dict())
         with pytest.raises(FerVitError, match=f"trained with data.fold 0/3, but now it is {fold}. Use the same"):
             again.train_dataloader()
-    again = data("0/3")
+    again = build(drawn / "faces.parquet", fold="0/3")
     again.load_state_dict(saved.state_dict())
     again.train_dataloader()
 
 
 def test_a_position_counts_once(drawn: Path) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", batch_size=25, num_workers=0, spec=CropSpec(48))
+    data = build(drawn / "faces.parquet", 25)
     first = [batch.row.tolist() for batch in data.train_dataloader()]
     data.load_state_dict({"epoch": 0, "batches": 3, **data._order()})
     assert [batch.row.tolist() for batch in data.train_dataloader()] == first[3:]
@@ -115,16 +118,14 @@ def test_a_position_counts_once(drawn: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"epoch": "x"}, {"batches": 10**30}, {"epoch": -5}])
 def test_a_position_that_is_none_is_refused(change: dict[str, object], drawn: Path) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", batch_size=50, num_workers=0, spec=CropSpec(48))
+    data = build(drawn / "faces.parquet")
     data.load_state_dict({"epoch": 1, "batches": 1, **data._order(), **change})
     with pytest.raises(FerVitError, match="Resume from another checkpoint"):
         data.train_dataloader()
 
 
 def test_a_split_without_rows_or_labels(tmp_path: Path) -> None:
-    image = encode_png(np.zeros((8, 8), np.uint8))
-    write_manifest(tmp_path / "m.parquet", Reading(("x",), [Row(image, "a", "train")]), "made")
-    data = FaceDataModule(tmp_path / "m.parquet")
+    data = build(made(tmp_path, "x", [Row(IMAGE, "a", "train")]))
     with pytest.raises(FerVitError, match=r"m.parquet has train rows without a label"):
         data.train_dataloader()
     with pytest.raises(FerVitError, match=r"m.parquet has no rows with split val"):

@@ -37,11 +37,9 @@ def start(net: RegionViT, other: RegionViT) -> str:
 def test_classes_of_the_same_name_keep_their_rows(pool: str) -> None:
     other, net = build("abc", pool=pool), build("cxa", pool=pool)
     fresh = {name: value.clone() for name, value in net.state_dict().items()}
-    line = start(net, other)
-    assert (
-        line
-        == f"Started from other: {len(encoder(net))} of {len(encoder(net))} tensors of the encoder; kept c, a; new x."
-    )
+    total = len(encoder(net))
+    line = f"Started from other: {total} of {total} tensors of the encoder; kept c, a; new x."
+    assert start(net, other) == line
     before, after = other.state_dict(), net.state_dict()
     for name in ("vit.head.weight", "vit.head.bias", *["pool.query"] * (pool == "query")):
         assert torch.equal(after[name][[0, 2]], before[name][[2, 0]])
@@ -94,8 +92,7 @@ def test_less_than_nine_tenths_is_refused(change: dict[str, object]) -> None:
 
 def test_weights_that_are_not_finite_are_refused() -> None:
     other = build()
-    with torch.no_grad():
-        other.vit.norm.weight[3] = torch.nan
+    other.vit.norm.weight.data[3] = torch.nan
     with pytest.raises(FerVitError, match=r"other holds weights that are not finite \(`vit.norm.weight`\)"):
         start(build(), other)
 
@@ -123,9 +120,8 @@ def fit(manifest: Path, folder: Path, *more: str) -> Path:
 def test_a_run_starts_from_a_folder_and_resumes_without_it(
     mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = build_model(
-        replace(NETWORK, regions=("mouth", "nose", "chin")), EXPRESSIONS, align="crop", template=((0.5, 0.5),) * 5
-    )
+    network = replace(NETWORK, regions=("mouth", "nose", "chin"))
+    other = build_model(network, EXPRESSIONS, align="crop", template=((0.5, 0.5),) * 5)
     save_network(other, tmp_path / "other")
     words = [f"--model.init={tmp_path / 'other'}", "--model.network.dropout=0.1", "--model.freeze=encoder"]
     first = fit(mine, tmp_path / "first", *words)
