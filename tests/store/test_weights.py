@@ -11,13 +11,9 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
-from fer_vit.store.hub import DEFAULT, shipped_models
+from fer_vit.store.hub import shipped_models
 
 MODELS = shipped_models()
-
-
-def test_the_default_is_shipped() -> None:
-    assert DEFAULT in MODELS
 
 
 @pytest.mark.parametrize("name", MODELS)
