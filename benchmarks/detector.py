@@ -74,9 +74,8 @@ class Network(nn.Module):
         chans, neck = (40, 64, 96), 48
         self.stages = nn.ModuleList([stage(24, 40, 3), stage(40, 64, 4), stage(64, 96, 5)])
         self.lateral = nn.ModuleList([conv(count, neck, 1) for count in chans])
-        self.heads = nn.ModuleList(
-            [nn.Sequential(Separable(neck), Separable(neck), nn.Conv2d(neck, 15, 1)) for _ in chans]
-        )
+        heads = (nn.Sequential(Separable(neck), Separable(neck), nn.Conv2d(neck, 15, 1)) for _ in chans)
+        self.heads = nn.ModuleList(heads)
         for head in self.heads:
             nn.init.normal_(head[2].weight, std=0.01)
             head[2].bias.data = torch.tensor([-4.0, 0.5, 0.5, 1.0, 1.0, *[0.5] * 10])

@@ -85,26 +85,15 @@ def write_card(path: Path, text: str, figures: dict[str, float]) -> None:
     card = ModelCard.load(path)
     card.data.model_name = path.parent.name
     others = [one for one in card.data.eval_results or [] if one.dataset_name != MEASURED]
+    result = partial(EvalResult, "image-classification", "ferplus", MEASURED)
     card.data.eval_results = [
-        EvalResult(
-            task_type="image-classification",
-            dataset_type="ferplus",
-            dataset_name=MEASURED,
-            metric_type=name.lower().replace(" ", "_"),
-            metric_name=name,
-            metric_value=round(float(value), 4),
-        )
+        result(name.lower().replace(" ", "_"), round(float(value), 4), metric_name=name)
         for name, value in figures.items()
     ] + others
-    card.text = replaced(card.text, "measured", text)
+    begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
+    before, _, rest = card.text.partition(begin)
+    card.text = f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
     card.save(path)
-
-
-def replaced(card: str, part: str, text: str) -> str:
-    """Returns a card with a marked section replaced, or added."""
-    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
-    before, _, rest = card.partition(begin)
-    return f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
 
 
 def main(manifest: Path, model: str, write: bool = False) -> None:

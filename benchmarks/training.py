@@ -9,6 +9,7 @@ on the GPU if there is one; `--compiled=true` compiles both. Utilisation is rela
 import logging
 import time
 import warnings
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -34,19 +35,16 @@ from fer_vit.train.task import FERTask
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WARM_UP, STEPS = 3, 12
+CUDA = DEVICE.type == "cuda"
+TINY, SMALL, BASE = (partial(RegionViTConfig, f"vit_{name}_patch16_224") for name in ("tiny", "small", "base"))
+SMALL_CROPS = TINY(img_size=48, patch_size=8, depth=6, region_grid=1, regions=DEFAULT_REGIONS)
 SIZES = {
-    "48 px, patch 8, width 192, 6 blocks": (
-        RegionViTConfig(
-            "vit_tiny_patch16_224", img_size=48, patch_size=8, depth=6, region_grid=1, regions=DEFAULT_REGIONS
-        ),
-        64 if DEVICE.type == "cpu" else 1024,
-    ),
-    "ViT-Ti/16, 224 px": (RegionViTConfig("vit_tiny_patch16_224", regions=DEFAULT_REGIONS), 16),
+    "48 px, patch 8, width 192, 6 blocks": (SMALL_CROPS, 1024 if CUDA else 64),
+    "ViT-Ti/16, 224 px": (TINY(regions=DEFAULT_REGIONS), 256 if CUDA else 16),
 }
-if DEVICE.type == "cuda":
-    SIZES["ViT-Ti/16, 224 px"] = (SIZES["ViT-Ti/16, 224 px"][0], 256)
-    SIZES["ViT-S/16, 224 px"] = (RegionViTConfig("vit_small_patch16_224", regions=DEFAULT_REGIONS), 256)
-    SIZES["ViT-B/16, 224 px"] = (RegionViTConfig("vit_base_patch16_224", regions=DEFAULT_REGIONS), 128)
+if CUDA:
+    SIZES["ViT-S/16, 224 px"] = (SMALL(regions=DEFAULT_REGIONS), 256)
+    SIZES["ViT-B/16, 224 px"] = (BASE(regions=DEFAULT_REGIONS), 128)
 
 
 def faces(config: RegionViTConfig, number: int) -> Batch:
@@ -85,18 +83,10 @@ def lightning_step(config: RegionViTConfig, batch: Batch, compiled: bool) -> flo
     """Returns the seconds of a step of FERTask in Lightning's Trainer, as in `fer-vit fit`."""
     clock = Clock()
     with TemporaryDirectory() as folder:
-        trainer = L.Trainer(
-            max_steps=WARM_UP + STEPS + 1,
-            precision="bf16-mixed",
-            gradient_clip_val=1.0,
-            logger=TensorBoardLogger(folder),
-            callbacks=[clock],
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            accelerator=DEVICE.type,
-            devices=1,
-        )
+        off = dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+        how: dict[str, Any] = {"precision": "bf16-mixed", "accelerator": DEVICE.type, "devices": 1, **off}
+        log = TensorBoardLogger(folder)
+        trainer = L.Trainer(max_steps=WARM_UP + STEPS + 1, gradient_clip_val=1.0, logger=log, callbacks=[clock], **how)
         task = FERTask(config, labels=list(EXPRESSIONS), compile=compiled)
         trainer.fit(task, DataLoader([batch] * (WARM_UP + STEPS + 1), batch_size=None))  # type: ignore[arg-type]
     return (clock.times[-1] - clock.times[WARM_UP]) / STEPS

@@ -1,4 +1,4 @@
-"""Callbacks that end a run as machines do, and a user's own plugin; named on the command line as a user names hers."""
+"""Callbacks that end a run, and a plugin; named on the command line."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from fer_vit.train.run import AtomicCheckpointIO
 
 
 class Terminate(Callback):
-    """Sends SIGTERM to this process, or to the second of two, as a machine does that is about to go."""
+    """Sends SIGTERM to this process, or to the second of two."""
 
     def __init__(self, epoch: int, batch: int, validating: bool = False) -> None:
         self.moment = epoch, batch, validating
@@ -34,17 +34,14 @@ class Terminate(Callback):
 
 
 class TerminateAll(Terminate):
-    """Another process sends it to all processes of the run, those that load data as well, as SLURM does."""
+    """Another process sends it to all processes of the run, also to workers, as SLURM does."""
 
     def terminate(self) -> None:
         subprocess.run(["kill", "-TERM", "--", f"-{os.getpgid(0)}"], start_new_session=True, check=True)
 
 
 class KillOne(Callback):
-    """Kills the second process in the middle of the second epoch, as the kernel does when memory is short.
-
-    The first is in a long step meanwhile: it learns that it is alone after Lightning, which looks every 5 seconds.
-    """
+    """Kills the second process in the second epoch; the first is in a long step until Lightning's check every 5 s."""
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if (trainer.current_epoch, batch_idx) == (1, 1):
