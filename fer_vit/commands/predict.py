@@ -85,10 +85,8 @@ def predict(
     check_outputs(outputs, in_chunks)
     check_videos(outputs, sources, in_chunks)
     if rank.world_size > 1 and not in_chunks:
-        raise FerVitError(
-            f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a folder, for "
-            f"example --output {output.stem}, or unset RANK and WORLD_SIZE."
-        )
+        remedy = f"Name a folder, for example --output {output.stem}, or unset RANK and WORLD_SIZE."
+        raise FerVitError(f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. {remedy}")
     options = PhotoOptions(**reading)
     if options.workers is None:
         options = replace(options, workers=max(1, cores() // rank.local_world_size))
@@ -102,8 +100,7 @@ def predict(
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:
     """Raises FerVitError, before any work, when an output cannot be written; tables in chunks are kept."""
-    named = (None if in_chunks else outputs.table, outputs.people, outputs.intervals)
-    tables = [path for path in named if path]
+    tables = [path for path in (None if in_chunks else outputs.table, outputs.people, outputs.intervals) if path]
     if outputs.overwrite and not tables:
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
     for path in tables:

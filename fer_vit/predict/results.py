@@ -211,8 +211,7 @@ def _entry(attribute: str, *keys: int | str) -> Callable[[FaceResult], Cell]:
 
 
 BOX = ("box_left", "box_top", "box_right", "box_bottom")
-SMALL, TURNED = 30, 45
-"""Size in pixels below which, and angle of the head in degrees above which, labels are unreliable."""
+SMALL, TURNED = 30, 45  # size in pixels below which, and angle in degrees above which, labels are unreliable
 WARNINGS = {
     "small face": f"faces are below {SMALL} pixels: their labels are unstable",
     "turned head": f"heads are turned by more than {TURNED} degrees",

@@ -86,7 +86,11 @@ def predict_folder(
     photos = model.recognize([*chain.from_iterable(share.values())], options)
     again = outputs._replace(overwrite=True)  # a table that another process has written in the meantime is the same
     counts, _ = _write_tables(photos, share, outputs.columns(model, images), facts, again)
-    report = f"{counts.summarize()}\nDetector: {facts['detector']}" if share else "Nothing to do: these tables exist."
+    report = (
+        f"{counts.summarize()}\nDetector: {facts['detector']}"
+        if share
+        else "Nothing to do: all tables of this process exist."
+    )
     if left := sum(not path.exists() for path in plan):
         exist = f"{len(plan) - left:,} of {len(plan):,} tables exist"
         rest = "Other processes write the rest, or the same command resumes them."
