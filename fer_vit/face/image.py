@@ -72,10 +72,7 @@ def is_animated(data: bytes) -> bool:
 
 
 def count_scans(data: bytes) -> int:
-    """Returns the number of scans of a JPEG; 0 for other formats.
-
-    A progressive JPEG is decoded in scans, each finer than the last, and a scan of all pixels can be a few bytes long.
-    """
+    """Returns the number of scans of a JPEG, each of which can refine all pixels by a few bytes; else 0."""
     scans, components = 0, b""
     for marker, at in _markers(data) if data.startswith(JPEG) else ():
         if marker in PLAIN_FRAMES:
@@ -148,12 +145,8 @@ IMAGE_SUFFIXES = frozenset(
 """Lower-case suffixes of the files in a folder that count as images, decodable or not."""
 REDUCED = {1: 0, 2: 16, 4: 32, 8: 64}  # OpenCV's flags for a fraction of the size; its constants are for grey or BGR
 ORIENTATION = Base.Orientation
-MAX_PIXELS = 2**28
-"""Larger images are not decoded: a file of 68 bytes can claim 4,295 megapixels.
-
-16,384 x 16,384 pixels are the limit of AVIF's decoder, and slightly more than WebP's; the largest photos of phones have
-201 megapixels. Decoding takes up to seven bytes a pixel, 1.8 GB (AVIF: sixteen, 4.2 GB).
-"""
+MAX_PIXELS = 2**28  # 16,384 x 16,384: the limit of AVIF's decoder; a file of 68 bytes can claim 4,295 megapixels
+"""The largest photos of phones have 201 megapixels. Decoding takes up to 1.8 GB, seven bytes a pixel (AVIF: 4.2 GB)."""
 MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
 AVIF = frozenset((b"avif", b"avis"))
 HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))  # an AVIF may have these too

@@ -1,7 +1,6 @@
-"""Facial landmarks by a small network that comes with fer-vit, and the pose of the head by its landmarks.
+"""Facial landmarks by a small network, and the pose of the head by its landmarks.
 
-The network was trained on rotated, covered, blurred and small faces with YuNet's landmarks of the unchanged faces
-(benchmarks/landmarks.py).
+benchmarks/landmarks.py trained it on rotated, covered, blurred and small faces with YuNet's landmarks of clear ones.
 """
 
 from pathlib import Path

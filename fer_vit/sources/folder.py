@@ -34,7 +34,7 @@ def read(root: Path) -> Reading:
 
     Hidden files are skipped. Images may be at any depth below a class folder; a folder directly in it names a person.
     Without val, a fixed tenth of train is held out for it, of persons if they are known; without any splits, another
-    tenth becomes test. Raises FerVitError when there is no image in any class folder, or only one class and no splits.
+    tenth becomes test.
     """
     folders = _folders(root)
     splits = {folder: SPLIT_FOLDERS[folder.name.lower()] for folder in folders if folder.name.lower() in SPLIT_FOLDERS}
