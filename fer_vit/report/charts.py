@@ -20,12 +20,7 @@ from fer_vit.report.table import Interval
 
 
 def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
-    """Draws a confusion matrix (H, W, 3), RGB uint8: counts, coloured by their share of the row.
-
-    Args:
-        confusion: Counts (C, C), a row per true class, a column per predicted one.
-        labels: The classes in order.
-    """
+    """Draws counts (C, C), a row for each true class, coloured by their share of the row; RGB uint8 (H, W, 3)."""
     classes = len(labels)
     figure = Figure(figsize=(2.2 + 0.6 * classes, 1.8 + 0.55 * classes), dpi=110, layout="constrained")
     axes = figure.add_subplot()

@@ -120,16 +120,14 @@ class Mean:
 class Average:
     """Means over faces of a model with R regions.
 
-    Attributes:
-        rows: For each face the attribution to each region, what each gives to the output, and what each (row) takes
-            from each: 2 R + R^2 values, NaN where a region is missing.
-        means: By name of a part of a face.
+    `rows` are for each face the attribution to each region, what each gives to the output, and what each (row) takes
+    from each: 2 R + R^2 values, NaN where a region is missing.
     """
 
     def __init__(self, regions: Sequence[str]) -> None:
         self.regions = regions
         self.rows: list[Float32Array] = []
-        self.means: defaultdict[str, Mean] = defaultdict(Mean)
+        self.means: defaultdict[str, Mean] = defaultdict(Mean)  # by name of a part of a face
 
     def add(self, view: FaceView, evidence: Evidence) -> None:
         """Adds a face."""

@@ -88,17 +88,12 @@ def write_report(
     if records:
         evidence.write_heads(folder, every, len(model.net.vit.blocks))
         views = name_views(model, every.means["distance"].value)
-    facts = {"Method": method, "Model": name}
-    facts |= {kind: format_counts(count) for kind, count in (("Photos", status), ("Frames", frames)) if count}
-    if fewer or len(records) >= most:
-        facts["Explained"] = f"at most {most:,} faces of photos, and of videos"
-    if small:
-        number = f"{small:,} of {format_count(len(records), 'face')}"
-        facts["Warning"] = f"{number} below {SMALL} pixels: labels of small faces flicker"
+    limited = most if fewer or len(records) >= most else None
+    facts = _facts({"Photos": status, "Frames": frames}, limited, len(records), small)
     write_page(
         folder / "index.html",
         "Why each prediction?",
-        facts,
+        {"Method": method, "Model": name, **facts},
         model.labels,
         records,
         regions,
@@ -110,6 +105,17 @@ def write_report(
         skipped=[(_short(path, root), reason) for path, reason in skipped.items()],
     )
     return len(records)
+
+
+def _facts(status: Mapping[str, Counter[str]], limited: int | None, faces: int, small: int) -> dict[str, str]:
+    """Returns what the page reports of the sources and their faces, of which some are small."""
+    facts = {kind: format_counts(count) for kind, count in status.items() if count}
+    if limited is not None:
+        facts["Explained"] = f"at most {limited:,} faces of photos, and of videos"
+    if small:
+        number = f"{small:,} of {format_count(faces, 'face')}"
+        facts["Warning"] = f"{number} below {SMALL} pixels: labels of small faces flicker"
+    return facts
 
 
 def _mean_faces(model: Recognizer, averages: Mapping[str, Average]) -> list[dict[str, Any]]:
