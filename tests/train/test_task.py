@@ -238,8 +238,7 @@ def test_a_loss_that_is_not_finite_names_the_images() -> None:
     data.image[2] = torch.nan
     with pytest.raises(FerVitError, match=r"loss is nan \(epoch 0, step 0\).* Images: 2$"):
         task.training_step(data, 0)
-    with torch.no_grad():
-        task.net.vit.norm.weight.fill_(torch.inf)
+    torch.nn.init.constant_(task.net.vit.norm.weight, torch.inf)
     with pytest.raises(FerVitError, match=r"Lower model.lr.* Images: 0, 1, 2, 3, 4, 5$"):
         task.training_step(batch(), 0)
 
