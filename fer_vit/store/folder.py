@@ -53,13 +53,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
     if not all_are(state.values(), Tensor) or sum(value.nbytes for value in state.values()) > size:
         raise FerVitError(f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote.")
-    for section, kind in SECTIONS.items():
-        parts = checkpoint.get(section, kind())
-        states = parts.values() if isinstance(parts, dict) else parts
-        if not isinstance(parts, kind) or not all_are(states, dict):
-            raise FerVitError(f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote.")
-    for saved in checkpoint.get("callbacks", {}).values():
-        _check_saved(saved, path)
+    _check_sections(checkpoint, path)
     return checkpoint
 
 
@@ -76,6 +70,17 @@ def as_dict(value: Any) -> dict[str, Any]:
 def all_are(values: Iterable[Any], kind: type) -> bool:
     """Returns whether all values are of a type."""
     return all(isinstance(value, kind) for value in values)
+
+
+def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
+    """Raises FerVitError when the state for resuming is not of the types that Lightning writes."""
+    for section, kind in SECTIONS.items():
+        parts = checkpoint.get(section, kind())
+        states = parts.values() if isinstance(parts, dict) else parts
+        if not isinstance(parts, kind) or not all_are(states, dict):
+            raise FerVitError(f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote.")
+    for saved in checkpoint.get("callbacks", {}).values():
+        _check_saved(saved, path)
 
 
 def _check_saved(saved: dict[Any, Any], path: Path) -> None:
