@@ -1,10 +1,5 @@
 """The command `predict` for photos: one table, or a folder of tables that processes share."""
 
-import csv
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import cv2
@@ -20,7 +15,6 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.tables import fingerprint
-from fer_vit.report.table import TableWriter
 from fer_vit.store.hub import DEFAULT
 from tests.helpers.commands import CROPS, assert_same, fails, predict, run
 
@@ -92,29 +86,6 @@ def test_every_photo_has_its_rows(photos: Path, checkpoint: Path, tmp_path: Path
         assert known == [row["status"] == "ok"] * 6
 
 
-@pytest.mark.slow
-def test_photos_need_no_network(photos: Path, tmp_path: Path) -> None:
-    alone = ("unshare", "-rn")
-    if not shutil.which("unshare") or subprocess.run([*alone, "true"], capture_output=True).returncode:
-        pytest.skip("network namespaces are not permitted here")
-    env = {name: value for name, value in os.environ.items() if name != "FER_VIT_YUNET"}
-    env |= {"FER_VIT_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)}
-    words = ["-m", "fer_vit", "predict", str(photos / "both.png"), f"--output={tmp_path / 'faces.csv'}"]
-    subprocess.run([*alone, sys.executable, *words], check=True, env=env, cwd=Path(__file__).parents[2])
-    assert len((tmp_path / "faces.csv").read_text().splitlines()) == 3
-    assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.parametrize("detector", ["builtin", "landmarks"])
-def test_photos_taken_as_crops_are_reported(
-    detector: str, photos: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    predict(photos / "both.png", checkpoint, tmp_path / "t.csv", "--face=crop", f"--detector={detector}")
-    assert "1 taken as a single face (leave out `--face crop`)" in capsys.readouterr().out
-    with pytest.warns(UserWarning, match="1 of 1 images are photos, but each was taken as one face"):
-        load(str(checkpoint)).predict(photos / "both.png", face="crop", detector=detector)
-
-
 def test_wrong_arguments(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "t.csv"
     out.write_text("mine")
@@ -132,16 +103,6 @@ def test_wrong_arguments(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: 
     assert out.read_text() == "mine"
     rows = predict(drawn / "faces" / "val", checkpoint, out, *CROPS, "--overwrite")
     assert rows[0]["status"] == "ok"
-
-
-def test_one_short_command_after_the_install(
-    photos: Path, tmp_path: Path, yunet_named: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run("predict", photos / "woman.png")
-    assert "Table: faces.csv" in capsys.readouterr().out
-    (row,) = csv.DictReader((tmp_path / "faces.csv").read_text().splitlines())
-    assert row["label"] == "happiness"
 
 
 def test_processes_share_a_folder_and_a_rerun_resumes(
@@ -237,12 +198,3 @@ def test_fingerprints_differ_by_model() -> None:
     next(model.parameters()).data.add_(1e-3)
     assert prints[0] == prints[1]
     assert len({*prints, fingerprint(model)}) == 6
-
-
-def test_a_full_disk_is_reported(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    full_disk = pytest.raises(FerVitError, match=r"t\.csv \(No space left on device\).*has room")
-    with full_disk, TableWriter(tmp_path / "t.csv", {"path": str}) as table, open("/dev/full", "w") as full:
-        table._text = full
-        table.write([{"path": "x" * 100_000}])

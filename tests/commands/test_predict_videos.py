@@ -13,9 +13,6 @@ from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.predict.photos import NO_FACE, Photo
-from fer_vit.predict.results import photo_rows
-from fer_vit.predict.tables import Counts
 from fer_vit.predict.video import read_frames
 from fer_vit.sources.drawn import draw_face
 from tests.helpers.commands import CROPS, assert_same, fails, predict, read
@@ -68,16 +65,6 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
         assert row["frame"] is row["seconds"] is row["track"] is row["smoothed_happiness"] is None
         assert row["status"] == "ok"
     assert_same([row | {"path": ""} for row in by_name["b.mp4"]], [row | {"path": ""} for row in by_name["f.mov"]])
-
-
-def test_counts_by_status() -> None:
-    frames = [Photo("b.mp4", NO_FACE, [], frame=frame) for frame in range(2)]
-    ends = [Photo(f"{name}.mp4", f"ends early: after {name} of 2 seconds", []) for name in "01"]
-    damage = "damaged: 3 frames may show wrong pictures"
-    counts = Counts()
-    for photo in [Photo("a.png", NO_FACE, []), *frames, *ends, Photo("b.mp4", damage, [])]:
-        counts.add(photo, [*photo_rows(photo)])
-    assert counts.summarize() == f"1 photo, 2 frames, 3 failed videos: 3 no face, 2 ends early, 1 {damage}\n0 faces"
 
 
 def test_a_video_is_a_part_and_a_rerun_resumes(

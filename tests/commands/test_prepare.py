@@ -1,17 +1,14 @@
 """The verb `prepare` from a small data set to a manifest that reads back, and every way it can be refused."""
 
 import zipfile
-from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fer_vit.commands import prepare as module
-from fer_vit.commands.prepare import prepare, summarize
+from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import DetectorName, Face, full_image_face
 from fer_vit.face.image import decode_image, encode_png
@@ -128,18 +125,6 @@ def test_a_zip_gives_the_same_rows_with_the_images_inside(
     assert ".part" not in printed
 
 
-@pytest.mark.usefixtures("bright")
-@pytest.mark.parametrize("encoding", ["utf-8", "cp437"])
-def test_names_in_a_zip_without_the_flag_of_utf_8(tmp_path: Path, encoding: str) -> None:
-    plain, name = tmp_path / "plain.zip", "g\xe9ne/1.png".encode(encoding)
-    with zipfile.ZipFile(plain, "w") as archive:
-        archive.writestr("#" * len(name), picture(200))
-        archive.writestr("calm/1.png", picture(10))
-    (tmp_path / "photos.zip").write_bytes(plain.read_bytes().replace(b"#" * len(name), name))
-    prepare("folder", tmp_path / "photos.zip", tmp_path / "out.parquet", detector="none")
-    assert Manifest.read(tmp_path / "out.parquet").names == ("calm", "g\xe9ne")
-
-
 def test_wrong_arguments_are_refused_before_anything_is_read(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,18 +155,6 @@ def test_wrong_arguments_are_refused_before_anything_is_read(
     assert existing.read_bytes() == b"precious"
     assert not list(tmp_path.glob(".*"))
     assert not list(tmp_path.glob("out*"))
-
-
-def test_names_and_places_are_checked_before_images_are_read(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (photos / "train" / "happy" / "large.png").write_bytes(picture(200) + bytes(40_000))  # too large to be embedded
-    monkeypatch.setattr(module, "add_landmarks", lambda *_: pytest.fail("nothing may be read"))
-    with pytest.raises(FerVitError, match="Write the manifest beside or above them"):
-        prepare("folder", photos, tmp_path / "out" / "out.parquet", detector="none")
-    fill(photos, {"train/a\tb/1.png": picture(200)})
-    with pytest.raises(FerVitError, match=r"printable characters, but got 'a\\tb'"):
-        prepare("folder", photos, tmp_path / "photos.parquet", detector="none")
 
 
 def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
@@ -247,25 +220,6 @@ def test_without_a_readable_image_an_older_manifest_stays(tmp_path: Path) -> Non
     fill(data, {"happy/1.png": picture(200), "sad/2.png": picture(200)})
     prepare("folder", data, out, detector="none", overwrite=True)
     assert len(Manifest.read(out)) == 2
-
-
-def test_the_summary_counts_by_label_and_split(tmp_path: Path) -> None:
-    (tmp_path / "m.parquet").write_bytes(b"x" * 2_500_000)
-    rows = [Row(b"", "", "train", "fear", landmarks=POINTS)] * 1200
-    rows += [Row(b"", "", "test", "anger"), Row(b"", "", "test", None)]
-    reading = Reading(("anger", "fear"), rows, Counter(a=1, b=2), ["look out"])
-    assert summarize(reading, tmp_path / "m.parquet").splitlines() == [
-        "               train      test     total",
-        "anger              0         1         1",
-        "fear           1,200         0     1,200",
-        "(no label)         0         1         1",
-        "total          1,200         2     1,202",
-        "faces found: 1,200 of 1,202 (99.83%)",
-        "left out: 2 (b)",
-        "left out: 1 (a)",
-        "note: look out",
-        f"{tmp_path / 'm.parquet'}: 1,202 rows, 2.5 MB",
-    ]
 
 
 def test_another_manifest_is_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest, class_counts, in_fold
-from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row, find_shards, is_sharded, location_text, write_manifest
+from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row, find_shards, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
@@ -297,11 +297,6 @@ def test_what_the_merge_does_not_name(five: Path) -> None:
         merge_names(("fear",), MERGE)
 
 
-def test_names_that_yaml_reads_as_other_types() -> None:
-    with pytest.raises(FerVitError, match=r"The merge has True for a label: .* Put such names in quotes"):
-        merge_names(("yes", "no", "0"), {True: "good"})  # type: ignore[dict-item]
-
-
 def test_folds_divide_the_training_faces_and_copies_stay_together(tmp_path: Path, rng: np.random.Generator) -> None:
     """Of 300 training images each fifth is there twice, and ten are in other splits, too."""
     given = []
@@ -360,15 +355,6 @@ def test_splits_are_read_by_name(folder: Path) -> None:
     assert copy.table.equals(Manifest.read(folder).table)
 
 
-def test_shards_with_columns_of_different_types(folder: Path) -> None:
-    for number, values in enumerate(([1], ["a"])):
-        path = next(folder.glob(f"train-0000{number}-*"))
-        table = pq.read_table(path)
-        pq.write_table(table.append_column("age", pa.array(values * len(table))), path)
-    with pytest.raises(FerVitError, match="shards: the shards have different columns"):
-        Manifest.read(folder)
-
-
 def test_votes_count_by_their_share(folder: Path) -> None:
     assert class_counts(folder, ("x", "y")).tolist() == [0.75, 2.25]
 
@@ -389,12 +375,3 @@ def test_wrong_folders_of_shards(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FerVitError, match=r"Expected shards such as train-00000-of-00008.parquet"):
         Manifest.read(tmp_path / "empty")
-
-
-def test_a_url_survives_path() -> None:
-    for place in ("s3://bucket/some/where", "s3://bucket/some/where/", Path("s3://bucket/some/where")):
-        assert location_text(place) == "s3://bucket/some/where"
-        assert is_sharded(place)
-    assert location_text(Path("/data/faces")) == "/data/faces"
-    with pytest.raises(FerVitError, match=r"Expected a file, a folder or s3://bucket/prefix, but got hf://datasets/x"):
-        find_shards("hf://datasets/x")

@@ -118,28 +118,6 @@ def test_sound_is_copied_with_its_times(tmp_path: Path, capsys: pytest.CaptureFi
     assert (min(inside) > 0.6, max(inside) < 1.3) == (True, True)
 
 
-def test_a_negative_start_is_shifted_to_0_with_the_sound(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    with_sound(tmp_path / "a.mp4", "aac", EVEN)
-    source, shift = tmp_path / "negative.ts", Fraction(-5)
-    with (
-        av.open(str(tmp_path / "a.mp4")) as before,
-        av.open(str(source), "w", options={"avoid_negative_ts": "disabled"}) as after,
-    ):
-        streams = [after.add_stream_from_template(stream) for stream in before.streams]
-        for packet in before.demux():
-            if packet.dts is not None:
-                packet.pts, packet.dts = (round(t + shift / packet.time_base) for t in (packet.pts, packet.dts))
-                packet.stream = streams[packet.stream.index]
-                after.mux(packet)
-    start = times(source)[0]
-    assert start < -3
-    annotate_all(source, tmp_path / "b.mp4")
-    assert times(tmp_path / "b.mp4") == pytest.approx([t - start for t in times(source)], abs=1e-4)
-    original, copy = sound_times(source), sound_times(tmp_path / "b.mp4")
-    assert copy == pytest.approx([t - start for t in original if t - start > -annotate.PRIMING][: len(copy)], abs=1e-3)
-    assert f"shifted by {-start:.3f} s" in capsys.readouterr().out
-
-
 BARS = np.repeat(
     np.repeat(np.uint8([[[191, 191, 0], [0, 191, 191], [191, 0, 191], [191, 0, 0], [0, 0, 191]]]), 64, 1), 8, 0
 )
@@ -166,15 +144,6 @@ def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> 
     before.colorspace = tag
     expected, found = (frame.to_ndarray(format="rgb24")[height // 2, 32::64].astype(int) for frame in (before, after))
     assert np.abs(found - expected).max() <= 3
-
-
-def test_sound_continues_in_joined_files(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    source = with_sound(tmp_path / "a.ts", "aac", range(32))
-    source.write_bytes(source.read_bytes() * 2)
-    annotate_all(source, tmp_path / "b.mp4")
-    assert "with its sound" in capsys.readouterr().out
-    assert len(times(tmp_path / "b.mp4")) == 64
-    assert np.allclose(np.diff(sound_times(tmp_path / "b.mp4")), 1024 / 48000, atol=1e-3)
 
 
 def test_sound_that_mp4_cannot_contain_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -88,14 +88,6 @@ def test_a_search_at_full_size_finds_a_small_face() -> None:
 
 
 @squares
-def test_two_faces_that_meet_keep_two_tracks() -> None:
-    paths = [[(200 + 10 * n, 100), (420 - 10 * n, 130)] for n in range(22)]
-    found, _ = find([stage(*places) for places in paths], 5)
-    assert len(found[-1]) == 2
-    assert all(len(set(tracks.values())) == len(tracks) for tracks in found)
-
-
-@squares
 @pytest.mark.parametrize("workers", [0, 1])
 def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     images = [stage((50 + 4 * n, 100)) if n < 6 else stage() for n in range(8)]

@@ -8,16 +8,13 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image as Pil
-from skimage.data import astronaut
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face
-from fer_vit.face.detect import Face, FaceDetector
-from fer_vit.face.image import encode_png, read_image, reduction_to
-from fer_vit.geometry import TEMPLATE, Image, apply
+from fer_vit.face.detect import Face
+from fer_vit.face.image import encode_png, read_image
+from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.photos import FIRST_FRAME, NO_FACE, OK, PhotoDataset, PhotoOptions, find_images, photo_loader
-from tests.helpers.hostile import bomb, write_hostile
-from tests.helpers.marks import slow
 from tests.helpers.videos import write_numbered
 
 SPEC = CropSpec(size=48)
@@ -28,37 +25,6 @@ def detect_squares(image: Image) -> list[Face]:
     """Detects every bright square of 32 pixels."""
     corners = np.argwhere(image[::32, ::32, 0] > 200)[:, ::-1] * 32.0
     return [Face(np.hstack([c, c + 32]), c + np.array(TEMPLATE) * 32, 0.9) for c in corners]
-
-
-def detect_crowd(image: Image) -> list[Face]:
-    """Detects thirty faces everywhere: cut by the border, outside, upside down, tiny, all in one point."""
-    height, width = image.shape[:2]
-    faces = []
-    for number in range(30):
-        side = max(height, width) * (number + 1) / 10
-        turned = -1 if number % 3 == 0 else 1
-        corner = np.array([width, height]) * (number / 10 - 1)
-        points = corner + (0 if number % 7 == 0 else turned) * np.array(TEMPLATE) * side
-        faces.append(Face(np.hstack([corner, corner + side]), points, 0.9))
-    return faces
-
-
-@pytest.mark.parametrize("count", [60, *slow(1000)])
-def test_every_file_of_a_scraped_folder_has_a_status(count: int, tmp_path: Path) -> None:
-    write_hostile(tmp_path, count)
-    (tmp_path / "large.jpg").write_bytes(bomb("jpeg"))
-    files = find_images([tmp_path])
-    assert len(files) == count + 1
-    dataset = PhotoDataset(files, CropSpec(48), "detect", detect_crowd)
-    read = 0
-    for place in range(len(files)):
-        photo, samples = dataset[place]
-        read += photo.status == OK
-        assert photo.status not in ("", NO_FACE)
-        assert len(samples) == len(photo.faces) == (30 if photo.status in (OK, FIRST_FRAME) else 0)
-        assert all(sample.image.shape == (48, 48, 3) for sample in samples)
-        assert all(np.isfinite(sample.boxes[sample.valid]).all() for sample in samples)
-    assert count / 2 < read < len(files)  # some are broken, and some of these can be read
 
 
 @pytest.mark.parametrize(
@@ -115,14 +81,6 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
         assert batch.valid.all()
 
 
-def test_a_found_face_lies_on_the_template(yunet: Path) -> None:
-    photo, (sample,) = PhotoDataset([astronaut()], SPEC, "detect", FaceDetector(yunet))[0]
-    (face,) = photo.faces
-    assert face is not None
-    assert np.abs(apply(sample.to_crop, face.landmarks) / 48 - TEMPLATE).max() < 0.08
-    assert sample.valid.all()
-
-
 @squares
 @pytest.mark.parametrize(
     ("shape", "orientation"), [*(((1983, 2643), number) for number in range(1, 9)), ((1984, 2640), 6)]
@@ -151,14 +109,6 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
     _, _, (whole,) = dataset.read(tmp_path / "photo.jpg")
     assert max(seen[0]) == (2643 if shape[0] % 2 and orientation > 1 else (max(shape) + 1) // 2)
     assert np.abs(face.landmarks - whole.landmarks).max() < 0.1
-
-
-def test_the_reduction_of_formats_and_sizes() -> None:
-    image = np.zeros((2000, 6000, 3), np.uint8)
-    for suffix, side, expected in ((".jpg", 6000, 4), (".jpg", 2560, 2), (".jpg", 2559, 1), (".png", 6000, 1)):
-        data = cv2.imencode(suffix, image[:, :side])[1].tobytes()
-        assert reduction_to(data, 1280) == expected
-    assert reduction_to(b"\xff\xd8\xff\xe0", 1280) == reduction_to(b"", 1280) == reduction_to(b"text", 1280) == 1
 
 
 @squares

@@ -194,14 +194,6 @@ def test_pil_images_are_read_as_files_are(model: Recognizer, tmp_path: Path) -> 
         model.predict(Pil.new("F", (8, 8)))
 
 
-def test_patches_alone_show_no_regions() -> None:
-    config = RegionViTConfig(
-        img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, tokens="patch", regions=("mouth",)
-    )
-    (face,) = Recognizer(build_model(config, "abc")).predict(np.zeros((32, 32), np.uint8), face="crop", detector="none")
-    assert face.regions == {}
-
-
 def test_in_a_pool_it_starts_no_workers(model: Recognizer, photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     assert len(model.predict([photo] * 3, batch_size=1, workers=2)) == 3

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -117,36 +116,6 @@ def test_smoothing_equals_loops(causal: bool, uneven: tuple[list[float], Array, 
     assert np.allclose(smoothed(found), smooth_by_loops(times, values, tracks, 0.3, causal), atol=1e-9)
 
 
-def test_no_time_constant_leaves_the_probabilities(uneven: tuple[list[float], Array, list[int]]) -> None:
-    times, values, tracks = uneven
-    found = smoothed(list(smooth_faces(clip(times, values, tracks), 0.0)))
-    assert np.allclose(found, values / values.sum(1)[:, None])
-
-
-def test_the_delay_is_half_a_window() -> None:
-    taken = 0
-
-    def frames() -> Iterator[Photo[FaceResult]]:
-        nonlocal taken
-        for frame in clip((np.arange(1000) / 25).tolist(), np.full((1000, 3), 1 / 3), [0] * 1000):
-            taken += 1
-            yield frame
-
-    stream = smooth_faces(frames(), 0.5)
-    for number in range(900):
-        assert next(stream).frame == number
-        assert taken <= number + 0.5 * 3 * 25 + 2
-
-
-def test_times_that_jump_and_tracks_that_come_and_go() -> None:
-    rng = np.random.default_rng(0)
-    times = np.cumsum(rng.normal(0, 1, 300)).tolist()
-    frames = clip(times, rng.dirichlet([1.0] * 3, 300), rng.integers(0, 30, 300).tolist())
-    found = list(smooth_faces(frames, 0.3))
-    assert [photo.seconds for photo in found] == times
-    assert np.allclose(smoothed(found).sum(1), 1)
-
-
 def test_photos_and_other_videos_stay_apart() -> None:
     happy, sad = np.array([0.01, 0.98, 0.01]), np.array([0.01, 0.01, 0.98])
     photo = Photo("a.jpg", OK, [face(sad, None, None)], 1)
@@ -157,23 +126,3 @@ def test_photos_and_other_videos_stay_apart() -> None:
     assert [(p.source, p.frame) for p in found] == [(0, 0), (0, 1), (0, None), (1, None), (2, 0), (3, 0)]
     assert found[2:4] == [broken, photo]
     assert [p.faces[0].label_smoothed for p in found if p.faces] == ["happiness"] * 2 + [None, "sadness", "happiness"]
-
-
-def test_a_noisy_model_has_fewer_changes_at_the_right_times() -> None:
-    """The expression changes every 3 s; the model is wrong in every fifth frame."""
-    rng, times = np.random.default_rng(1), np.arange(750) / 25
-    truth = (times // 3 % 3).astype(int)
-    raw = np.where(rng.random(750) < 0.2, rng.integers(0, 3, 750), truth)
-    frames = clip(times.tolist(), np.where(np.arange(3) == raw[:, None], 0.8, 0.1), [0] * 750)
-    assert len(changes(raw)) > 150
-    for causal, least, most in ((False, -3, 3), (True, 2, 7)):  # delays in frames
-        steps = changes(smoothed(list(smooth_faces(frames, 0.25, causal))).argmax(1))
-        assert len(steps) < 15 + 15 * causal  # 9 are true
-        delays = [steps[np.abs(steps - time).argmin()] - time for time in changes(truth)]
-        assert least <= np.median(delays) <= most
-        assert causal or np.abs(delays).max() <= 3
-
-
-def changes(labels: Array) -> Array:
-    """The frames whose label differs from the one before."""
-    return np.array([number for number, (one, other) in enumerate(pairwise(labels.tolist()), 1) if one != other])

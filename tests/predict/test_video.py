@@ -19,11 +19,11 @@ from fer_vit.predict import video
 from fer_vit.predict.photos import is_video
 from fer_vit.predict.video import read_frames
 from tests.helpers.marks import slow
-from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered, write_video
+from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered
 
 EVEN = [number / float(NTSC) for number in range(30)]
 UNEVEN = np.cumsum([0, *np.random.default_rng(0).choice([0.02, 0.04, 0.2, 0.5], 29)]).round(3).tolist()
-TICK, MILLI, TENTH = Fraction(1, 90000), Fraction(1, 1000), Fraction(1, 100)
+MILLI, TENTH = Fraction(1, 1000), Fraction(1, 100)
 
 
 def read(path: Path, **options: float) -> tuple[list[tuple[int, int, float]], str]:
@@ -113,27 +113,6 @@ def test_times_continue_in_joined_files(name: str, kind: dict[str, object], tmp_
     assert [number for _, number, _ in read(path, start=start, end=end)[0]] == [50, 51]
 
 
-def test_swapped_times_of_slow_frames_are_no_joint(tmp_path: Path) -> None:
-    path = write_numbered(tmp_path / "a.avi", [4.0 * n for n in range(30)], tick=Fraction(4), rate=Fraction(1, 4))
-    found, _ = read(path)
-    assert [shown for shown, *_ in found] == [*range(30)]
-    assert np.diff([seconds for *_, seconds in found]) == pytest.approx(4)
-
-
-@pytest.mark.slow
-def test_pictures_that_change_their_size(tmp_path: Path) -> None:
-    parts = [write_video(tmp_path / f"{width}.ts", [numbered(1, width)] * 5, EVEN) for width in (160, 320)]
-    (tmp_path / "both.ts").write_bytes(b"".join(part.read_bytes() for part in parts))
-    assert [frame.image.shape[1] for frame in read_frames(tmp_path / "both.ts")] == [160] * 5 + [320] * 5
-
-
-@pytest.mark.slow
-def test_a_frame_of_8k(tmp_path: Path) -> None:
-    large = cv2.resize(numbered(5), (7680, 4320), interpolation=cv2.INTER_NEAREST)
-    (frame,) = read_frames(write_video(tmp_path / "8k.avi", [large], [0.0], "mjpeg", 1 / NTSC, pixels="yuvj420p"))
-    assert np.abs(frame.image.astype(int) - large).mean() < 3
-
-
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
 @pytest.mark.parametrize("shape", [Fraction(1), Fraction(64, 45), Fraction(8, 9)], ids=["square", "wide DVD", "NTSC"])
 def test_pixels_become_square_before_they_are_turned(shape: Fraction, degrees: int, tmp_path: Path) -> None:
@@ -214,17 +193,6 @@ def test_concealed_frames_are_counted(clip: Path, tmp_path: Path) -> None:
     assert marked
     assert read(path)[1] == f"damaged: {marked} frames may show wrong pictures"
     assert read(path, end=UNEVEN[-2])[1].startswith("damaged: ")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "count", "reason"),
-    [(b"VideoHandler", b"VideoHandl\xe9r", 30, ""), (b"avc1", b"none", 0, video.UNREADABLE)],
-    ids=["words that are no Unicode", "an unknown codec"],
-)
-def test_odd_headers(clip: Path, old: bytes, new: bytes, count: int, reason: str, tmp_path: Path) -> None:
-    (tmp_path / "odd.mp4").write_bytes(clip.read_bytes().replace(old, new))
-    found, end = read(tmp_path / "odd.mp4")
-    assert (len(found), end) == (count, reason)
 
 
 @pytest.mark.parametrize("name", FORMATS)

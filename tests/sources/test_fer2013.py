@@ -44,13 +44,6 @@ def test_table(tmp_path: Path) -> None:
     assert fer2013.read(path).rows == found.rows, "a root may be the table"
 
 
-def test_second_table_with_spaces_in_its_header(tmp_path: Path) -> None:
-    (tmp_path / "icml_face_data.csv").write_text(f"emotion, Usage, pixels\n5,Training,{pixels(FACES[0])}\n")
-    found = fer2013.read(tmp_path)
-    assert [(row.split, row.label) for row in found.rows] == [("train", "surprise")]
-    assert [note.split(" in ")[0] for note in found.notes] == ["No val split", "No test split"]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -84,18 +77,3 @@ def test_folders(tmp_path: Path) -> None:
     assert Counter(row.split for row in found.rows) == {"train": 27, "val": 3, "test": 3}
     assert {row.label for row in found.rows} == {"anger", "happiness", "neutral"}
     assert any("held out as val" in note for note in found.notes)
-
-
-def test_folder_of_an_unknown_class(tmp_path: Path) -> None:
-    draw(tmp_path, "angry", "contempt")
-    with pytest.raises(FerVitError, match=r"Expected FER2013's classes .*, but got `contempt`"):
-        fer2013.read(tmp_path)
-
-
-def test_nothing_found(tmp_path: Path) -> None:
-    with pytest.raises(FerVitError, match=r"fer2013\.csv or icml_face_data\.csv, or the folders train and test, in"):
-        fer2013.read(tmp_path)
-    (tmp_path / "angry").mkdir()  # a split's folder instead of the root must not become a data set
-    (tmp_path / "angry" / "1.jpg").touch()
-    with pytest.raises(FerVitError, match="but got angry"):
-        fer2013.read(tmp_path)

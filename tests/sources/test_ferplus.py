@@ -130,14 +130,6 @@ def test_malformed_line(tmp_path: Path, line: str) -> None:
         ferplus.read(tmp_path)
 
 
-def test_nothing_found(tmp_path: Path) -> None:
-    with pytest.raises(FerVitError, match=r"FER2013Train.* but got an empty folder"):
-        ferplus.read(tmp_path)
-    draw(tmp_path / "FER2013Train", CLEAR, images=0)  # the tables alone, as the labels' repository has them
-    with pytest.raises(FerVitError, match=r"its label\.csv and its images"):
-        ferplus.read(tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "before", "dropped", "marked"), [("majority", 25_045, 435, 315), ("soft", 27_947, 463, 329)]

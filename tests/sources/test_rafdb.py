@@ -68,12 +68,3 @@ def test_malformed_line(tmp_path: Path, line: str) -> None:
     draw(tmp_path, SEVEN[0], line)
     with pytest.raises(FerVitError, match=rf"list_patition_label\.txt, line 2: expected .* 1 to 7, but got `{line}`"):
         rafdb.read(tmp_path)
-
-
-def test_nothing_found(tmp_path: Path) -> None:
-    with pytest.raises(FerVitError, match=r"list_patition_label\.txt and .* images .*, but got an empty folder"):
-        rafdb.read(tmp_path)
-    draw(tmp_path, SEVEN[0])
-    (tmp_path / "Image" / "aligned" / "test_0001_aligned.jpg").unlink()
-    with pytest.raises(FerVitError, match="unpacked images"):
-        rafdb.read(tmp_path)
