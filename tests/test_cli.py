@@ -7,21 +7,13 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fer_vit
 import fer_vit.cli
 from fer_vit.cli import import_verb
-from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.store.folder import load_checkpoint
 from tests.helpers.commands import TINY, fails, main
-
-
-def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
-    text = capsys.readouterr().out
-    assert all(f"\n  {verb} " in text for verb in ("prepare", "predict", "visualize", "fit", "validate", "test"))
 
 
 @pytest.mark.parametrize(
@@ -47,17 +39,6 @@ def test_a_verb_is_imported_without_the_garbage_collector(tmp_path: Path, monkey
     assert gc.get_freeze_count() == 0
 
 
-@pytest.mark.parametrize("verb", ["prepare", "predict"])
-def test_verbs_help_shows_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main([verb, "--help"])
-    assert end.value.code == 0
-    out = capsys.readouterr().out
-    assert f"\n    fer-vit {verb} " in out
-    assert "type: Path" in out
-    assert "<class" not in out
-
-
 def test_the_module_and_the_script_are_the_command() -> None:
     for program in (["-m", "fer_vit"], [Path(__file__).parents[1] / "cli.py"]):
         command = [sys.executable, *program, "--version"]
@@ -70,14 +51,9 @@ def test_the_module_and_the_script_are_the_command() -> None:
     [
         ("predikt photos", "Did you mean `predict`?"),
         ("predict clip.mp4 --chekpoint x", "Did you mean `--checkpoint`?"),
-        ("predict clip.mp4 --fps nan", "nan"),
-        ("predict clip.mp4 --overwrite=maybe", "maybe"),
-        ("prepare imagenet a b", "imagenet"),
         ("predict https://example.com/a.jpg", "got https://example.com/a.jpg. Download it first."),
         ("fit --model.lrr 0.1 --data.manifest x.parquet", "Did you mean `--model.lr`?"),
-        ("fit --config ferplus_smal", "Did you mean `ferplus_small`?"),
         ("validate --data.manifest=x.parquet", "`--ckpt_path FILE`"),
-        ("test --data.manifest=x.parquet", "`--ckpt_path FILE`"),
         ("predict ", 'Expected a name or a value, but got "".'),  # no word, instead of the current folder
         ("predict photos --output=", 'Expected a name or a value, but got "".'),
         ("export some-model --checkpoint ferplus-smal", "Did you mean `ferplus-small`?"),
@@ -89,35 +65,12 @@ def test_a_wrong_word_is_named_with_the_nearest_match(
     assert part in fails(capsys, *words.split(" "))
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"trainer": {"callbacks": [{"class_path": "lightning.pytorch.callbacks.Nothing"}]}}, "Nothing"),
-        ({"model": {"network": {"backbone": "vit_huge_nothing"}}}, "vit_huge_nothing"),
-        ({"data": {"batch_size": "many"}}, "many"),
-    ],
-)
-def test_a_wrong_config(
-    config: dict[str, object], words: str, data: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    assert words in fails(capsys, "fit", *TINY, *data, "--config", tmp_path / "c.yaml")
-
-
 def test_a_closed_output_ends_a_command_silently() -> None:
     command = [sys.executable, "-m", "fer_vit", "--help"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait() == 141
-
-
-def test_a_wrong_input_is_reported_before_an_existing_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "faces.csv").touch()
-    assert "found none" in fails(capsys, "predict", tmp_path / "empty", "--output", tmp_path / "faces.csv")
 
 
 def test_ctrl_c_is_one_word_and_exit_code_130(
@@ -127,11 +80,6 @@ def test_ctrl_c_is_one_word_and_exit_code_130(
     with pytest.raises(SystemExit) as end:
         fer_vit.cli.main(["models"])
     assert (end.value.code, capsys.readouterr().err) == (130, "fer-vit: interrupted\n")
-
-
-def test_debug_shows_the_error_itself() -> None:
-    with pytest.raises(fer_vit.errors.FerVitError):
-        main(["train", "--debug"])
 
 
 @pytest.fixture
@@ -165,19 +113,6 @@ def test_the_users_word_wins_over_the_checkpoint(
     assert set(saved["lr_schedulers"][0]["base_lrs"]) == {0.5}
 
 
-def test_a_manifest_with_other_classes(
-    checkpoint: Path, data: list[str], seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = fails(capsys, "test", "--ckpt_path", checkpoint, *data, f"--data.manifest={seven}")
-    assert "The checkpoint's classes are neutral, " in line
-    assert "but the manifest's are surprise, " in line
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_hardware_that_is_not_there(capsys: pytest.CaptureFixture[str], data: list[str]) -> None:
-    assert "torch_xla" in fails(capsys, "fit", *TINY, *data, "--trainer.accelerator=tpu")
-
-
 def test_options_as_people_type_them(
     drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,16 +126,6 @@ def test_options_as_people_type_them(
     assert "anger" in out.read_text().splitlines()[0]
     line = fails(capsys, "predict", *words, "--overwrite=false", drawn)
     assert "exists already" in line
-
-
-def test_an_error_in_a_loading_process_is_one_line(
-    data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [Row(b"no image", f"{i}.png", split, "anger") for i in range(4) for split in ("train", "val")]
-    write_manifest(tmp_path / "m.parquet", Reading(("anger", "fear"), rows), "made")
-    words = [*TINY, *data, f"--data.manifest={tmp_path / 'm.parquet'}", "--data.num_workers=1"]
-    line = fails(capsys, "fit", *words)
-    assert "m.parquet, image 0.png: not an image" in line
 
 
 def test_last_is_the_newest_epoch_and_pictures_are_logged(data: list[str], tmp_path: Path) -> None:

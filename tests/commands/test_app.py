@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,29 +17,9 @@ from playwright.sync_api import expect
 from skimage.data import astronaut
 
 from tests.helpers.browser import chromium, opened
-from tests.helpers.commands import fails
 from tests.helpers.servers import Server, running, started
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-def test_the_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    monkeypatch.delitem(sys.modules, "fer_vit.app.server", raising=False)
-    assert 'pip install -c constraints.txt ".[app]"' in fails(capsys, "app")
-
-
-def test_wrong_addresses(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Expected port to be from 0 to 65535, but got 70000" in fails(capsys, "app", "--port", 70000)
-    with socket.create_server(("localhost", 0)) as taken:
-        line = fails(capsys, "app", "--port", taken.getsockname()[1])
-    assert "Address already in use" in line
-    assert "Choose another `--host` or `--port`." in line
-
-
-@pytest.mark.slow
-def test_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "No checkpoint at gone.ckpt" in fails(capsys, "app", "--checkpoint", "gone.ckpt", "--port", 0)
 
 
 @pytest.fixture(scope="module")

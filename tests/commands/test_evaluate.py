@@ -10,18 +10,15 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.evaluate import scores, writer
 from fer_vit.evaluate.faces import evaluate_logits
 from fer_vit.evaluate.tables import read_table
 from fer_vit.evaluate.writer import FILES
-from fer_vit.face.image import encode_png
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
-from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
-from tests.helpers.commands import CROPS, TINY, fails, main, run
+from tests.helpers.commands import CROPS, fails, run
 
 MERGE = dict.fromkeys(("happiness", "surprise"), "good") | dict.fromkeys(("neutral", "contempt"), "so-so")
 MERGE |= dict.fromkeys(("sadness", "anger", "disgust", "fear"))
@@ -70,16 +67,6 @@ def test_a_folder_of_tables(
     assert run_evaluate(tmp_path / "mixed", parts, *truth)["confusion"] == whole["confusion"]
     second.unlink()
     assert f"{parts} lacks 1 of its" in fails(capsys, "evaluate", parts, *truth)
-
-
-def test_a_calibrated_model_reports_ambiguous_faces(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
-    data = drawn / "faces.parquet"
-    main(["export", str(tmp_path / "model"), "--checkpoint", str(checkpoint), "--calibrate", str(data)])
-    found = run_evaluate(tmp_path / "e", data, "--checkpoint", tmp_path / "model", "--by", "ambiguous")
-    groups = {name: one["faces"] for name, one in found["by"]["ambiguous"]["groups"].items()}
-    sizes = groups | found["by"]["ambiguous"]["few"]
-    assert found["all"]["ambiguous"]["mean"] == pytest.approx(sizes.get("True", 0) / found["faces"])
-    assert "| ambiguous |" in (tmp_path / "e" / "results.md").read_text()
 
 
 def test_a_model_on_a_manifest(
@@ -170,22 +157,13 @@ def test_errors_write_nothing(
     table, labels = tables / "p.csv", ("--labels", tables / "truth.csv")
     head = table.read_text().splitlines()[0]
     (tmp_path / "none.csv").write_text(f"{head}\na.png,no face{',' * (head.count(',') - 1)}\n")
-    data = encode_png(draw_face("anger", 0, 32)[0])
-    write_manifest(tmp_path / "bare.parquet", Reading(("anger",), [Row(data, "a", "val")]), "drawn")
-    model = ("--checkpoint", checkpoint)
     for words, reason in (
         ((table, "--output", tmp_path / "old"), "exists already"),
-        ((tmp_path / "gone.csv",), "cannot be read (No such file"),
-        ((tmp_path / "bare.parquet", *model, "--robustness"), "need labels"),
         ((tmp_path / "none.csv",), "No image has a face"),
         ((tmp_path / "short.csv", *labels), "1 of 26 are not there"),
-        ((table, *labels, "--against", tmp_path / "none.csv"), "Is it about the same photos?"),
-        ((table, *labels, "--against", checkpoint), "a model needs images"),
         ((table, *labels, "--robustness"), "needs images"),
-        ((table, *labels, *model), "need a manifest, not a table"),
-        ((table, "--by", "age"), "There is no column `age`"),
         ((table, "--columns", tables / "p.csv", "--by", "age"), "There is no column `age`"),
-        ((drawn / "faces.parquet", *labels, *model), "`--labels` is for a table"),
+        ((drawn / "faces.parquet", *labels, "--checkpoint", checkpoint), "`--labels` is for a table"),
     ):
         output = () if "--output" in words else ("--output", tmp_path / "new")
         assert reason in fails(capsys, "evaluate", *words, *output)
@@ -209,14 +187,3 @@ def test_merged_labels(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: py
     assert found["comparison"]["difference"]["accuracy"]["mean"] == 0
     without = json.dumps({label: new for label, new in MERGE.items() if label != "fear"})
     assert "Expected fear in the merge." in fails(capsys, "evaluate", *words, "--merge", without)
-
-
-def test_a_model_of_merged_labels(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    merge, merged = json.dumps(MERGE), tmp_path / "merged.parquet"
-    Manifest.read(drawn / "faces.parquet").merge_labels(MERGE).write(merged)
-    main(["fit", *TINY, f"--data.manifest={merged}", f"--trainer.logger.init_args.save_dir={tmp_path}"])
-    (best,) = tmp_path.rglob("best.ckpt")
-    found = run_evaluate(tmp_path / "e", drawn / "faces.parquet", "--checkpoint", best, "--merge", merge)
-    assert found["labels"] == ["good", "so-so"]
-    line = fails(capsys, "evaluate", drawn / "faces.parquet", "--checkpoint", best, "--output", tmp_path / "f")
-    assert "has the label `neutral`, but the model has good, so-so" in line

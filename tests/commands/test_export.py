@@ -105,16 +105,6 @@ def test_cards_and_foreign_files_stay(tmp_path: Path, checkpoint: Path, capsys: 
     assert "holds notes.md, which would be lost" in fails(capsys, "export", own, "--overwrite")
 
 
-def test_a_soup_of_checkpoints(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["export", str(tmp_path / "soup"), f"--checkpoint={checkpoint}", f"--checkpoint={checkpoint}"])
-    soup, single = load(tmp_path / "soup").net.state_dict(), load(checkpoint).net.state_dict()
-    assert all(torch.equal(soup[name], value) for name, value in single.items())
-    assert "soup has another config" in fails(
-        capsys, "export", tmp_path / "bad", "--checkpoint=ferplus-small", f"--checkpoint={tmp_path / 'soup'}"
-    )
-    assert not (tmp_path / "bad").exists()
-
-
 def test_a_calibrated_folder_has_sets(
     checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,27 +168,6 @@ def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
     rows = Manifest.read(drawn / "faces.parquet").split("train")
     votes = [average_teachers([tmp_path / name], rows, rows.targets()) for name in ("plain", "adjusted")]
     assert np.array_equal(*votes)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["model.tflite"], "Expected a folder, NAME.onnx or NAME.pt2"),
-        (["model.onnx", "--half"], "`--half` and `--faithfulness` are for folders"),
-        (["model.pt2", "--faithfulness", "faithfulness.json"], "`--half` and `--faithfulness` are for folders"),
-        (["model", "--faithfulness", "gone.json"], "Expected a faithfulness.json of `fer-vit faithfulness`, but got"),
-        (["model.pt2", "--quantize", "faces.parquet"], "`--quantize` is for ONNX"),
-        (["model", "--logit_adjust", "0.2"], "`--logit_adjust` needs `--calibrate`"),
-        (["model", "--logit_adjust", "2", "--calibrate", "faces.parquet"], "logit_adjust to be from 0 to 1, but got 2"),
-        (["model.onnx", "--checkpoint", "gone.ckpt"], "No checkpoint at gone.ckpt"),
-    ],
-)
-def test_what_cannot_be_is_said(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert message in fails(capsys, "export", *words)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fer_vit import load
-from tests.helpers.commands import fails, main
+from tests.helpers.commands import main
 
 ROWS = ["pixels", "relevance", "ablation", "attention", "random", "centre"]
 
@@ -36,18 +36,3 @@ def test_a_manifest_and_photos_are_scored(
     crops = [str(drawn / "faces" / "test"), "--face", "crop", "--detector", "none"]
     main(["faithfulness", *crops, *words, "--batch-size", "2", "--workers", "0", "--output", str(tmp_path / "b")])
     assert json.loads((tmp_path / "b" / "faithfulness.json").read_text())["methods"]["relevance"]["saco"]["faces"] == 3
-
-
-def test_what_cannot_be_scored_is_said(
-    drawn: Path, checkpoint: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "faithfulness.md").touch()
-    crops = [drawn / "faces" / "test" / "anger", "--face", "crop", "--detector", "none"]
-    for words, reason in (
-        ([*crops, "--output", str(tmp_path / "old")], "exists already"),
-        ([*crops, "--output", str(tmp_path / "new"), "--max-faces", "0"], "max_faces"),
-        ([str(seven), "--output", str(tmp_path / "new")], "Expected labels"),
-        ([*crops, "--output", str(drawn / "faces.parquet")], "Expected a folder"),
-    ):
-        assert reason in fails(capsys, "faithfulness", *words, "--checkpoint", checkpoint)

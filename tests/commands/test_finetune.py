@@ -19,11 +19,8 @@ from fer_vit.evaluate import scores
 from fer_vit.evaluate.tables import read_table
 from fer_vit.face.crop import CUT
 from fer_vit.face.image import decode_image, encode_png
-from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.sources.drawn import draw_face
-from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS
 from fer_vit.train.cli import fit
 from tests.helpers.commands import fails, main
@@ -156,17 +153,3 @@ def test_too_few_photos(photos: Path, tmp_path: Path, yunet_named: None, capsys:
     write_manifest(tmp_path / "m.parquet", Reading(tuple(CLASSES), rows), "drawn")
     line = fails(capsys, "finetune", tmp_path / "m.parquet", "--output", tmp_path / "mine")
     assert "No photo with a face is left to choose the epoch by. Add photos" in line
-
-
-def test_errors_come_before_the_training(
-    photos: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("finetune", photos, "--output", tmp_path / "mine")
-    assert "has no config.json" in fails(capsys, *words, "--checkpoint", photos)
-    assert not any((tmp_path / "mine").iterdir())
-    config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=("mouth",))
-    save_network(build_model(config, "ab", align="crop"), tmp_path / "c")
-    assert "takes unaligned crops" in fails(capsys, *words, "--checkpoint", tmp_path / "c")
-    line = fails(capsys, "finetune", tmp_path / "gone", "--output", tmp_path / "mine")
-    assert "Expected a folder with a folder of photos for each class, a zip of it, or a manifest (.parquet)" in line
-    assert line.endswith(f"there is none at {tmp_path / 'gone'}.")

@@ -7,8 +7,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from skimage.data import astronaut
 
+from fer_vit.errors import FerVitError
 from fer_vit.face.detect import Face
 from fer_vit.face.image import encode_png
 from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import FIRST_FRAME, OK, find_images, is_video
-from fer_vit.processes import WORKER_DIED
+from fer_vit.processes import WORKER_DIED, worker_pool
 from tests.helpers.commands import CROPS, fails, main, predict
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
@@ -112,50 +112,6 @@ def open_folder(checkpoint: Path) -> Iterator[Path]:
         yield folder
 
 
-def vanishing(listing: Callable[..., Any], images: Path) -> Callable[..., Any]:
-    """What lists, and takes three of the files away before they are read."""
-
-    def listed(*args: Any, **how: Any) -> Any:
-        found = listing(*args, **how)
-        for number in range(3):
-            next(images.rglob(f"{number}.png")).unlink()
-        return found
-
-    return listed
-
-
-@pytest.mark.parametrize("verb", ["predict", "prepare", "visualize"])
-def test_files_that_vanish_after_they_were_listed(
-    verb: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    images, model = open_folder / "photos", open_folder / "best.ckpt"
-    homes = {"prepare": "sources.folder", "predict": "commands.predict", "visualize": "commands.visualize"}
-    module = import_module(f"fer_vit.{homes[verb]}")
-    name = "_read_splits" if verb == "prepare" else "find_images"
-    monkeypatch.setattr(module, name, vanishing(getattr(module, name), images))
-    if verb == "predict":
-        rows = predict(images, model, open_folder / "t.parquet", *CROPS, "--workers=2", "--batch_size=2")
-        assert Counter(row["status"] for row in rows) == {"ok": 7, "No such file or directory": 3}
-    elif verb == "visualize":
-        rows, status = visualize(images, model, open_folder / "r", *CROPS)
-        assert len(rows) == 7
-        assert status == {"ok": 7, "No such file or directory": 3}
-    else:
-        main(["prepare", "folder", str(images), str(open_folder / "m.parquet"), "--detector=none"])
-        assert "left out: 3 (No such file or directory)" in capsys.readouterr().out
-
-
-def test_an_image_that_vanishes_while_a_manifest_is_written_is_named(
-    open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prepare = import_module("fer_vit.commands.prepare")
-    monkeypatch.setattr(prepare, "add_landmarks", vanishing(prepare.add_landmarks, open_folder / "photos"))
-    words = ["prepare", "folder", open_folder / "photos", open_folder / "m.parquet", "--detector=none"]
-    line = fails(capsys, *words)
-    assert re.search(r"\d\.png changed while it was read \(No such file or directory\)", line)
-    assert not list(open_folder.glob("*m.parquet*"))
-
-
 class Killer:
     """A detector in whose process memory ends at a certain photo, as the kernel sees it."""
 
@@ -189,18 +145,6 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_line(
     assert not output.exists()
 
 
-class Dead:
-    """A detector that ends the process that it is handed to."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return signal.raise_signal, (signal.SIGKILL,)
-
-
-def test_a_worker_of_prepare_that_is_killed_ends_it_with_a_line(
-    open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda *_: Dead())
-    monkeypatch.setattr("fer_vit.sources.common.CHUNK", 5)
-    words = ["prepare", "folder", open_folder / "photos", open_folder / "m.parquet", "--workers=2"]
-    assert WORKER_DIED in fails(capsys, *words)
-    assert not list(open_folder.glob("*m.parquet*"))
+def test_a_dead_worker_of_a_pool_is_an_error() -> None:
+    with pytest.raises(FerVitError, match=WORKER_DIED), worker_pool(2, 1) as run:
+        list(run(signal.raise_signal, [signal.SIGKILL]))

@@ -84,14 +84,6 @@ def test_it_is_ended(
     run(*words, "--overwrite")
 
 
-def test_what_cannot_be(clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "a camera's number" in fails(capsys, "live", "nothing.mp4")
-    assert ".csv or .jsonl" in fails(capsys, "live", clip, "--output", tmp_path / "t.parquet")
-    (tmp_path / "text.mp4").write_text("no video")
-    words = ("--checkpoint", checkpoint, "--port", 0)
-    assert "text.mp4: not a video that can be decoded." in fails(capsys, "live", tmp_path / "text.mp4", *words)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_recording_is_complete_however_it_ends(end: signal.Signals, yunet_named: None, tmp_path: Path) -> None:
