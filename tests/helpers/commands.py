@@ -96,6 +96,16 @@ def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
     return error_line(capsys)
 
 
+def fit(manifest: Path, folder: Path, *more: str) -> Path:
+    """Trains with logs in a folder; returns the newest checkpoint."""
+    main(["fit", *more, f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}"])
+    return newest(folder)
+
+
+def newest(folder: Path) -> Path:
+    return max(folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime_ns)
+
+
 def exit_code(*args: object) -> str | int | None:
     """Runs a command; returns its exit code, 0 at its end."""
     try:

@@ -20,7 +20,6 @@ from tests.helpers.models import copy_weights, shake
 
 BATCH, TOKENS, DIM, HEADS = 2, 7, 12, 3
 MASK = torch.tensor([[True] * 7, [True, False, True, True, False, True, True]])
-KINDS = [DotAttention, AdditiveAttention, GaussianAttention]
 
 
 def tokens(valid: Tensor | None = MASK) -> Tokens:
@@ -111,18 +110,6 @@ def test_gaussian_widths_are_pixels_and_learn() -> None:
     assert torch.allclose(weights[0, 0], torch.eye(TOKENS), atol=1e-5)  # each token attends to itself
     assert torch.allclose(weights[0, 2], torch.full((TOKENS, TOKENS), 1 / TOKENS), atol=1e-4)  # all equal
     assert (weights[1, :, :, ~MASK[1]] == 0).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("valid", [None, MASK])
-def test_gradients_against_finite_differences(kind: type[DotAttention], valid: Tensor | None) -> None:
-    layer = build(kind).double()
-    layer.fused_attn = False
-    batch = tokens(valid)
-    relation = layer.relation(batch)
-    relation = relation.double() if kind is GaussianAttention else relation
-    x = batch.x.double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: layer(x, attn_mask=relation), x, atol=1e-5)
 
 
 def test_distances_are_no_infinities_in_half_precision() -> None:

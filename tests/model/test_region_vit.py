@@ -53,7 +53,7 @@ def test_without_regions_the_logits_are_timms_to_the_last_bit(name: str, fused: 
     assert torch.equal(net(image), reference((image - mean) / std))
 
 
-@pytest.mark.parametrize("pool", ["token", "avg"])
+@pytest.mark.parametrize("pool", ["token", "avg", "query"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_missing_region_cannot_change_the_logits(pool: str, fused: bool) -> None:
     net = build(tokens="region", pool=pool)
@@ -89,7 +89,7 @@ def test_a_missing_region_has_no_part_in_the_batch_norm() -> None:
 
 @pytest.mark.parametrize("stem", ["patch", "conv"])
 @pytest.mark.parametrize("tokens", ["region", "both"])
-@pytest.mark.parametrize("pool", ["token", "avg"])
+@pytest.mark.parametrize("pool", ["token", "avg", "query"])
 def test_all_regions_missing_still_works(tokens: str, pool: str, stem: str) -> None:
     net = build(tokens=tokens, pool=pool, stem=stem).train()
     image, boxes, valid = faces()
@@ -123,10 +123,7 @@ def test_positions_distinguish_patches(position: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"in_chans": 1},
-        {"stem": "conv"},
         {"stem": "conv", "tokens": "region", "in_chans": 1},
-        {"stem": "conv", "region_source": "stem"},
         {"stem": "conv", "region_source": "stem", "tokens": "region", "region_grid": 1},
         {"stem": "conv", "region_source": "stem", "tokens": "patch"},
         {"region_grid": 3, "pool": "avg"},
@@ -135,7 +132,6 @@ def test_positions_distinguish_patches(position: str) -> None:
         {"pos_embed": "sincos_1d", "stem": "conv", "pool": "additive"},
         {"attention": "gaussian", "tokens": "region"},
         {"block": "post_norm", "dropout": 0.1, "pos_embed": "none"},
-        {"pool": "query", "causal": True, "tokens": "patch"},
         {"pool": "query", "causal": True, "attention": "additive"},
         {"keep_rate": (1.0, 0.5), "tokens": "patch"},
         {"keep_rate": (0.9, 0.5), "attention": "gaussian", "block": "post_norm", "pool": "query"},
@@ -225,20 +221,6 @@ def test_regions_of_the_stem_lie_where_its_cells_look() -> None:
     assert beside[0] == pytest.approx(beside[1], abs=1e-6)
 
 
-@pytest.mark.parametrize("tokens", ["patch", "region", "both"])
-def test_gradients_of_a_face_are_the_same_alone_and_in_company(tokens: str) -> None:
-    source = "image" if tokens == "patch" else "stem"
-    net = build(stem="conv", tokens=tokens, region_source=source, pool="avg")
-    torch.nn.init.normal_(net.vit.head.weight)  # timm starts the classifier at 0
-    image, boxes, valid = faces(2)
-    image.requires_grad_()
-    together, alone = (
-        torch.autograd.grad(net(image[:n], boxes[:n], valid[:n])[0].square().sum(), image)[0][0] for n in (2, 1)
-    )
-    assert together.abs().max() > 0
-    assert torch.allclose(alone, together, rtol=1e-3, atol=1e-5 * together.abs().max().item())
-
-
 def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> None:
     own = timm.create_model("vit_tiny_patch16_224", depth=2)
     torch.save(own.state_dict(), tmp_path / "weights.pth")
@@ -247,8 +229,6 @@ def test_pretrained_weights_load_and_positions_are_resampled(tmp_path: Path) -> 
     state = net.vit.state_dict()
     assert all(torch.equal(state[name], value) for name, value in own.state_dict().items() if "head" not in name)
     assert torch.equal(net.region_embed.patch_embed.proj.weight, own.patch_embed.proj.weight)
-    averaged = build_model(replace(config, pool="avg"), "abcde")
-    assert torch.equal(averaged.vit.norm.weight, own.norm.weight)
     smaller = build_model(replace(config, img_size=96, patch_size=8), "abcde")
     assert smaller.vit.pos_embed.shape == (1, 1 + 12 * 12, 192)
     assert torch.equal(smaller.vit.blocks[0].attn.qkv.weight, own.blocks[0].attn.qkv.weight)
@@ -271,15 +251,12 @@ def test_a_file_that_lacks_a_little_is_a_warning_and_a_lot_an_error(tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"backbone": "vit_nothing"}, "vit_nothing"),
         ({"backbone": "resnet18", "patch_size": None, "embed_dim": None, "depth": None, "num_heads": None}, "resnet18"),
         ({"tokens": "region", "regions": ()}, "at least one region"),
         ({"stem": "conv", "pretrained": True}, "no convolutional stem"),
         ({"stem": "conv", "patch_size": 12}, "power of two"),
         ({"region_source": "stem"}, "stem needs stem: conv"),
         ({"img_size": 30}, "multiple of the patch size 8"),
-        ({"num_heads": 5}, "divisible"),
-        ({"pretrained": "nowhere.pth"}, "nowhere.pth"),
         ({"pretrained": True, "attention": "gaussian"}, "are for attention: dot"),
         ({"causal": True}, "Only the decoder of pool: query can be causal"),
         ({"keep_rate": (0.5,)}, "2 numbers, one per block, but got 1"),
@@ -288,7 +265,6 @@ def test_a_file_that_lacks_a_little_is_a_warning_and_a_lot_an_error(tmp_path: Pa
         ({"backbone": "vit_base_patch16_siglip_224", "pool": "avg", "tokens": "region"}, "add reg_tokens: 1"),
         ({"backbone": "vit_base_patch16_rpn_224", "pool": "avg", "attention": "additive"}, "special blocks"),
         ({"keep_rate": (0.5, 1.0), "backbone": "vit_base_patch16_siglip_224", "pool": "avg"}, "has none"),
-        ({"dropout": 1.5}, "dropout"),
     ],
 )
 def test_contradictions_are_errors_of_one_line(change: dict[str, object], words: str) -> None:

@@ -10,7 +10,6 @@ from fer_vit.model.tokens import (
     drop_regions,
     keep_patches,
     patch_centres,
-    sincos_1d,
     sincos_2d,
     sincos_reading,
     token_centres,
@@ -46,19 +45,6 @@ def test_hard_attention_keeps_the_best_patches_in_order_and_every_region() -> No
     assert later.valid[0].nonzero().flatten().tolist() == [0, 4, 6, 7]
 
 
-def test_hard_attention_without_regions() -> None:
-    layout = TokenLayout(1, (2, 2), 0, 1)
-    x = torch.arange(5.0)[None, :, None]
-    tokens = Tokens(x, None, x.expand(-1, -1, 2))
-    scores = torch.tensor([[0.0, 0.3, 0.1, 0.2, 0.4]])
-    assert keep_patches(tokens, scores, layout, 2).x.flatten().tolist() == [0, 1, 4]
-    assert keep_patches(tokens, scores, layout, 2).valid is None
-    assert keep_patches(tokens, scores, layout, 0).x.flatten().tolist() == [0]
-    masked = keep_patches(tokens, scores, layout, 2, by_mask=True)
-    assert masked.valid.tolist() == [[True, True, False, False, True]]
-    assert masked.valid.dtype == torch.bool
-
-
 def test_region_dropout_hides_whole_regions_and_nothing_else() -> None:
     layout = TokenLayout(num_prefix=1, grid=(4, 4), num_regions=2, region_grid=2)
     x = torch.rand(3000, layout.num_tokens, 3)
@@ -79,12 +65,6 @@ def paper(position: float, dim: int) -> list[float]:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5."""
     angles = [position / 10000.0 ** (2 * i / dim) for i in range(dim // 2)]
     return [wave(angle) for angle in angles for wave in (math.sin, math.cos)]
-
-
-def test_sincos_1d_is_the_formula_of_the_paper() -> None:
-    positions = torch.tensor([[0.0, 1.0, 7.25], [41.0, 100.0, -3.0]])
-    expected = torch.tensor([[paper(p, 16) for p in row] for row in positions.tolist()])
-    assert torch.allclose(sincos_1d(positions, 16), expected, atol=1e-5)
 
 
 def test_sincos_2d_is_timms_in_another_order() -> None:

@@ -24,10 +24,10 @@ QUICK = ["--data.num_workers=0", "--data.batch_size=8", "--trainer.accelerator=c
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_every_config_takes_a_step(name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = []
+    steps = []
     task = MaskedPretraining if name == "pretrain" else FERTask
     step = task.training_step
-    monkeypatch.setattr(task, "training_step", lambda *args: losses.append(loss := step(*args)) or loss)
+    monkeypatch.setattr(task, "training_step", lambda *args: steps.append((args[0], loss := step(*args))) or loss)
     more = []
     if name == "pretrained_vit":  # random weights of one block where ImageNet's would be
         network = yaml.safe_load((CONFIGS / "pretrained_vit.yaml").read_text())["model"]["network"]
@@ -37,8 +37,9 @@ def test_every_config_takes_a_step(name: str, drawn: Path, tmp_path: Path, monke
         more = ["--trainer.devices=1", "--trainer.sync_batchnorm=false"]
     configs = [f"--config={CONFIGS / f'{config}.yaml'}" for config in (LAID_OVER.get(name), name) if config]
     main(["fit", *configs, *QUICK, f"--data.manifest={drawn / 'faces.parquet'}", *more])
-    (loss,) = losses
+    ((module, loss),) = steps
     assert loss.isfinite()
+    assert module.hparams["network"]["pretrained"] is False  # a checkpoint needs no other weights
 
 
 @pytest.mark.parametrize("page", ["docs/attention.md", "docs/ablation.md", "docs/explaining.md"])
@@ -49,9 +50,3 @@ def test_options_in_the_documentation_exist(page: str) -> None:
     for option, value in words:
         found = parse_fit(f"--model.network.{option}={value}").model.network[option]
         assert (list(found) if isinstance(found, tuple) else found) == yaml.safe_load(value), f"{option}: {value}"
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_header_has_the_command(path: Path) -> None:
-    header = [line for line in path.read_text().splitlines() if line.startswith("#")]
-    assert any("fer-vit fit --config configs/" in line and path.stem in line for line in header)

@@ -16,10 +16,9 @@ from fer_vit.store.folder import load_checkpoint, load_network
 from fer_vit.train.cli import choose_task, first_options
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.pretraining import MaskedPretraining
-from tests.helpers.commands import TINY, fails, main
+from tests.helpers.commands import TINY, fails, fit, main
 from tests.helpers.marks import slow
 from tests.train.test_masking import CONFIG, MODELS
-from tests.train.test_resume import newest
 
 PRETRAIN = ["--task=pretraining", "--model.network.stem=conv", "--trainer.limit_val_batches=1"]
 
@@ -36,17 +35,9 @@ def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fit(manifest: Path, folder: Path, *more: str) -> Path:
-    """Pretrains; returns the newest checkpoint."""
-    main(
-        ["fit", *TINY, *PRETRAIN, f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}", *more]
-    )
-    return newest(folder)
-
-
 @pytest.fixture(scope="module")
 def pretrained(unlabelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fit(unlabelled / "faces.parquet", tmp_path_factory.mktemp("pretrained"))
+    return fit(unlabelled / "faces.parquet", tmp_path_factory.mktemp("pretrained"), *TINY, *PRETRAIN)
 
 
 def faces(drawn: Path) -> Batch:
@@ -134,12 +125,12 @@ def test_the_option_wins_over_the_last_config(tmp_path: Path) -> None:
 def test_a_classifier_starts_from_it(
     pretrained: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
-    main(["fit", *TINY[5:], *words, f"--model.init={pretrained}", "--model.lr=0", "--model.freeze=encoder"])
+    words = [f"--model.init={pretrained}", "--model.lr=0", "--model.freeze=encoder"]
+    last = fit(drawn / "faces.parquet", tmp_path, *TINY[5:], *words)
     out = capsys.readouterr().out
     assert f"Started from {pretrained}: 148 of 148 tensors of the encoder; new neutral, happiness, surprise" in out
-    net, before = load_network(newest(tmp_path)), load_checkpoint(pretrained)
-    assert load_checkpoint(newest(tmp_path))["starts_from"] is None  # it has learned no labels
+    net, before = load_network(last), load_checkpoint(pretrained)
+    assert load_checkpoint(last)["starts_from"] is None  # it has learned no labels
     assert net.config.stem == "conv"
     state = net.state_dict()
     taken = {name.removeprefix("net."): value for name, value in before["state_dict"].items() if "net." in name}

@@ -16,7 +16,8 @@ from fer_vit.sources.drawn import read
 from fer_vit.store.folder import load_checkpoint
 from fer_vit.train.run import LastCheckpoint
 from fer_vit.train.task import FERTask
-from tests.helpers.commands import TINY, main
+from tests.helpers import commands
+from tests.helpers.commands import TINY, newest
 from tests.helpers.marks import slow
 
 RECIPE = [
@@ -68,13 +69,7 @@ def whole(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fit(manifest: Path, folder: Path, *more: str) -> dict[str, Any]:
     """Trains; returns the last checkpoint."""
     words = [word for word in TINY if "limit_train" not in word and "max_epochs" not in word]
-    words += [*RECIPE, f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}", *more]
-    main(["fit", *words])
-    return load_checkpoint(newest(folder))
-
-
-def newest(folder: Path) -> Path:
-    return max(folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime_ns)
+    return load_checkpoint(commands.fit(manifest, folder, *words, *RECIPE, *more))
 
 
 def differences(first: Any, second: Any, place: str = "") -> list[str]:

@@ -16,9 +16,8 @@ from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import load_checkpoint, load_network, save_network
 from fer_vit.train.module import take_weights
 from fer_vit.train.task import FERTask
-from tests.helpers.commands import TINY, main
+from tests.helpers.commands import TINY, fit
 from tests.helpers.marks import slow
-from tests.train.test_resume import newest
 
 NETWORK = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), stem="conv"
@@ -65,20 +64,16 @@ def test_a_head_of_another_kind_or_other_classes_start_fresh() -> None:
 
 
 def test_differences_are_listed() -> None:
-    line = start(build(regions=("mouth", "chin"), dropout=0.1), build())
-    total = len(encoder(build()))
+    net, other = build(regions=("mouth", "chin"), dropout=0.1, pos_embed="sincos_2d"), build()
+    positions = net.vit.pos_embed.clone()
+    line = start(net, other)
+    assert torch.equal(net.vit.pos_embed, positions)  # computed
+    total = len(encoder(net))
     assert line == (
         f"Started from other: {total - 1} of {total} tensors of the encoder; kept a, b, c; not copied: "
         "region_embed.name_embed.chin (missing there, float (4, 32) here), region_embed.name_embed.nose (float "
-        "(4, 32) there, missing here); different settings: regions, dropout."
+        "(4, 32) there, missing here); different settings: regions, pos_embed, dropout."
     )
-
-
-def test_computed_positions_stay() -> None:
-    net, other = build(pos_embed="sincos_2d"), build()
-    before = net.vit.pos_embed.clone()
-    assert "different settings: pos_embed" in start(net, other)
-    assert torch.equal(net.vit.pos_embed, before)
 
 
 @pytest.mark.parametrize("change", [{"embed_dim": 64}, {"depth": 5}, {"stem": "patch"}])
@@ -111,12 +106,6 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "mine.parquet"
 
 
-def fit(manifest: Path, folder: Path, *more: str) -> Path:
-    words = [f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}"]
-    main(["fit", *TINY[5:], *words, *more])
-    return newest(folder)
-
-
 def test_a_run_starts_from_a_folder_and_resumes_without_it(
     mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,7 +113,7 @@ def test_a_run_starts_from_a_folder_and_resumes_without_it(
     other = build_model(network, EXPRESSIONS, align="crop", template=((0.5, 0.5),) * 5)
     save_network(other, tmp_path / "other")
     words = [f"--model.init={tmp_path / 'other'}", "--model.network.dropout=0.1", "--model.freeze=encoder"]
-    first = fit(mine, tmp_path / "first", *words)
+    first = fit(mine, tmp_path / "first", *TINY[5:], *words)
     out = capsys.readouterr().out
     assert "kept happiness, anger; new calm; different settings: dropout." in out
     net = load_network(first)
@@ -133,7 +122,7 @@ def test_a_run_starts_from_a_folder_and_resumes_without_it(
     assert torch.equal(net.vit.norm.weight, other.vit.norm.weight)
     assert load_checkpoint(first)["hyper_parameters"]["init"] is None
     (tmp_path / "other" / "model.safetensors").unlink()
-    again = fit(mine, tmp_path / "again", *words, "--trainer.max_epochs=2", f"--ckpt_path={first}")
+    again = fit(mine, tmp_path / "again", *TINY[5:], *words, "--trainer.max_epochs=2", f"--ckpt_path={first}")
     assert load_checkpoint(again)["epoch"] == 1
     assert "Started from" not in capsys.readouterr().out
     FERTask.load_from_checkpoint(again, weights_only=True)
@@ -162,7 +151,8 @@ def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, tmp_path: Pat
     save_network(task.net, tmp_path / "other")
     before = task.net.state_dict()
     words = ["--model.layer_decay=0.5", "--trainer.callbacks+=fer_vit.train.module.EMA", "--trainer.max_epochs=2"]
-    last = fit(mine, tmp_path / "run", f"--model.init={tmp_path / 'other'}", f"--model.freeze={freeze}", *words)
+    words += [f"--model.init={tmp_path / 'other'}", f"--model.freeze={freeze}"]
+    last = fit(mine, tmp_path / "run", *TINY[5:], *words)
     saved = load_checkpoint(last)
     for part in ("state_dict", "current_model_state"):
         after = {name.removeprefix("net."): value for name, value in saved[part].items()}
@@ -175,16 +165,3 @@ def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, tmp_path: Pat
     names = [name for name, _ in task.net.named_parameters()]
     expected = [n for n in names if ("patch_embed" not in n if freeze == "stem" else n.startswith("vit.head"))]
     assert learned == len(saved["optimizer_states"][0]["state"]) == len(expected)
-
-
-def test_frozen_parts_evaluate() -> None:
-    for freeze, stem, block in (("none", True, True), ("stem", False, True), ("encoder", False, False)):
-        task = FERTask(NETWORK, ["a", "b"], freeze=freeze)
-        for _ in range(2):
-            assert (task.net.vit.patch_embed.early[0][1].training, task.net.vit.blocks[1].training) == (stem, block)
-            assert task.net.region_embed is not None
-            assert task.net.region_embed.patch_embed.early[0][1].training == stem
-            assert task.net.vit.head.training
-            task.eval()
-            assert not any(module.training for module in task.modules())
-            task.train()

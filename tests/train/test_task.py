@@ -18,7 +18,7 @@ from fer_vit.evaluate.faces import fit_temperature
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.tokens import drop_regions
-from fer_vit.train.task import FERTask, class_recall, expression_loss, expression_metrics, log_prior
+from fer_vit.train.task import FERTask, class_recall, expression_loss, expression_metrics
 
 NETWORK = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), stem="conv"
@@ -220,9 +220,7 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
     ("change", "words"),
     [
         ({"lr": -0.1}, "model.lr to be 0 or more, but got -0.1"),
-        ({"logit_adjust": -0.1}, "model.logit_adjust to be 0 or more"),
         ({"region_dropout": 1.1}, "model.region_dropout to be from 0 to 1, but got 1.1"),
-        ({"warmup": -0.1}, "model.warmup to be from 0 to 1"),
         ({"labels": None}, "the labels in order, but got none"),
         ({"network": RegionViTConfig(regions=("ear",))}, "regions from .* got `ear`"),
         ({"network": RegionViTConfig(regions=("nose", "nose"))}, "every region once"),
@@ -264,17 +262,6 @@ def test_a_batch_is_learned() -> None:
         optimiser.step()
     logits = task.eval().net(data.image, data.boxes, data.valid)
     assert logits.argmax(1).tolist() == [0, 1, 2, 0, 1, 2]
-
-
-def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = []
-    monkeypatch.setattr(
-        "fer_vit.train.task.build_model", lambda *args, **_: built.append(args) or torch.nn.Linear(1, 1)
-    )
-    network = replace(NETWORK, pretrained="weights.pth")
-    task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
-    assert built == [(network, ["a", "b"])]
-    assert task.hparams["network"]["pretrained"] is False
 
 
 def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
@@ -346,8 +333,3 @@ def test_the_loss_is_computed_in_float32() -> None:
     logits, target = 50 * torch.randn(64, 8).half(), torch.eye(8).double()[torch.arange(64) % 8]
     exact = torch.nn.functional.cross_entropy(logits.double(), target).item()
     assert expression_loss(logits, target).item() == pytest.approx(exact, rel=1e-6)
-
-
-def test_log_shares_of_the_classes() -> None:
-    assert log_prior(torch.tensor([6, 2])).tolist() == pytest.approx(np.log([0.75, 0.25]))
-    assert log_prior(torch.tensor([3.0, 0.25, 0.0])).tolist() == pytest.approx(np.log([0.6, 0.2, 0.2]))
