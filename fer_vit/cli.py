@@ -1,6 +1,6 @@
-"""The command line: LightningCLI for fit, validate and test; plain functions for the other verbs.
+"""The command line: LightningCLI for fit, validate and test; plain functions for the other commands.
 
-Heavy modules are imported when a verb needs them, so that `fer-vit --help` is fast.
+Heavy modules are imported when a command needs them, so that `fer-vit --help` is fast.
 """
 
 import gc
@@ -27,15 +27,15 @@ LIGHTNING_VERBS = {
     "test": "evaluate a checkpoint on the test split",
 }
 PLAIN_VERBS = {
-    "prepare": "make a manifest (one Parquet table, or shards) from a data set as distributed",
+    "prepare": "write a manifest (one Parquet table, or shards) of a data set",
     "finetune": "train a model for your classes from your photos and evaluate it",
     "crossvalidate": "train and evaluate a model for each fold of the training faces",
     "distill": "mix the predictions of trained models into the labels for a smaller model",
     "predict": "find and classify every face in photos and videos, and write one table",
-    "live": "find and classify the faces in front of a camera, on a page and in a table",
+    "live": "find and classify faces of a camera, on a page and in a table",
     "visualize": "explain each prediction with pictures and one HTML page",
     "app": "predict and visualize on a page in the browser",
-    "evaluate": "measure the accuracy of a model or a table of predictions, by group, with its mistakes",
+    "evaluate": "score a model or a table of predictions, overall and by group",
     "compare": "compare the expressions of persons between conditions, with intervals and tests",
     "faithfulness": "measure how faithful the explanations are",
     "configs": "list the included training configs with their results",
@@ -128,14 +128,14 @@ def help_text() -> str:
     verbs = "\n".join(f"  {name:<14} {text}" for name, text in {**PLAIN_VERBS, **LIGHTNING_VERBS}.items())
     return (
         f"fer-vit {__version__}: vision transformers for facial expression recognition\n\n"
-        f"usage: fer-vit VERB ...   (`fer-vit VERB --help` lists its options)\n\nverbs:\n{verbs}\n\n"
-        f"`--debug` with any verb shows the traceback of an error; `fer-vit --version` prints the version.\n\n"
+        f"usage: fer-vit COMMAND ...   (`fer-vit COMMAND --help` lists its options)\n\ncommands:\n{verbs}\n\n"
+        f"`--debug` shows the traceback of an error; `fer-vit --version` prints the version.\n\n"
         f"examples:\n{EXAMPLES}"
     )
 
 
 def import_verb(module: str) -> Any:
-    """Imports a verb's module while the garbage collector is off.
+    """Imports a command's module while the garbage collector is off.
 
     torch, torchvision and timm create 650,000 objects, most of which live until the end: scanning them repeatedly would
     take a fifth of the time until `predict` writes its first row.
@@ -150,7 +150,7 @@ def import_verb(module: str) -> Any:
 
 
 def run_plain(verb: str, args: list[str]) -> None:
-    """Runs a verb that is a typed function, `commands.<verb>.<verb>`."""
+    """Runs a command that is a typed function, `commands.<verb>.<verb>`."""
     function = verb_function(verb)
     module, parser = sys.modules[function.__module__], verb_parser(verb, function)
     if hasattr(module, "add_options"):
@@ -175,12 +175,12 @@ def run_plain(verb: str, args: list[str]) -> None:
 
 
 def verb_function(verb: str) -> Any:
-    """Returns the function that is a plain verb."""
+    """Returns the function of a plain command."""
     return getattr(import_verb(f"fer_vit.commands.{verb}"), verb)
 
 
 def verb_parser(verb: str, function: Any) -> ArgumentParser:
-    """Returns the parser of a plain verb: its function's signature and docstring are the options."""
+    """Returns the parser of a plain command: its function's signature and docstring are the options."""
     parser = ArgumentParser(
         prog=f"fer-vit {verb}",
         description=inspect.cleandoc(function.__doc__).partition("\n\nArgs:")[0].partition("\n\nReturns:")[0],

@@ -78,8 +78,8 @@ def compare_pair(first: Array, second: Array, paired: bool) -> dict[str, Any] | 
 def intraclass_correlation(values: Array, person: IntArray) -> Interval:
     """Returns ICC(1) of values (O,) of persons (O,): the share of the variance that lies between persons.
 
-    Shrout & Fleiss 1979; for different numbers of values with their adjusted mean. Unknown where fewer than
-    `LEAST` persons have several values, or these do not differ.
+    Shrout & Fleiss 1979; for unequal numbers of values with their adjusted mean. Unknown when fewer than `LEAST`
+    persons have several values, or the values of each person are equal.
     """
     groups = [values[person == one] for one in np.unique(person)]
     sizes = np.array([len(group) for group in groups])

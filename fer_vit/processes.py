@@ -58,7 +58,7 @@ def run_seed() -> int:
 
 
 def derived_seed(*numbers: int) -> int:
-    """Returns a seed that differs, collisions aside, for different numbers (`numpy.random.SeedSequence`)."""
+    """Returns a seed that depends on all numbers (`numpy.random.SeedSequence`)."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 

@@ -1,4 +1,4 @@
-"""The verbs of the command line: one typed function each."""
+"""The commands of the command line: one typed function each."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps

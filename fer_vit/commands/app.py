@@ -1,4 +1,4 @@
-"""The verb `app`: a page in the browser that predicts and explains, and its API."""
+"""The command `app`: a page in the browser that predicts and explains, and its API."""
 
 import sys
 import tempfile
@@ -15,9 +15,9 @@ from fer_vit.store.hub import DEFAULT, shipped_models
 def app(*, checkpoint: str | None = None, host: Sequence[str] = (), port: int = 7860) -> None:
     """Serves a page for the browser that predicts and explains the faces of photos, clips and the camera.
 
-    The page shows the report of `fer-vit visualize` and offers it and the table of `fer-vit predict` as downloads.
-    Other programs can use the server's API. Photos stay on this machine; they are removed when the page closes, at
-    the latest after an hour. Ctrl-C ends the server.
+    The page shows the report of `fer-vit visualize`; report and table (`fer-vit predict`) can be downloaded. Other
+    programs can use the server's API. Photos stay on this machine; they are removed when the page closes, at the latest
+    after an hour. Ctrl-C ends the server.
 
     Examples:
         fer-vit app
@@ -29,8 +29,8 @@ def app(*, checkpoint: str | None = None, host: Sequence[str] = (), port: int = 
     Args:
         checkpoint: A model to offer on the page in addition to the shipped ones: a checkpoint of `fer-vit fit`, a
             folder of `fer-vit export`, or "user/name" on the Hugging Face hub.
-        host: The address of the page (default: localhost), then other names of this machine that clients may use.
-            With "0.0.0.0", every machine that reaches this one can use the page.
+        host: The address to serve (default: localhost), then host names that clients may use. With "0.0.0.0", every
+            machine that reaches this one can use the page.
         port: The port of the page; 0 selects a free one.
     """
     check_number("port", port, 0, 65535)

@@ -1,4 +1,4 @@
-"""The verb `compare`: statistics of persons under several conditions or in several groups."""
+"""The command `compare`: statistics of persons under several conditions or in several groups."""
 
 from pathlib import Path
 
@@ -22,9 +22,9 @@ def compare(
 ) -> None:
     """Compares the expressions of persons between conditions or groups, with 95 % intervals over persons.
 
-    Writes OUTPUT/index.html, results.md and results.json: means and shares, in clips also durations and transitions;
+    Writes OUTPUT/index.html, results.md and results.json: means and shares; for videos, durations and transitions;
     differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed model with the extra `stats`; and
-    the methods for a paper. Under 6 persons there are neither intervals nor tests.
+    the methods for a paper. With fewer than 6 persons there are no intervals or tests.
 
     Examples:
         fer-vit compare faces.csv --by condition --person subject
@@ -32,11 +32,11 @@ def compare(
         fer-vit compare faces.parquet --columns sessions.csv --by condition --person subject --baseline calm
 
     Args:
-        data: A table or folder of tables of `fer-vit predict`; a Parquet table records model and settings.
+        data: A table or folder of tables of `fer-vit predict`. Parquet also records model and settings.
         by: The column with the condition or group.
-        person: The column with the person. `path` takes each photo or clip as another person.
-        columns: A table with a column path, and others such as the condition and the person.
-        baseline: The condition from which changes are computed. Left out: all pairs are compared.
+        person: The column with the person. `path`: each photo or clip is one person.
+        columns: A table with the column path and further ones, such as condition and person.
+        baseline: The condition to compare the others with. Default: all pairs are compared.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
     """

@@ -1,4 +1,4 @@
-"""The verb `configs`: lists the configs that come with fer-vit."""
+"""The command `configs`: lists the included configs."""
 
 import re
 from pathlib import Path
@@ -10,10 +10,10 @@ MEASURED = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
 
 
 def configs() -> None:
-    """Lists the configs that come with fer-vit: recipes for training, and the accuracy that was measured with each.
+    """Lists the included training configs with their measured accuracy.
 
-    `--config` of fit, validate and test takes their names; a file of that name is taken first. A config that is "laid
-    over another" changes a part of it: name both. Copy one from the folder that is printed to make your own.
+    `--config` of fit, validate and test accepts their names; a file with the same name takes precedence. A config that
+    is "laid over another config" changes parts of it: give both. To make your own, copy one from the printed folder.
 
     Examples:
         fer-vit configs

@@ -1,4 +1,4 @@
-"""The verb `crossvalidate`: how good a recipe is on faces that its models have not learned."""
+"""The command `crossvalidate`: accuracy of a config on held-out faces."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,12 +28,12 @@ def crossvalidate(
     output: Path = Path("crossvalidation"),
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Trains a model without each fold of the training faces, and evaluates all folds with 95 % bootstrap intervals.
+    """Trains a model without each fold of the training faces, and evaluates all held-out faces together.
 
-    All faces of a person (column `person`) are in one fold; without persons, equal files are. The faces of val choose
-    the best epoch of each model. OUTPUT/evaluation has the files of `evaluate` about all held-out faces, and the
-    accuracy of each fold; OUTPUT/training has the logs and checkpoints. Intervals resample persons, else photos; they
-    do not cover the chance of another training.
+    All faces of a person (column `person`) are in one fold; without persons, identical files are in one fold. The best
+    epoch of each model is chosen on val. OUTPUT/evaluation has the files of `evaluate` and the accuracy of each fold;
+    OUTPUT/training has the logs and checkpoints. The 95 % bootstrap intervals resample persons, else photos; they do
+    not include the variation between training runs.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet
@@ -42,10 +42,10 @@ def crossvalidate(
 
     Args:
         manifest: A manifest of `fer-vit prepare` with labels and a val split.
-        config: The recipe: a file, or a name from `fer-vit configs`. The model that it starts from must not have
-            learned these faces.
-        folds: Number of folds, and of trainings.
-        by: Columns whose groups are compared.
+        config: A config file, or a name from `fer-vit configs`. A model that it starts from must not have been trained
+            on these faces.
+        folds: Number of folds and of models.
+        by: Columns to group by.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
 

@@ -1,4 +1,4 @@
-"""The verb `distill`: mixes the predictions of trained models into the votes of a manifest."""
+"""The command `distill`: mixes the predictions of trained models into the votes of a manifest."""
 
 from pathlib import Path
 
@@ -33,12 +33,12 @@ def distill(
     learns from both. The faces of val and test keep their votes. Hinton et al., "Distilling the Knowledge in a Neural
     Network" (2015), at temperature 1.
 
-    A teacher is overconfident on its training faces. One trained with `fit --data.fold 0/3` predicts only its held-out
-    third of them; three such teachers predict all.
+    A teacher is overconfident on its training faces. A teacher trained with `fit --data.fold 0/3` predicts only its
+    held-out third; three such teachers predict all faces.
 
-    `--unlabelled` adds faces without labels, with the teachers' predictions as votes: the noisy student of Xie et al.
-    (2020). Unlike there, `--per_class` keeps random faces of a common expression, not the most confident ones, since
-    soft votes teach uncertainty as well, and repeats no face of a rare one.
+    `--unlabelled` adds faces without labels, with the teachers' predictions as votes (noisy student, Xie et al. 2020).
+    Unlike in this paper, `--per_class` keeps random faces of a common expression, not the most confident ones, and
+    repeats no faces of a rare expression.
 
     Examples:
         fer-vit distill large.ckpt data/ferplus.parquet data/distilled.parquet
@@ -54,8 +54,8 @@ def distill(
         weight: Weight of the teachers in the new votes, from 0 to 1.
         unlabelled: A manifest, prepared for the same labels, whose training faces are added with the teachers' votes.
             Its labels are not read, and faces without landmarks are left out.
-        per_class: Largest number of unlabelled faces to add for each predicted expression. Left out: all.
-        overwrite: Whether an existing manifest may be replaced; never the input.
+        per_class: Largest number of unlabelled faces to add for each predicted expression. Default: all.
+        overwrite: Whether an existing manifest may be replaced. The input is never replaced.
     """
     check_number("weight", weight, 0, 1)
     check_number("per_class", 1 if per_class is None else per_class, 1)

@@ -1,4 +1,4 @@
-"""The verb `faithfulness`: scores the explanation methods of `visualize`."""
+"""The command `faithfulness`: measures the faithfulness of explanation methods."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,13 +40,14 @@ def faithfulness(
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Scores every method of `visualize`, attention, and two controls that do not use the model.
+    """Measures the faithfulness of the methods of `visualize`, of attention, and of two controls without the model.
 
-    Writes OUTPUT/faithfulness.md and .json. Does the probability fall when the tokens or pixels that a method
-    ranks first are removed, and rise when they are added? Do the attributions of regions agree with the effect of
-    masking each region? Do groups of tokens matter in proportion to their scores? Does the explanation change when the
-    model's weights are shuffled (about the first 200 faces)? The table shows differences to random scores, face by
-    face, as means with 95 % bootstrap intervals. The predicted expression is explained, right or wrong.
+    Writes OUTPUT/faithfulness.md and .json. Deletion and insertion: the mean probability while the tokens or pixels
+    with the highest scores are removed, or added. Region agreement: the rank correlation of the attributions of regions
+    with the effect of masking each region. SaCo: whether groups of tokens with higher scores change the probability
+    more. Shuffled weights: the rank correlation with explanations of a model with shuffled weights (about 200 faces).
+    The table has means of the differences from random scores, with 95 % bootstrap intervals. The predicted expression
+    is explained, whether it is correct or not.
 
     Examples:
         fer-vit faithfulness photos
@@ -54,16 +55,16 @@ def faithfulness(
         fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --max_faces 500
 
     Args:
-        images: One manifest with the model's labels, whose val split is used, or image files, folders and glob
-            patterns, which need no labels.
+        images: A manifest with the model's labels (its val split is used), or image files, folders and glob patterns
+            without labels.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
+            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
         output: The folder to write.
-        max_faces: The largest number of faces to use.
+        max_faces: Largest number of faces to use.
         face: For photos: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: For photos, as for `predict`.
         batch_size: Photos per batch.
-        workers: Processes that read photos. Left out: one per core.
+        workers: Processes that read photos. Default: one per core.
         overwrite: Whether existing results may be replaced.
     """
     check_number("max_faces", max_faces, 1)

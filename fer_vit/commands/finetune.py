@@ -1,4 +1,4 @@
-"""The verb `finetune`: trains and evaluates a model on a folder of photos."""
+"""The command `finetune`: trains and evaluates a model on a folder of photos."""
 
 from collections import Counter
 from hashlib import file_digest, sha256
@@ -31,10 +31,10 @@ def finetune(
 ) -> Path:
     """Trains a model for your classes on your photos: prepare, fit, export and evaluate in one command.
 
-    Each class has a folder of at least ten photos that is named after it (photos/calm/*.jpg, photos/bored/*.jpg); in
-    it, each person may have a folder. Photos of some persons, else some photos, are held out to choose the best epoch
-    and to test the model. OUTPUT/model is the model; its card has the results. OUTPUT/evaluation/index.html shows how
-    good it is, beside the included model if that has all classes. The same command resumes an interrupted run.
+    Each class has a folder of at least ten photos, named after the class (photos/calm/*.jpg, photos/bored/*.jpg). It
+    may contain a folder for each person. Some persons, or photos if there are no such folders, are held out to choose
+    the best epoch and to test the model. OUTPUT/model is the model; its card has the results. OUTPUT/evaluation has
+    them as a page, with those of the default model if it has all classes. The same command resumes an interrupted run.
     `fer-vit fit --config finetune` has every option.
 
     Examples:
@@ -48,7 +48,7 @@ def finetune(
         photos: A folder, or a zip of it, with a folder for each class; or a manifest.
         output: The folder to write: model, evaluation, faces.parquet (the detected faces), training (the logs).
         checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
-            `fer-vit models` or "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
+            `fer-vit models` or "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
         overwrite: Whether existing results may be replaced.
 
     Returns:

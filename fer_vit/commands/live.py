@@ -1,4 +1,4 @@
-"""The verb `live`: the faces before a camera, on a page and in a table."""
+"""The command `live`: the faces before a camera, on a page and in a table."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
@@ -32,7 +32,7 @@ def live(
     """Finds and classifies the faces in front of a camera and shows them on a local page.
 
     The page shows the newest frame; frames that arrive while one is processed are skipped. Expressions on the page are
-    averaged over the last 0.25 seconds or so. Ctrl-C, or the button on the page, ends the program.
+    smoothed with a time constant of 0.25 seconds. Ctrl-C, or the button on the page, ends the program.
 
     Examples:
         fer-vit live
@@ -42,13 +42,13 @@ def live(
         fer-vit live clip.mp4 --port 8080
 
     Args:
-        source: The number of a camera, an address (rtsp://, http:// ...), or a video file, played at its own speed.
-            Left out: camera 0.
+        source: The number of a camera, an address (rtsp://, http:// ...), or a video file, played in real time.
+            Default: camera 0.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
-        output: A table to record: .csv or .jsonl, with the columns of `predict` for videos. Rows are written at once.
-        host: The address of the page (default: localhost), then other names of this machine that browsers may use.
-            Everyone who can reach this address can watch and stop the program.
+            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
+        output: The table to write: .csv or .jsonl, with the columns of `predict` for videos.
+        host: The address to serve (default: localhost), then host names that browsers may use. Everyone who reaches
+            this address can watch and stop the program.
         port: The port of the page; 0 selects a free one.
         overwrite: Whether an existing table may be replaced.
     """

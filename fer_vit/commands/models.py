@@ -1,4 +1,4 @@
-"""The verb `models`: lists the available models."""
+"""The command `models`: lists the available models."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_model
 def models() -> list[dict[str, str]]:
     """Lists the included models and the models downloaded from the Hugging Face hub.
 
-    Any of them can be the `--checkpoint` of predict, visualize and export, and the argument of `fer_vit.load`.
+    `--checkpoint` and `fer_vit.load` accept their names.
 
     Examples:
         fer-vit models

@@ -1,4 +1,4 @@
-"""The verb `predict`: photos and videos in, a table out."""
+"""The command `predict`: photos and videos in, a table out."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ def predict(
     over time). A score of 0 (`--face crop`) means that no face was found and the full image was used.
 
     A folder as `--output` gets one table per chunk of images. Several processes can share the work (torchrun, SLURM),
-    the same command resumes an interrupted run, and the last process checks that every image has its rows exactly once.
+    and the same command resumes an interrupted run. The last process checks that the tables have every image once.
 
     Examples:
         fer-vit predict photos
@@ -60,20 +60,20 @@ def predict(
     Args:
         images: Image and video files, folders (searched recursively) and glob patterns.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
+            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
         output: The table to write: .csv, .parquet or .jsonl; or a folder of Parquet tables.
         part_size: Images per table in a folder; each video has a separate table.
         min_confidence: Faces below this confidence get no label and count as ambiguous.
-        prior: How frequent each expression is in the photos: `even`, or a JSON file. Left out: as in the training data.
-            With a prior, prediction sets are empty, since calibration does not cover it.
+        prior: The frequency of each expression in the photos: `even`, or a JSON file. Default: as in the training data.
+            With a prior, the column prediction_set is empty: calibration does not cover it.
         classes: The only possible expressions; the others get a probability of 0.
-        features: Whether the table has the network's features of each face, before the classifier (feature_0 ...).
+        features: Add columns feature_0, feature_1, ...: the features before the classifier.
         overwrite: Whether an existing table may be replaced.
-        summary: A second table with a row for each person in the videos: first and last time, share of time of each
-            expression.
+        summary: A second table with a row for each person in the videos: first and last time, and fraction of time with
+            each expression.
         intervals: A table with a row for each uninterrupted expression of a person, from the smoothed labels: .csv,
             .parquet, .jsonl, or .TextGrid (one video).
-        annotate: A copy (.mp4) of the only video, with a box, track, label and probability for each face.
+        annotate: A copy (.mp4) of the video, with a box, track, label and probability for each face. For one video.
         reading: How photos and videos are read; see `PhotoOptions`.
     """
     rank = process_rank()

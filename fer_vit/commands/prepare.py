@@ -1,4 +1,4 @@
-"""The verb `prepare`: turns a data set as its owners distribute it into a manifest."""
+"""The command `prepare`: writes a manifest of a data set in its original layout."""
 
 import re
 from collections import Counter
@@ -35,9 +35,9 @@ def prepare(
     overwrite: bool = False,
     **options: Any,
 ) -> None:
-    """Makes a manifest (one Parquet table) from a data set as its owners distribute it, with landmarks for every face.
+    """Writes a manifest (one Parquet table) of a data set in its original layout, with landmarks of every face.
 
-    Training images that show the same picture as one of val or test are left out.
+    Training images that are near-duplicates of val or test images are left out.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
@@ -51,17 +51,17 @@ def prepare(
         fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
 
     Args:
-        source: The data set: ferplus, fairface, drawn or another of data/README.md; folder for any with class folders.
+        source: The data set: ferplus, fairface, drawn or another one in data/README.md; `folder` for class folders.
         root: Its folder, or a zip of it. For drawn: a new folder to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
-        detector: For landmarks: `builtin` and `yunet` detect the face first (`auto`: YuNet if its file is present),
-            `landmarks` treats each image as one face, `none` leaves landmarks out.
-        embed: Which images are stored inside the manifest: small ones, or all. Others must lie below its folder.
-        cut: Store only the face of a photo of more than 384 pixels, in at most so many and inside the manifest, and
-            leave out photos without one: less to store and faster to train on. For models that align by landmarks.
+        detector: How landmarks are found: `builtin` and `yunet` detect the face first (`auto`: YuNet if its file is
+            present), `landmarks` treats each image as one face, `none` leaves landmarks out.
+        embed: Images stored in the manifest: `auto`, the small ones; `always`, all. Others must lie below its folder.
+        cut: Of photos larger than 384 pixels, store only the face in the manifest, as a square of at most 384 pixels;
+            leave out photos without a face. For models that align by landmarks.
         add: Manifests with the same labels whose rows are added. Near-duplicates between data sets are kept.
-        shards: Write a folder with this many shards of training images, for `fit` to stream; images are stored inside.
-        workers: Processes that read images. Left out: one per core.
+        shards: Number of shards of training images to write into a folder, with all images, for `fit` to stream.
+        workers: Processes that read images. Default: one per core.
         overwrite: Whether an existing manifest may be replaced.
         options: The options of the data set.
     """

@@ -1,4 +1,4 @@
-"""The verb `visualize`: explains each prediction with pictures and one page."""
+"""The command `visualize`: explains each prediction with pictures and one page."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ def visualize(
 ) -> Path:
     """Explains, for every face in photos and videos, which pixels and facial regions led to the prediction.
 
-    Writes OUTPUT/index.html, a gallery to filter, sort and search. A click opens a face with what drives the
-    prediction, the attributions of pixels and regions, or where the model looks, the attention between regions: through
-    the whole encoder or of one block and head. The page needs only the folder OUTPUT/photos. faces.parquet has a row
-    for every face, shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the mean
+    Writes OUTPUT/index.html, a gallery to filter, sort and search. A click on a face opens two views: the attributions
+    of pixels and regions ("what drives the prediction"), and the attention between regions, through the whole encoder
+    or in one block and head ("where the model looks"). The page needs only OUTPUT/photos. faces.parquet has a row for
+    every face, shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the mean
     attention. Time and size are estimated before the work starts.
 
     For a video, the page shows each person over time: the probabilities in all frames and up to 120 explained faces.
@@ -49,7 +49,7 @@ def visualize(
     Args:
         images: Image and video files, folders (searched recursively) and glob patterns.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Left out: the model that comes with fer-vit.
+            "user/name" on the Hugging Face hub. Default: ferplus-fairface-small.
         output: The folder to write.
         method: "pixels", integrated gradients of the image. For tokens: "relevance", gradient times attention through
             all blocks, or "ablation", the decrease of the logit without a region.

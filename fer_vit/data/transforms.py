@@ -26,8 +26,8 @@ class AugmentConfig:
         jitter: Standard deviation of the noise on each landmark, as a fraction of the crop's side. It moves crop and
             regions as a detector's errors do.
         blind: Probability that the landmarks count as unknown, as without a detector.
-        mirror: Probability of a horizontal mirror.
-        degrees: Largest rotation to either side.
+        mirror: Probability of a horizontal flip.
+        degrees: Largest rotation to either side, in degrees.
         scale: Largest relative change of size.
         shift: Largest shift as a fraction of the crop's side.
         brightness: Largest relative change of brightness.

@@ -68,7 +68,7 @@ class Faces:
 
     @cached_property
     def ambiguous(self) -> Array:
-        """Whether each face's prediction set does not have exactly one expression (N,): 1, 0, or NaN when unknown."""
+        """Ambiguity (N,): 0 for a prediction set with exactly one expression, 1 for others, NaN when unknown."""
         return self.columns.get("ambiguous", np.full(len(self.paths), None)).astype(float)
 
     @property

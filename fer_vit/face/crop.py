@@ -81,7 +81,7 @@ def cover_regions(image: Image, landmarks: Array, regions: Sequence[str], grey: 
 
 
 def visible(boxes: Float32Array, size: int) -> Mask:
-    """Returns (R,) which finite boxes (R, 4) are at least two pixels wide, with the centre inside a square image."""
+    """Returns a mask (R,) of boxes (R, 4) that are finite, at least two pixels wide and centred in the square image."""
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
     return ((centres >= 0) & (centres < size)).all(1) & (boxes[:, 2] - boxes[:, 0] >= 2)
 

@@ -35,28 +35,28 @@ class RegionViTConfig:
         depth: Number of blocks.
         num_heads: Heads per block.
         stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions, for training on small images.
-        stem_convs: Convolutions of stem "conv" for every halving: fewer mean a smaller receptive field.
-        standardize: Bring every crop to the same mean and deviation of grey levels.
+        stem_convs: Convolutions of stem "conv" per halving; fewer mean a smaller receptive field.
+        standardize: Scale every crop to the same mean and standard deviation of grey levels.
         tokens: Input of the encoder: "patch", "region" or "both".
         regions: Names of the regions (see `face.crop.REGIONS`).
         region_grid: k: a region becomes k x k tokens.
         region_source: Regions are cut from the "image", with a separate embedding, or from the features of the
-            convolutional "stem" before its last halving: cheaper next to patches, with a larger receptive field.
+            convolutional "stem" before its last halving: cheaper with patch tokens, with a larger receptive field.
         pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in reading order) or "none".
-            Regions have the sinusoidal code of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
+            Regions have the sinusoidal encoding of their centre: 1-D with "sincos_1d", none with "none", else 2-D.
         attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or "gaussian" kernel of the
             distance between tokens (Nadaraya-Watson).
         block: "pre_norm" as in ViT, or "post_norm" with ReLU as in "Attention Is All You Need".
-        keep_rate: Hard attention: the fraction of patches that each block keeps, chosen by the class token's attention
-            in it; one number per block, relative to the block before. Empty: all patches everywhere. With "gaussian"
-            attention the same patches are kept in every face.
+        keep_rate: Hard attention: the fraction of its patches that each block keeps, those with the most attention of
+            the class token; one number per block. Empty: all patches. With "gaussian" attention every face keeps the
+            same patches.
         pool: What is classified, one of `pooling.POOLS`: "token" is the class token, "avg" the mean of the patch and
             region tokens, "additive" their mean with learned weights, "query" a query per expression (Transformer
             decoder).
         causal: With pool "query": a query sees only itself and the queries of earlier expressions.
         reg_tokens: Number of register tokens.
-        dropout: Dropout in the encoder: of embeddings, attention weights, and around attention and feed-forward.
-        drop_path_rate: Stochastic depth of the last block; rises linearly from 0.
+        dropout: Dropout rate in the encoder: embeddings, attention weights, outputs of attention and feed-forward.
+        drop_path_rate: Stochastic depth rate of the last block; it rises linearly from 0 in the first.
     """
 
     backbone: str = "vit_tiny_patch16_224"

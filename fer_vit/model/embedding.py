@@ -95,7 +95,7 @@ def downsample(before: int, after: int, convs: int) -> nn.Sequential:
 
 
 def position_code(config: RegionViTConfig, centres: Tensor, dim: int, patch_size: int) -> Tensor:
-    """Returns the sinusoidal code (..., D) of centres (..., 2) in crop pixels; 0 for a model without positions."""
+    """Returns the sinusoidal encoding (..., D) of centres (..., 2) in crop pixels; 0 for a model without positions."""
     if config.pos_embed == "none":
         return centres.new_zeros(*centres.shape[:-1], dim)
     if config.pos_embed == "sincos_1d":

@@ -86,7 +86,7 @@ def keep_patches(tokens: Tokens, scores: Tensor, layout: TokenLayout, number: in
 
 
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
-    """Hides regions, each with all its tokens, like missing ones.
+    """Hides all tokens of random regions, as for missing regions.
 
     A face is chosen with probability `rate` and loses a share of its regions, uniform from none to all: a model that
     never saw a face without regions would fail where none are visible.
@@ -116,7 +116,7 @@ def token_centres(boxes: Tensor, grid: int) -> Tensor:
 
 
 def sincos_1d(position: Tensor, dim: int) -> Tensor:
-    """Sinusoidal code (..., D) of positions (...) in units of a token; D is even.
+    """Sinusoidal encoding (..., D) of positions (...) in units of a token; D is even.
 
     sin and cos of position / 10000^(2 i / D), alternating (Vaswani et al. 2017).
     """
@@ -126,7 +126,7 @@ def sincos_1d(position: Tensor, dim: int) -> Tensor:
 
 
 def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal code (..., D) of points (..., 2), (x, y) in pixels; D is a multiple of 4, a patch the unit.
+    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels; D is a multiple of 4, a patch the unit.
 
     Half the width is for x, half for y, each with the sines before the cosines.
     """
@@ -135,6 +135,6 @@ def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
 
 
 def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -> Tensor:
-    """Sinusoidal code (..., D) of points (..., 2) in pixels by their index in reading order, row by row from 0."""
+    """Sinusoidal encoding (..., D) of points (..., 2) in pixels by their index in reading order, row by row from 0."""
     x, y = (centres / patch_size).unbind(-1)
     return sincos_1d(y.floor() * columns + x - 0.5, dim)

@@ -37,10 +37,10 @@ def annotate_video(
     errors: list[FerVitError],
     overwrite: bool = True,
 ) -> Iterator[Photo[FaceResult]]:
-    """Yields photos unchanged, and writes a copy of the video `source` among them with its faces marked.
+    """Yields photos unchanged, and writes a copy of the video `source`, one of them, with marked faces.
 
-    Frames keep their times; a video that starts below 0 is shifted to 0. Sound is copied if MP4 can contain it. If the
-    copy fails, the error is added to `errors`, no file is left, and iteration continues.
+    Frames keep their times; a video whose first time is negative is shifted to 0. Sound is copied if MP4 can contain
+    it. If the copy fails, the error is added to `errors`, no file is left, and iteration continues.
     """
     with closing(_write_copy(source, output, options, overwrite)) as copy:
         for photo in chain([None], photos, [None]):  # None starts and ends the copy

@@ -126,14 +126,14 @@ class PhotoOptions:
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: "builtin" and "yunet" find faces, also in crops; YuNet is the file that `FER_VIT_YUNET` names, or is
             downloaded. "auto" uses YuNet if its file is present, else "builtin". "landmarks" treats each image as one
-            face and finds its landmarks. "none": crops are framed like the model's own.
+            face and finds its landmarks. "none" finds nothing: crops must be framed like the training crops.
         batch_size: Photos or frames per batch; the result does not depend on it.
-        workers: Processes that read photos. None: one per core. One process reads videos.
+        workers: Processes that read photos. Default: one per core. Videos are read by one process.
         every: Use every n-th frame of a video.
         fps: Use at most this many frames per second of a video.
         start: Begin this many seconds after the first frame of a video.
         end: End this many seconds after the first frame of a video.
-        detect_every: Search the full frame for faces every n-th frame, and follow them in between.
+        detect_every: Search the full frame for faces every n-th frame, and track them in between.
         smooth: Time constant of the smoothed probabilities in seconds.
 
     Raises:

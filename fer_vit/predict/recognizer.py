@@ -36,11 +36,11 @@ def load(
     """Loads a trained model. Raises FerVitError when there is no such model or device, or its files are damaged.
 
     Args:
-        model: A shipped model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or "user/name"
-            on the Hugging Face hub. None: the default shipped model.
+        model: An included model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a folder, or "user/name"
+            on the Hugging Face hub. None: ferplus-fairface-small.
         device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple GPU if there is one.
         revision: Branch, tag or commit on the hub.
-        token: For a private repository on the hub; None uses the one you logged in with.
+        token: Access token for a private repository on the hub. None: the token of your login.
         prior: See `Recognizer.change_prior`.
         classes: See `Recognizer.change_prior`.
     """
@@ -58,7 +58,7 @@ def load(
 
 
 def best_device() -> str:
-    """Returns the GPU, of NVIDIA ("cuda") or Apple ("mps"), if there is one; else "cpu"."""
+    """Returns "cuda" (NVIDIA) or "mps" (Apple) if there is such a GPU, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 

@@ -33,7 +33,7 @@ GENERATOR = "fer-vit visualize"
 
 
 class Evidence(NamedTuple):
-    """Explanation of a face: shares of regions (R,) and heat (rows, columns), each by label."""
+    """Explanation of a face: shares of regions (R,) and a heat map (rows, columns) for each label."""
 
     order: Sequence[int]  # indices of the labels, the most probable first
     labels: Mapping[int, tuple[Array, Array]]  # shares and heat of each label that is explained
@@ -163,7 +163,7 @@ _ENVIRONMENT.filters |= {"percent": draw.percent, "colour": draw.expression_colo
 
 
 def render(path: Path, name: str, **values: object) -> None:
-    """Writes the page that the template `NAME.html` and the script `NAME.js` make of values; replaces another one."""
+    """Renders values with the template `NAME.html` and the script `NAME.js`; replaces an existing page."""
     style, script = (_LOADER.get_source(_ENVIRONMENT, file)[0] for file in ("page.css", f"{name}.js"))
     digest = script_digest(name)
     page = _ENVIRONMENT.get_template(f"{name}.html").generate(style=style, script=script, digest=digest, **values)

@@ -271,7 +271,7 @@ def _mouth(fill: Fill, look: Look, moved: Parameters, skin: Array) -> tuple[Poin
 def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: bool = False) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, classes balanced, splits 70, 15 and 15 %.
 
-    Each image shows another person. Raises FerVitError when the folder holds other files or cannot be written.
+    Each image shows a different person. Raises FerVitError when the folder holds other files or cannot be written.
 
     Args:
         root: The folder.

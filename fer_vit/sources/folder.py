@@ -33,8 +33,8 @@ def read(root: Path) -> Reading:
     """Reads images from class folders, sorted by path; labels are in FERPlus' order, then others alphabetically.
 
     Hidden files are skipped. Images may be at any depth below a class folder; a folder directly in it names a person.
-    Without val, a fixed tenth of train is held out for it, of persons if they are known; without any splits, another
-    tenth becomes test.
+    Without val, a fixed tenth of train (of its persons, if known) becomes val; without any splits, another tenth
+    becomes test.
     """
     folders = _folders(root)
     splits = {folder: SPLIT_FOLDERS[folder.name.lower()] for folder in folders if folder.name.lower() in SPLIT_FOLDERS}

@@ -77,7 +77,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
         folder: Weights, settings and model card are published, other files are not.
         name: "user/name" on the hub; the repository is created if there is none.
         private: Whether a new repository is private.
-        token: Of the hub; None uses the one you logged in with.
+        token: Access token of the hub. None: the token of your login.
     """
     check_folder(Path(folder), folder)
     _check_endpoint()

@@ -1,4 +1,4 @@
-"""The verbs fit, validate and test: LightningCLI over a task (FERTask, MaskedPretraining) and FaceDataModule."""
+"""The commands fit, validate and test: LightningCLI over a task (FERTask, MaskedPretraining) and FaceDataModule."""
 
 import inspect
 import json
@@ -88,7 +88,7 @@ class TrainCLI(LightningCLI):
             self.config = parser.parse_args(args, settings)
 
     def before_instantiate_classes(self) -> None:
-        """Computes in float32 where bfloat16 would be emulated, which is many times slower."""
+        """Checks the precision; replaces bfloat16 by float32 where it would be emulated, many times slower."""
         trainer = self.config.trainer
         if str(trainer.precision) in ("bf16-true", "16-true", "64-true", "64"):  # crops and boxes are in float32
             raise FerVitError(f"Expected trainer.precision bf16-mixed, 16-mixed or 32, but got {trainer.precision}.")

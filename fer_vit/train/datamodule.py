@@ -26,12 +26,12 @@ class FaceDataModule(L.LightningDataModule):
         manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix) of shards, made by
             `fer-vit prepare --shards`, whose training images are streamed.
         batch_size: Faces per batch and process.
-        num_workers: Worker processes that decode and augment; 0 does so in the training process. None: as many as
-            this process has cores per device, 8 at most.
-        augment: How training crops are changed.
+        num_workers: Worker processes that decode and augment; 0: the training process does. None: one per core of each
+            device's share, 8 at most.
+        augment: How training crops are augmented.
         balanced: Draw every class equally often in training.
-        fold: Held-out fold of the training faces, for example 0/3, the first of three: `fer-vit distill` then uses the
-            model's predictions for it. A checkpoint records it.
+        fold: Held-out fold of the training faces, for example 0/3, the first of three. The checkpoint records it, and
+            `fer-vit distill` uses the model's predictions for this fold only.
         spec: How a face becomes a crop. None: as the task expects (`task.spec`); outside a Trainer, 224 pixels.
         unlabelled: Allow rows without a label (the command line does so for `task: pretraining`). Without a val split a
             fixed 2 % of the training faces are held out for it.

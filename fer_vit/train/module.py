@@ -283,7 +283,7 @@ class Symmetry(L.Callback):
 
 @torch.no_grad()
 def make_symmetric(tensors: Mapping[str, Tensor]) -> None:
-    """Replaces tensors, under their names in a RegionViT, by the means of themselves and their mirror images."""
+    """Replaces each tensor, named as in a RegionViT, by the mean of itself and its mirror image."""
     images = {name: mirror_image(name, tensors) for name, value in tensors.items() if value.is_floating_point()}
     for name, image in images.items():
         tensors[name].add_(image).div_(2)

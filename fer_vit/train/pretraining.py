@@ -41,7 +41,7 @@ class MaskedPretraining(RegionViTModule):
     `FERTask` starts from its checkpoint (`init`), with the network's head, which is not trained here.
 
     Args:
-        network: The model.
+        network: The network.
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
         template: Where the five landmarks belong in the crop, as fractions of its side.
         mask_ratio: Share of the patches that are hidden.

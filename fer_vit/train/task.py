@@ -76,7 +76,7 @@ class FERTask(RegionViTModule):
     """Facial expression recognition with a RegionViT.
 
     Args:
-        network: The model. Left out with `init`: the network, `align` and `template` of that model.
+        network: The network. With `init`, defaults are the network, `align` and `template` of that model.
         labels: Expressions in the order of the model's outputs (the command line takes them from the manifest).
         align: How faces are cropped: "landmarks" onto the template, "crop" as the images are framed.
         template: Where the five landmarks belong in the crop, as fractions of its side.
@@ -84,16 +84,17 @@ class FERTask(RegionViTModule):
         weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have none.
         layer_decay: Factor on the learning rate from block to block towards the input; 1 is off, 0.65 to 0.8 suits
             pretrained backbones.
-        warmup: Share of all steps in which the learning rate rises; then it falls along a cosine.
+        warmup: Share of all steps in which the learning rate rises linearly; then it falls along a cosine.
         min_lr: Learning rate at the end as a share of `lr`.
         label_smoothing: Share of the target that is spread evenly over the classes.
-        logit_adjust: The logarithm of each class's share of the training faces, times this, is added to its logit in
-            training, so that rare classes are predicted more often; 0 is off, 1 is balanced softmax (Ren et al. 2020).
-        region_dropout: Probability that a training face loses regions, a share drawn evenly from none to all.
+        logit_adjust: This number times the logarithm of each class's share of the training faces is added to its logit
+            in training, so that rare classes are predicted more often; 0 is off, 1 is balanced softmax (Ren et al.
+            2020).
+        region_dropout: Probability that random regions of a training face are hidden: a uniform share of them.
         compile: Compile the encoder with `torch.compile`.
-        init: A model to start from: weights where they fit. The name of a shipped model, a folder, "user/name" on the
-            hub, or a checkpoint, also of masked pretraining.
-        freeze: The part that does not learn: "stem", which embeds patches and regions, or the complete "encoder".
+        init: A model whose weights are copied where they fit: the name of an included model, a folder, "user/name" on
+            the hub, or a checkpoint, also of masked pretraining.
+        freeze: The part that is not trained: "stem", which embeds patches and regions, or the whole "encoder".
     """
 
     confusion: Tensor  # of the last validation or test (C, C), targets in rows

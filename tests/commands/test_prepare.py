@@ -1,4 +1,4 @@
-"""The verb `prepare` from a small data set to a manifest that reads back, and every way it can be refused."""
+"""The command `prepare` from a small data set to a manifest that reads back, and every way it can be refused."""
 
 import zipfile
 from contextlib import nullcontext
