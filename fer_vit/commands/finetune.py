@@ -33,9 +33,9 @@ def finetune(
 
     Each class has a folder of at least ten photos, named after the class (photos/calm/*.jpg, photos/bored/*.jpg). It
     may contain a folder for each person. Some persons, or photos if there are no such folders, are held out to choose
-    the best epoch and to test the model. OUTPUT/model is the model; its card has the results. OUTPUT/evaluation has
-    them as a page, with those of the default model if it has all classes. The same command resumes an interrupted run.
-    `fer-vit fit --config finetune` has every option.
+    the best epoch and to test the model. OUTPUT/model is the model; its card has the results. OUTPUT/evaluation has a
+    page with the results, compared with the default model if it has all classes. The same command resumes an
+    interrupted run. `fer-vit fit --config finetune` has every option.
 
     Examples:
         fer-vit finetune photos

@@ -26,8 +26,8 @@ class FaceDataModule(L.LightningDataModule):
         manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix) of shards, made by
             `fer-vit prepare --shards`, whose training images are streamed.
         batch_size: Faces per batch and process.
-        num_workers: Worker processes that decode and augment; 0: the training process does. None: one per core of each
-            device's share, 8 at most.
+        num_workers: Worker processes that decode and augment; 0: the training process does. None: cores divided by
+            devices, 8 at most.
         augment: How training crops are augmented.
         balanced: Draw every class equally often in training.
         fold: Held-out fold of the training faces, for example 0/3, the first of three. The checkpoint records it, and
