@@ -103,12 +103,10 @@ def export(
         model.net.settings.faithfulness = read_faithfulness(faithfulness)
     with atomic_write(output) as new:
         if kind:
-            write_graph(model, new, kind)
+            write_graph(model, new, kind, quantize)
         else:
             save_network(model.net.half() if half else model.net, new)
             copy_cards(names, output, new)
-        if quantize is not None:
-            quantize_onnx(new, labelled_batches(model, quantize, "train", max_faces=CALIBRATION)[0])
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     print("\n".join(f"{file}: {file.stat().st_size / 1e6:.1f} MB" for file in files))
     return output
@@ -176,10 +174,7 @@ def check_kind(output: Path, half: bool, quantize: bool, faithfulness: bool) -> 
     for wrong, message in (
         # "v1.2" is a folder.
         (not kind and suffix[1:2].isalpha(), f"Expected a folder, NAME.onnx or NAME.pt2, but got {output}."),
-        (
-            kind and (half or faithfulness),
-            "`--half` and `--faithfulness` are for folders. Name a folder.",
-        ),
+        (kind and (half or faithfulness), "`--half` and `--faithfulness` are for folders. Name a folder."),
         (kind != ".onnx" and quantize, "`--quantize` is for ONNX. Name a file that ends in .onnx."),
         (lacks, 'Writing ONNX needs more packages: pip install -c constraints.txt ".[onnx]".'),
     ):
@@ -196,8 +191,8 @@ def copy_cards(names: list[str], output: Path, new: Path) -> None:
             shutil.copy(folder / CARD_FILE, new)
 
 
-def write_graph(model: Recognizer, path: Path, kind: str) -> None:
-    """Writes a model, for any number of faces, as ONNX or as a torch.export program."""
+def write_graph(model: Recognizer, path: Path, kind: str, quantize: Path | None = None) -> None:
+    """Writes a model, for any number of faces, as a torch.export program or as ONNX, in 8 bits with a manifest."""
     inputs = example_inputs(model)
     shapes = ({0: torch.export.Dim("faces")},) * len(inputs)
     program = torch.export.export(model, inputs, dynamic_shapes=shapes)
@@ -212,6 +207,8 @@ def write_graph(model: Recognizer, path: Path, kind: str) -> None:
     assert graph is not None
     graph.model.metadata_props["fer_vit"] = describe_model(model)
     graph.save(path)
+    if quantize is not None:
+        quantize_onnx(path, labelled_batches(model, quantize, "train", max_faces=CALIBRATION)[0])
 
 
 def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:

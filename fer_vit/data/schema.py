@@ -240,15 +240,21 @@ def find_shards(location: str | Path) -> list[Shard]:
         return [Shard(None, location, location, local)]
     if "://" in location and not location.startswith("s3://"):
         raise FerVitError(f"Expected a file, a folder or s3://bucket/prefix, but got {location}.")
+    files, paths = _list_files(location, local)
+    names = {name: match for name in sorted(paths) if (match := SHARD_NAME.fullmatch(name))}
+    _check_names(location, names)
+    return [Shard(match[1], f"{location}/{name}", paths[name], files) for name, match in names.items()]
+
+
+def _list_files(location: str, local: fs.FileSystem) -> tuple[fs.FileSystem, dict[str, str]]:
+    """Returns the file system of a folder or URL, and the paths of its files by name."""
     try:
         files, folder = fs.FileSystem.from_uri(location) if "://" in location else (local, location)
         paths = {info.base_name: info.path for info in files.get_file_info(fs.FileSelector(folder))}
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise FerVitError(f"Cannot list {location} ({reason}). Check its name and your access.") from error
-    names = {name: match for name in sorted(paths) if (match := SHARD_NAME.fullmatch(name))}
-    _check_names(location, names)
-    return [Shard(match[1], f"{location}/{name}", paths[name], files) for name, match in names.items()]
+    return files, paths
 
 
 def _check_names(location: str, names: dict[str, re.Match[str]]) -> None:

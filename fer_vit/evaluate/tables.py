@@ -61,7 +61,11 @@ class Conditions:
         model = load(checkpoint, prior=self.prior, classes=self.classes)
         if self.merge and model.labels != list(rows.names):
             model = Merged(model, self.merge)
-        return predict_manifest(model, rows, self.split), model
+        faces = predict_manifest(model, rows, self.split)
+        facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.split}
+        if changes := [f"{old}: {new or 'left out'}" for old, new in (self.merge or {}).items() if old != new]:
+            facts["merge"] = ", ".join(changes)
+        return replace(faces, facts=facts | faces.facts), model
 
 
 def read_faces(
@@ -76,11 +80,7 @@ def read_faces(
     if labels is not None:
         raise FerVitError(f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels.")
     rows = conditions.read(data)
-    faces, model = conditions.predict(checkpoint, rows)
-    facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": conditions.split}
-    if changes := [f"{old}: {new or 'left out'}" for old, new in (conditions.merge or {}).items() if old != new]:
-        facts["merge"] = ", ".join(changes)
-    return replace(faces, facts=facts | faces.facts), model, rows
+    return *conditions.predict(checkpoint, rows), rows
 
 
 def read_other(faces: Faces, against: str, rows: Manifest | None, conditions: Conditions) -> Array:

@@ -42,18 +42,22 @@ def find_faces(photos: PhotoDataset, options: PhotoOptions, device: torch.device
     """Finds the faces of photos and videos in worker processes, in order, under a progress bar."""
     by_kind = groupby(range(len(photos)), lambda index: is_video(photos.sources[index]))
     runs = [(video, list(run)) for video, run in by_kind]
-    if videos := any(video for video, _ in runs):
+    if videos := any(map(is_video, photos.sources)):
         from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
-    workers = cores() if options.workers is None else options.workers
     with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar, _readable_errors():
         for video, run in runs:
             dataset = VideoDataset(photos, run, options) if video else Subset(photos, run)
-            # Starting workers takes seconds; few photos are read faster without them.
-            number = min(workers, 1) if video else workers if len(run) > options.batch_size else 0
-            for some, batch in photo_loader(dataset, options.batch_size, number):
+            for some, batch in photo_loader(dataset, options.batch_size, _count_workers(options, video, len(run))):
                 # A photo may contain hundreds of faces, and recorded attention grows with their number.
                 yield some, [chunk.ready(device) for chunk in batch.split(CHUNK)] if batch else []
                 bar.update(len(some))
+
+
+def _count_workers(options: PhotoOptions, video: bool, sources: int) -> int:
+    workers = cores() if options.workers is None else options.workers
+    if video:
+        return min(workers, 1)
+    return workers if sources > options.batch_size else 0  # few photos are read faster than workers start
 
 
 @contextmanager

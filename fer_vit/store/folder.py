@@ -37,23 +37,28 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Loads a checkpoint; raises FerVitError when the file is missing, cannot be read or is not fer-vit's."""
     if not path.is_file():
         raise FerVitError(f"No checkpoint at {path}. `fer-vit fit` writes them to runs/NAME/version_N/checkpoints.")
-    size = path.stat().st_size
-    try:
-        with ZipFile(path) as file:
-            if sum(entry.file_size for entry in file.infolist()) > size:
-                raise ValueError("it is compressed")  # torch writes none, and it could expand to gigabytes
-        checkpoint = as_dict(torch.load(path, map_location="cpu", weights_only=True))
-        hyper, state = as_dict(checkpoint.get("hyper_parameters")), as_dict(checkpoint.get("state_dict"))
-        lengths = accumulate(map(len, json.JSONEncoder().iterencode(hyper)))
-        if any(length > MAX_CONFIG for length in lengths):  # lists that share their items could expand as well
-            raise ValueError("its settings are too long")
-    except Exception as error:  # torch raises many types for files that are not checkpoints
-        raise FerVitError(f"{path} cannot be read safely. Choose a checkpoint that `fer-vit fit` wrote.") from error
+    size, checkpoint = path.stat().st_size, _load_safely(path)
+    hyper, state = as_dict(checkpoint.get("hyper_parameters")), as_dict(checkpoint.get("state_dict"))
     if not ({"network", "labels"} <= hyper.keys() or is_pretraining(hyper)) or not state:
         raise FerVitError(f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote.")
     if not all_are(state.values(), Tensor) or sum(value.nbytes for value in state.values()) > size:
         raise FerVitError(f"{path} claims more weights than it contains. Choose a checkpoint that `fer-vit fit` wrote.")
     _check_sections(checkpoint, path)
+    return checkpoint
+
+
+def _load_safely(path: Path) -> dict[str, Any]:
+    """Loads a file without running code in it; raises FerVitError when it is damaged, or could expand to gigabytes."""
+    try:
+        with ZipFile(path) as file:
+            if sum(entry.file_size for entry in file.infolist()) > path.stat().st_size:
+                raise ValueError("it is compressed")  # torch writes none
+        checkpoint = as_dict(torch.load(path, map_location="cpu", weights_only=True))
+        settings = json.JSONEncoder().iterencode(as_dict(checkpoint.get("hyper_parameters")))
+        if any(length > MAX_CONFIG for length in accumulate(map(len, settings))):  # lists may share their items
+            raise ValueError("its settings are too long")
+    except Exception as error:  # torch raises many types for files that are not checkpoints
+        raise FerVitError(f"{path} cannot be read safely. Choose a checkpoint that `fer-vit fit` wrote.") from error
     return checkpoint
 
 

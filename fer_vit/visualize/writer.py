@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -26,14 +26,11 @@ from fer_vit.report.html import Evidence, FaceRecord, average_data, save_face, w
 from fer_vit.report.table import Cell, TableWriter
 from fer_vit.visualize import evidence
 from fer_vit.visualize.evidence import FACES, Average, LabelChoice, Shown, head_views
-from fer_vit.visualize.timeline import limit, pictures, watch
+from fer_vit.visualize.timeline import Video, limit, pictures, watch
 
 OTHER, BYTES = 0.1, 60_000
 """Seconds and bytes of a face besides its explanation: detection, pictures and their files."""
-REPORT = (
-    *("photos", "faces.parquet", "shares.csv", "relations.csv", "heads.csv", "heads_relations.csv"),
-    "index.html",
-)
+REPORT = "photos", "faces.parquet", "shares.csv", "relations.csv", "heads.csv", "heads_relations.csv", "index.html"
 """All that a report may contain, and a new one replaces. The page comes last, when all that it shows exists."""
 WHOLE = "the whole encoder"
 """Name of the first view of attention."""
@@ -62,34 +59,21 @@ def write_report(
     root = os.path.commonpath([source.absolute().parent for source in sources])
     photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
     videos, frames = watch(model.recognize(films, options)) if films else ({}, Counter())
-    fewer = limit(videos.values(), most)
-    print_estimate(model, method, labels, min(len(photos), most), sum(len([*v.pictures()]) for v in videos.values()))
-    skipped = {str(film): "no face" for film in films if not (str(film) in videos and videos[str(film)].people)}
+    fewer, skipped = limit(videos.values(), most), dict.fromkeys(map(str, films), "no face")
+    number = _count_pictures(videos, skipped)
+    print_estimate(model, method, labels, min(len(photos), most), number)
     status: Counter[str] = Counter()
-    shown = [_photos(model, photos, options, status, skipped, most)] if photos else []
-    shown += [pictures(model, videos, options)] if films else []
-    averages: defaultdict[str, Average] = defaultdict(lambda: Average(regions))
-    every = Average(regions)
-    records: list[FaceRecord] = []
-    small = 0
-    with TableWriter(folder / "faces.parquet", table_columns(regions, bool(films))) as table:
-        for some, chunks in chain(*shown):
-            for face, view, one in evidence.explain_faces(model, some, chunks, method, labels):
-                records.append(
-                    save_face(folder, len(records), replace(view, name=_short(face.path, root)), one, regions)
-                )
-                averages[records[-1].label].add(view, one)
-                every.add(view, one)
-                table.write([_row(face, view, one, regions)])
-                small += face.size < SMALL
+    shown = chain(
+        _photos(model, photos, options, status, skipped, most), pictures(model, videos, options) if films else ()
+    )
+    explained = (evidence.explain_faces(model, *some, method, labels) for some in shown)
+    records, averages, every, small = _save_faces(folder, chain.from_iterable(explained), regions, root, bool(films))
+    fewer |= len(records) >= most
     found = {label: averages[label] for label in model.labels if label in averages}
     evidence.write_tables(folder, found, regions)
-    views = [WHOLE]
     if records:
         evidence.write_heads(folder, every, len(model.net.vit.blocks))
-        views = name_views(model, every.means["distance"].value)
-    limited = most if fewer or len(records) >= most else None
-    facts = _facts({"Photos": status, "Frames": frames}, limited, len(records), small)
+    facts = _facts({"Photos": status, "Frames": frames}, most if fewer else None, len(records), small)
     write_page(
         folder / "index.html",
         "Why each prediction?",
@@ -98,13 +82,47 @@ def write_report(
         records,
         regions,
         _mean_faces(model, found),
-        views=views,
+        views=name_views(model, every.means["distance"].value) if records else [WHOLE],
         grid=model.net.layout.grid,
         meaning=meanings(model, method),
-        people=[line | {"name": _short(path, root)} for path, video in videos.items() for line in video.lines()],
+        people=_describe_people(videos, root),
         skipped=[(_short(path, root), reason) for path, reason in skipped.items()],
     )
     return len(records)
+
+
+def _count_pictures(videos: Mapping[str, Video], skipped: dict[str, str]) -> int:
+    """Returns the number of pictures of people in videos, and removes their videos from the skipped ones."""
+    faces = [face for video in videos.values() for face in video.pictures()]
+    for face in faces:
+        skipped.pop(face.path, None)
+    return len(faces)
+
+
+def _describe_people(videos: Mapping[str, Video], root: str) -> list[dict[str, Any]]:
+    return [line | {"name": _short(path, root)} for path, video in videos.items() for line in video.lines()]
+
+
+def _save_faces(
+    folder: Path,
+    explained: Iterable[tuple[FaceResult, FaceView, Evidence]],
+    regions: Sequence[str],
+    root: str,
+    videos: bool,
+) -> tuple[list[FaceRecord], Mapping[str, Average], Average, int]:
+    """Saves faces and their table; returns records, averages by label and of all, and the number of small faces."""
+    averages: defaultdict[str, Average] = defaultdict(lambda: Average(regions))
+    records: list[FaceRecord] = []
+    every, small = Average(regions), 0
+    with TableWriter(folder / "faces.parquet", table_columns(regions, videos)) as table:
+        for face, view, one in explained:
+            view = replace(view, name=_short(face.path, root))
+            records.append(save_face(folder, len(records), view, one, regions))
+            averages[records[-1].label].add(view, one)
+            every.add(view, one)
+            table.write([_row(face, view, one, regions)])
+            small += face.size < SMALL
+    return records, averages, every, small
 
 
 def _facts(status: Mapping[str, Counter[str]], limited: int | None, faces: int, small: int) -> dict[str, str]:
@@ -177,7 +195,7 @@ def _photos(
     most: int,
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
     """Yields the first faces of photos; counts all photos by status, and notes why photos have no face."""
-    for some, chunks in model.find(photos, options):
+    for some, chunks in model.find(photos, options) if photos else ():
         status.update(photo.reason for photo in some)
         skipped.update({photo.path: photo.status for photo in some if not photo.faces})
         classified = classify_faces(model.net, model.crop_spec, [(some, chunks)], photos)
