@@ -6,7 +6,7 @@ from playwright.sync_api import Browser
 from tests.helpers.browser import chromium
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chrome() -> Iterator[Browser]:
     """A real browser."""
     with chromium() as browser:
