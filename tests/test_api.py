@@ -23,7 +23,7 @@ from fer_vit.commands import accept_text
 from fer_vit.evaluate.tables import read_table
 from fer_vit.face.crop import CropSpec
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import Recognizer, best_device
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import Faces
 from tests.helpers.commands import CROPS, run
 from tests.helpers.models import small_model
@@ -126,14 +126,6 @@ def test_features_per_expression_are_averaged() -> None:
     assert pooled.shape == (1, len(model.labels), 32)
     found = model.features(face, face="crop", detector="none")
     assert np.allclose(found[0], [sum(column) / len(column) for column in pooled[0].T.tolist()], atol=1e-6)
-
-
-def test_the_device_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load("ferplus-small", "auto").device.type == best_device()
-    for cuda, mps, device in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
-        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
-        assert best_device() == device
 
 
 def test_training_from_python_crops_as_the_task_expects(drawn: Path, tmp_path: Path) -> None:

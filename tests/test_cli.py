@@ -1,4 +1,3 @@
-import gc
 import os
 import shutil
 import subprocess
@@ -11,7 +10,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import fer_vit
 import fer_vit.cli
-from fer_vit.cli import import_verb
 from fer_vit.store.folder import load_checkpoint
 from tests.helpers.commands import TINY, fails, main
 
@@ -27,16 +25,6 @@ def test_heavy_modules_are_imported_where_they_are_needed(program: str, heavy: s
     code = f"import sys, {program}; sys.exit(' '.join(set(sys.modules) & set('{heavy}'.split())))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
-
-
-def test_a_verb_is_imported_without_the_garbage_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "verb_of_a_test.py").write_text("import gc\nenabled = gc.isenabled()\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert not import_verb("verb_of_a_test").enabled
-    with pytest.raises(ModuleNotFoundError):
-        import_verb("fer_vit.commands.nothing")
-    assert gc.isenabled()
-    assert gc.get_freeze_count() == 0
 
 
 def test_the_module_and_the_script_are_the_command() -> None:
@@ -113,6 +101,17 @@ def test_the_users_word_wins_over_the_checkpoint(
     assert set(saved["lr_schedulers"][0]["base_lrs"]) == {0.5}
 
 
+def test_last_is_the_newest_epoch_and_pictures_are_logged(data: list[str], tmp_path: Path) -> None:
+    # Without a learning rate nothing changes: the first epoch stays the best.
+    main(["fit", *TINY, *data, "--model.lr=0", "--trainer.max_epochs=3", "--trainer.log_every_n_steps=1"])
+    folder = tmp_path / "default" / "version_0"
+    assert load_checkpoint(folder / "checkpoints" / "last.ckpt")["epoch"] == 2
+    assert load_checkpoint(folder / "checkpoints" / "best.ckpt")["epoch"] == 0
+    events = EventAccumulator(str(folder), size_guidance={"images": 0}).Reload()
+    assert len(events.Images("val/confusion")) == 3
+    assert {"train/loss", "val/accuracy", "val/f1", "val/uar", "val/ece", "val/loss"} <= set(events.Tags()["scalars"])
+
+
 def test_options_as_people_type_them(
     drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,14 +125,3 @@ def test_options_as_people_type_them(
     assert "anger" in out.read_text().splitlines()[0]
     line = fails(capsys, "predict", *words, "--overwrite=false", drawn)
     assert "exists already" in line
-
-
-def test_last_is_the_newest_epoch_and_pictures_are_logged(data: list[str], tmp_path: Path) -> None:
-    # Without a learning rate nothing changes: the first epoch stays the best.
-    main(["fit", *TINY, *data, "--model.lr=0", "--trainer.max_epochs=3", "--trainer.log_every_n_steps=1"])
-    folder = tmp_path / "default" / "version_0"
-    assert load_checkpoint(folder / "checkpoints" / "last.ckpt")["epoch"] == 2
-    assert load_checkpoint(folder / "checkpoints" / "best.ckpt")["epoch"] == 0
-    events = EventAccumulator(str(folder), size_guidance={"images": 0}).Reload()
-    assert len(events.Images("val/confusion")) == 3
-    assert {"train/loss", "val/accuracy", "val/f1", "val/uar", "val/ece", "val/loss"} <= set(events.Tags()["scalars"])

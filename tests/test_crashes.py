@@ -192,16 +192,6 @@ def test_a_failed_exchange_of_folders_is_undone(failing: int, tmp_path: Path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_errors_of_other_files_are_their_own(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "t.csv"):
-        (tmp_path / "gone").read_bytes()
-    refused = pytest.raises(FerVitError, match=r"Cannot write .*t.csv \(Is a directory\)")
-    with refused, atomic_write(tmp_path / "t.csv") as part:
-        (tmp_path / "t.csv").mkdir()
-        part.touch()
-    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
-
-
 # Signals
 
 
@@ -334,13 +324,6 @@ def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys
     subprocess.run([*remount[:2], "remount,size=8m", str(disk)], check=True)
     main([*words, f"--ckpt_path={kept}"])
     assert load_checkpoint(disk / "default" / "version_1" / "checkpoints" / "last.ckpt")["global_step"] == 6
-
-
-def test_a_checkpoint_io_of_the_users_own_is_taken(drawn: Path, tmp_path: Path) -> None:
-    place = [f"--data.manifest={drawn}/faces.parquet", f"--trainer.logger.init_args.save_dir={tmp_path}"]
-    main(["fit", *TINY, *place, "--trainer.plugins=tests.helpers.callbacks.Marked"])
-    saved = torch.load(tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
-    assert saved["marked"] is True
 
 
 # Untrusted zips

@@ -18,7 +18,6 @@ from fer_vit.face.image import encode_png
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import shipped_configs
 from fer_vit.version import __version__
-from tests.helpers.browser import chromium
 from tests.helpers.commands import main, parse
 from tests.helpers.videos import write_video
 
@@ -167,43 +166,6 @@ def test_the_site_fetches_nothing(site: Path) -> None:
     files = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert {site / "index.html", site / "docs" / "quickstart.html"} <= set(files)
     assert [file for file in files if re.search(fetched, file.read_text(encoding="utf-8"))] == []
-
-
-@pytest.mark.slow
-def test_the_site_fits_a_phone(site: Path) -> None:
-    found, wide = set(), []
-    with chromium() as browser:
-        page = browser.new_page()
-        page.set_viewport_size({"width": 390, "height": 844})
-        page.on("request", lambda request: found.add(request.url.partition(":")[0]))
-        for file in site.rglob("*.html"):
-            page.goto(file.as_uri())
-            if page.evaluate("document.documentElement.scrollWidth") > 390:
-                wide.append(file.name)
-        page.goto(f"{(site / 'search.html').as_uri()}?q=predict")
-        page.locator("ul.search li a").first.wait_for()
-    assert (wide, found) == ([], {"file"})
-
-
-def test_recipes_of_clusters_parse_and_know_their_parts() -> None:
-    batch, training, prediction = (
-        (DOCS / "recipes" / name).read_text() for name in ("slurm.sh", "kubernetes_fit.yaml", "kubernetes_predict.yaml")
-    )
-    assert re.search(r"\A#!/bin/bash\n(#.*\n)+\n", batch), "sbatch reads its options before the first command"
-    (service, job), predicting = yaml.safe_load_all(training), yaml.safe_load(prediction)
-    pods = [one["spec"]["template"]["spec"] for one in (job, predicting)]
-    ((fit,), (predict,)) = (pod["containers"] for pod in pods)
-    for script in (batch, fit["args"][0]):
-        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    name = service["metadata"]["name"]
-    assert f"--master_addr {name}-0.{name} " in fit["args"][0]
-    assert job["metadata"]["name"] == service["spec"]["selector"]["job-name"] == pods[0]["subdomain"] == name
-    variables = {entry["name"]: entry.get("value") for entry in predict["env"]}
-    assert variables == {"RANK": None, "WORLD_SIZE": str(predicting["spec"]["completions"])}
-    for pod, container in zip(pods, (fit, predict), strict=True):
-        mounts = {mount["name"] for mount in container["volumeMounts"]}
-        assert mounts == {volume["name"] for volume in pod["volumes"]}
-    assert len([*(DOCS / "recipes").iterdir()]) == 3
 
 
 def test_files_that_the_prose_names_exist() -> None:

@@ -12,7 +12,7 @@ from skimage.data import astronaut
 
 from fer_vit.app import jobs, tasks
 from fer_vit.app.jobs import Event, Task, Worker
-from fer_vit.app.tasks import check_pixels, describe, run_task
+from fer_vit.app.tasks import check_pixels, run_task
 from fer_vit.errors import FerVitError
 from fer_vit.store.hub import DEFAULT
 from tests.helpers.commands import assert_same, main, read
@@ -73,11 +73,6 @@ def test_a_clip_has_a_summary_and_a_marked_copy(uploads: Path) -> None:
     }
 
 
-def test_without_a_face_there_is_no_report(uploads: Path) -> None:
-    run(uploads, ["empty.png"], report=True)
-    assert {path.name for path in uploads.parent.iterdir()} == {"uploads", "faces.csv", "photos"}
-
-
 @pytest.mark.parametrize("name", ["notes.txt", "a", "a.jpg.svg"])
 def test_other_files_are_refused(uploads: Path, name: str) -> None:
     with pytest.raises(FerVitError, match=rf"^{name} is not a photo or clip that can be read\.$"):
@@ -95,13 +90,6 @@ def test_limits_of_pixels(uploads: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(FerVitError, match="The clip is too long for its size"):
         run(uploads, ["clip.mp4"])
     assert run(uploads, ["clip.mp4"], end=1.0) == [{"state": "done"}]
-
-
-def test_the_sentences_about_a_crowd_and_a_broken_clip() -> None:
-    rows = [{"path": "a", "status": "ok", "face": "0", "track": str(n), "label_smoothed": "fear"} for n in range(10)]
-    end = {"path": "a", "status": "ends early", "face": ""}
-    people = ", ".join(f"person {n} mostly fear" for n in range(8))
-    assert [*describe("a", [*rows, end])] == [f"a: {people}, and 2 more.", "a cannot be read to its end: ends early."]
 
 
 def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Event]:
@@ -134,10 +122,3 @@ def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(monkeypatch: 
     assert run_order(worker, "hang") == [{"state": "failed", "message": "This took longer than 0.2 seconds."}]
     worker.close()
     assert not worker._process.is_alive()
-
-
-def test_a_model_that_is_missing_is_an_error() -> None:
-    worker = Worker(["missing"], obey)
-    with pytest.raises(FerVitError, match="No model"):
-        worker.wait()
-    worker.close()

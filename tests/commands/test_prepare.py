@@ -130,21 +130,13 @@ def test_wrong_arguments_are_refused_before_anything_is_read(
 ) -> None:
     monkeypatch.setattr(folder, "read", lambda root: pytest.fail("nothing may be read"))
     out, existing, archive = tmp_path / "out.parquet", tmp_path / "there.parquet", zipped(photos)
-    fill(tmp_path, {"there.parquet": b"precious", "damaged.zip": b"PK\x03\x04 and nothing more", "x.parquet/y": b""})
+    fill(tmp_path, {"there.parquet": b"precious", "damaged.zip": b"PK\x03\x04 and nothing more"})
     for source, root, target, options, message in (
-        ("folder", photos, tmp_path / "out.csv", {}, r"ends in \.parquet"),
         ("folder", photos, existing, {}, "exists already"),
-        ("folder", photos, existing / "out.parquet", {}, "Cannot write"),
-        ("folder", photos, Path("s3://bucket/out.parquet"), {}, "Expected a path on this machine"),
-        ("folder", photos, tmp_path / "x.parquet", {}, "is a folder"),
-        ("folder", photos, out, {"workers": 0}, "workers to be 1 or more, but got 0"),
-        ("folder", photos, tmp_path / "out", {"shards": 0}, "shards to be 1 or more, but got 0"),
         ("folder", photos, tmp_path / "out", {"shards": 1, "add": [existing]}, "`--add` is for one manifest"),
         ("folder", photos, out, {"shards": 1}, "a new folder for shards"),
         ("folder", photos, photos, {"shards": 1, "overwrite": True}, "a new folder for shards"),
         ("folder", photos, out, {"seed": 1}, "`--seed` belongs to the source drawn, not to folder"),
-        ("ferplus", photos, out, {"classes": 7}, "`--classes` belongs to the source affectnet, not to ferplus"),
-        ("ferplus", tmp_path / "missing", out, {}, "but got no such folder"),
         ("ferplus", tmp_path / "missing.zip", out, {}, "there is none at"),
         ("folder", tmp_path / "damaged.zip", out, {}, "Expected a complete zip"),
         ("rafdb", archive, out, {}, f" {archive}"),  # the zip is named, not its unpacked folder
@@ -222,17 +214,14 @@ def test_without_a_readable_image_an_older_manifest_stays(tmp_path: Path) -> Non
     assert len(Manifest.read(out)) == 2
 
 
-def test_another_manifest_is_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_manifest_is_added(tmp_path: Path) -> None:
     table = b"path,age,gender,race\ntrain/1.jpg,20-29,Female,Indian\n"
     faces = fill(tmp_path / "faces", {"train/1.jpg": picture(200), "labels.csv": table})
     prepare("drawn", tmp_path / "drawn", tmp_path / "drawn.parquet", count=8)
     prepare("fairface", faces, tmp_path / "all.parquet", detector="none", add=[tmp_path / "drawn.parquet"])
-    assert f"added: 8 rows of {tmp_path / 'drawn.parquet'}" in capsys.readouterr().out
-    both, drawn = Manifest.read(tmp_path / "all.parquet"), Manifest.read(tmp_path / "drawn.parquet")
+    both = Manifest.read(tmp_path / "all.parquet")
     assert both.column("source") == ["fairface"] + ["drawn"] * 8
     assert both.column("age") == ["20-29"] + [None] * 8
-    assert both.column("label")[1:] == drawn.column("label")
-    assert both.image_bytes(8) == drawn.image_bytes(7)
     photos = fill(tmp_path / "photos", {"happy/1.png": picture(200), "sad/1.png": picture(200)})
     with pytest.raises(FerVitError, match=r"Expected labels happiness, sadness in .*drawn\.parquet, but got neutral"):
         prepare("folder", photos, tmp_path / "x.parquet", add=[tmp_path / "drawn.parquet"])

@@ -114,25 +114,6 @@ def test_light_quality_and_covers_change_pixels_only(name: str) -> None:
         assert changed.max() > 0.5
 
 
-@pytest.mark.parametrize(("name", "amount"), [("blur", 0.05), ("shrink", 0.8)])
-def test_blur_and_resolution_are_parts_of_the_crop(name: str, amount: float) -> None:
-    random = np.random.default_rng(0)
-    small, large = (random.integers(0, 256, (size, size, 3), np.uint8) for size in (SIZE, 3 * SIZE))
-    if name == "blur":  # the same picture, three times as large
-        large = cv2.resize(small, None, fx=3, fy=3, interpolation=cv2.INTER_NEAREST)
-    augment = only(**{name: amount})
-    left = [
-        min(detail(augment(image, landmarks, spec, seed)[0]) for seed in range(60)) / detail(image)
-        for image, landmarks, spec in ((small, POINTS, SPEC), (large, 3 * POINTS, CropSpec(3 * SIZE)))
-    ]
-    assert left[1] == pytest.approx(left[0], rel=0.25)  # were it pixels, the larger crop would keep more
-    assert left[0] < 0.2
-
-
-def detail(image: np.ndarray) -> float:
-    return float(np.abs(np.diff(image.astype(float), axis=1)).mean())
-
-
 def test_covers_hide_what_they_say() -> None:
     image = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
     hidden: set[tuple[bool, ...]] = set()
@@ -162,3 +143,22 @@ def test_jitter_moves_crop_and_regions_as_a_detector_s_errors_do() -> None:
     assert max(seen) < 0.35
     assert np.allclose(error.std(0), 0.03 * SIZE, rtol=0.25)
     assert np.abs(error.mean(0)).max() < 0.6
+
+
+@pytest.mark.parametrize(("name", "amount"), [("blur", 0.05), ("shrink", 0.8)])
+def test_blur_and_resolution_are_parts_of_the_crop(name: str, amount: float) -> None:
+    random = np.random.default_rng(0)
+    small, large = (random.integers(0, 256, (size, size, 3), np.uint8) for size in (SIZE, 3 * SIZE))
+    if name == "blur":  # the same picture, three times as large
+        large = cv2.resize(small, None, fx=3, fy=3, interpolation=cv2.INTER_NEAREST)
+    augment = only(**{name: amount})
+    left = [
+        min(detail(augment(image, landmarks, spec, seed)[0]) for seed in range(60)) / detail(image)
+        for image, landmarks, spec in ((small, POINTS, SPEC), (large, 3 * POINTS, CropSpec(3 * SIZE)))
+    ]
+    assert left[1] == pytest.approx(left[0], rel=0.25)  # were it pixels, the larger crop would keep more
+    assert left[0] < 0.2
+
+
+def detail(image: np.ndarray) -> float:
+    return float(np.abs(np.diff(image.astype(float), axis=1)).mean())

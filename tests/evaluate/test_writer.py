@@ -82,21 +82,6 @@ def test_names_are_text_and_what_is_left_out_is_said(file: Path) -> None:
     assert "<td>88.5%<br><small>(87.3% to 89.5%)</small></td>" in page
 
 
-def test_without_labels_there_are_only_tables(tmp_path: Path) -> None:
-    write_evaluation(tmp_path / "index.html", {}, SECTIONS[:1])
-    page = (tmp_path / "index.html").read_text("utf-8")
-    assert "<script" not in page
-    assert "Confusion" not in page
-
-
-def test_without_a_mistake_there_is_no_empty_gallery(tmp_path: Path) -> None:
-    write_evaluation(tmp_path / "index.html", {}, SECTIONS, ("a", "b"), [[3, 0], [0, 2]])
-    page = (tmp_path / "index.html").read_text("utf-8")
-    assert '<table class="confusion">' in page
-    assert "Faces to look at" not in page
-    assert "<script>" not in page
-
-
 def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
     confusion = [[2, 0, 2], [0, 0, 0], [0, 0, 0]]
     recall = {"faces": 4, "mean": 0.5, "low": 0.2, "high": 0.8}

@@ -4,12 +4,9 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
-
-from fer_vit.train.run import AtomicCheckpointIO
 
 
 class Terminate(Callback):
@@ -48,10 +45,3 @@ class KillOne(Callback):
             if trainer.global_rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(8)
-
-
-class Marked(AtomicCheckpointIO):
-    """A user's own."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        super().save_checkpoint({**checkpoint, "marked": True}, path, storage_options)

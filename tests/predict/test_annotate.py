@@ -147,14 +147,9 @@ def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> 
 
 
 def test_sound_that_mp4_cannot_contain_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    foreign, unknown = (
-        with_sound(tmp_path / name, codec, EVEN[:5]) for name, codec in (("a.avi", "adpcm_ms"), ("a.mp4", "aac"))
-    )
-    unknown.write_bytes(unknown.read_bytes().replace(b"mp4a", b"zzzz").replace(b"esds", b"zzzz"))
-    for source, codec in ((foreign, "adpcm_ms"), (unknown, "an unknown codec")):
-        annotate_all(source, tmp_path / "b.mp4")
-        assert f"without its sound: MP4 cannot contain {codec}" in capsys.readouterr().out
-        assert len(times(tmp_path / "b.mp4")) == 5
+    annotate_all(with_sound(tmp_path / "a.avi", "adpcm_ms", EVEN[:5]), tmp_path / "b.mp4")
+    assert "without its sound: MP4 cannot contain adpcm_ms" in capsys.readouterr().out
+    assert len(times(tmp_path / "b.mp4")) == 5
 
 
 def test_interrupted_and_empty_copies_are_removed(tmp_path: Path) -> None:
@@ -171,10 +166,6 @@ def test_interrupted_and_empty_copies_are_removed(tmp_path: Path) -> None:
 
 
 def test_prediction_continues_when_the_copy_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = write_video(tmp_path / "a.avi", [numbered(0, 17000, 64)], [0.0], "mjpeg", 1 / NTSC, pixels="yuvj420p")
-    with pytest.raises(FerVitError, match=r"^libx264 cannot encode frames of 17000 x 64 pixels\.$"):
-        annotate_all(wide, tmp_path / "b.mp4")
-
     def full(*_: object) -> None:
         raise av.error.OSError(28, "No space left on device")
 
@@ -185,4 +176,4 @@ def test_prediction_continues_when_the_copy_fails(tmp_path: Path, monkeypatch: p
     assert [str(error) for error in failed] == [
         f"Cannot write {tmp_path / 'b.mp4'}, a copy of {source} (No space left on device)."
     ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.avi", "c.mp4"]
+    assert [path.name for path in tmp_path.iterdir()] == ["c.mp4"]

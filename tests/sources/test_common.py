@@ -53,27 +53,17 @@ def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
     assert all(r.split != "val" for r in rows.rows), "the given reading is unchanged"
 
 
-def test_read_csv_counts_lines_and_skips_blank_ones(tmp_path: Path) -> None:
+def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'\xef\xbb\xbfa,"(0, 1)"\r\n\r\nb,2\r\n')
     assert list(read_csv(path)) == [(1, ["a", "(0, 1)"]), (3, ["b", "2"])]
-    path.write_text('a,"' + "x" * 200_000)
-    with pytest.raises(FerVitError, match=r"a\.csv, line 1: expected comma-separated values, but got"):
-        list(read_csv(path))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "line 1: expected the columns file, Age, but got ``"),
+    for text, message in (
         ("a.png,1\n", "line 1: expected the columns file, Age, but got `a.png,1`"),
         ("file,age,x\na.png,1,2\n\nb.png,1\n", "line 4: expected 3 columns, but got `b.png,1`"),
-    ],
-)
-def test_malformed_tables(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(FerVitError, match=rf"a\.csv, {message}"):
-        list(read_table(tmp_path / "a.csv", ("file", "Age")))
+    ):
+        path.write_text(text)
+        with pytest.raises(FerVitError, match=rf"a\.csv, {message}"):
+            list(read_table(path, ("file", "Age")))
 
 
 def test_not_found_lists_the_content(tmp_path: Path) -> None:

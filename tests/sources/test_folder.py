@@ -66,14 +66,6 @@ def test_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
     assert Counter(split for one in splits.values() for split in one) == {"train": 16, "val": 2, "test": 2}
     assert Counter(row.split for row in found.rows if not row.extra) == {"train": 8, "val": 1, "test": 1}
     assert "A fixed tenth of the persons of train is held out" in found.notes[1]
-    # Given splits stay, and two folders are no persons.
-    draw(tmp_path / "b", "train/happy/anna/1.jpg", "test/happy/anna/2.jpg", "train/happy/ben/1.jpg")
-    again = folder.read(tmp_path / "b")
-    assert (again.extra, [row.extra for row in again.rows]) == ((), [{}] * 3)
-    draw(tmp_path / "b", *(f"train/happy/{name}/3.jpg" for name in "cdefg"))
-    again = folder.read(tmp_path / "b")
-    assert again.extra == ("person",)
-    assert [row.split for row in again.rows if row.name.startswith("test")] == ["test"]
 
 
 def test_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import CommitInfo, HfApi, ModelCard, RepoUrl
-from huggingface_hub.errors import DryRunError, HFValidationError
+from huggingface_hub.errors import DryRunError
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load, load_file, save_file
 
@@ -125,30 +125,6 @@ def test_pushes_a_whole_folder(net: RegionViT, tmp_path: Path, hub: Mock) -> Non
     assert pushed == files - {"notes.txt"} == {"config.json", "model.safetensors", "README.md"}
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (HFValidationError("Repo id must be ...\nmore"), r"\(Repo id must be \.\.\.\)"),
-        (OSError("no token"), "no token"),
-        (RuntimeError(), "RuntimeError"),  # as of a client without a network, which is of another library by version
-    ],
-)
-def test_errors_of_the_hub_are_one_line(
-    error: Exception, words: str, net: RegionViT, tmp_path: Path, hub: Mock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_network(net, tmp_path)
-    hub.return_value.create_repo.side_effect = error
-    with pytest.raises(FerVitError, match=rf"Cannot push .* to somebody/model .*{words}.* log in"):
-        push(tmp_path, "somebody/model")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://mirror.example")
-    with pytest.raises(FerVitError, match="HF_ENDPOINT to begin with https://"):
-        push(tmp_path, "somebody/model")
-    for name in ("model.safetensors", "config.json"):
-        (tmp_path / name).unlink()
-        with pytest.raises(FerVitError, match=rf"has no {name}. Name a folder that `fer-vit export` wrote"):
-            push(tmp_path, "somebody/model")
-
-
 def test_hub_models_come_out_of_its_cache(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: dict[str, object] = {}
 
@@ -185,8 +161,11 @@ def test_errors_of_a_download_are_one_line(answer: Any, message: str, monkeypatc
         read_model("somebody/model")
 
 
-def test_the_hub_is_sent_over_https_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_hub_is_sent_over_https_alone(net: RegionViT, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://mirror.example")
+    save_network(net, tmp_path / "model")
+    with pytest.raises(FerVitError, match="HF_ENDPOINT to begin with https://"):
+        push(tmp_path / "model", "somebody/model")
     with pytest.raises(FerVitError, match=r"HF_ENDPOINT to begin with https://, but got http://mirror.example"):
         read_model("somebody/model")
     with pytest.raises(FerVitError, match="cannot get somebody/model"):  # no request
@@ -225,41 +204,19 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
     assert all(torch.equal(saved["state_dict"][f"net.{name}"], value) for name, value in net.state_dict().items())
 
 
-def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
-    (tmp_path / "text.ckpt").write_text("text")
-    saved = load_checkpoint(checkpoint)
-    for name, key in (("newer", "unheard_of"), ("odd", 1)):  # keys of a foreign file need not be text
-        saved["hyper_parameters"]["network"][key] = 1
-        torch.save(saved, tmp_path / f"{name}.ckpt")
-    for name, message in (
-        ("gone", "No checkpoint at"),
-        ("text", "cannot be read safely"),
-        ("newer", "'unheard_of' is not accepted"),
-        ("odd", "Key must be a string, got: 1"),
-    ):
-        with pytest.raises(FerVitError, match=message):
-            load_network(tmp_path / f"{name}.ckpt")
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"labels": ["a", "a", "b"]}, "labels that differ"),
         ({"labels": ["a", "b"]}, r"`vit.head.weight`: float \(3, 32\), but its settings require float \(2, 32\)"),
-        ({"config": None}, "no `config` or no `labels`"),
         ({"config": {"unheard_of": 1}}, "'unheard_of' is not accepted"),
-        ({"config": {"depth": "two"}}, 'Parser key "depth"'),
-        ({"config": {"backbone": "vit_nothing"}}, "Expected a timm model"),
-        ({"temperature": "hot"}, 'Parser key "temperature": .* Got value: hot'),
         ({"template": [[1, float("nan")]] * 5}, "five points"),
         ({"config": {"regions": ["a.b"], "tokens": "both"}}, "of another version"),
-        ({"align": "eyes"}, 'Parser key "align"'),
         ({"faithfulness": {"pixels": ["<b>"]}}, 'Parser key "faithfulness"'),
         ({"faithfulness": {"pixels": [0.1, 0.2]}}, "faithfulness to be one number or three"),
         ({"thresholds": {"90": THRESHOLDS["90"]}}, "thresholds to be from 0 to 1"),
         ({"thresholds": {**THRESHOLDS, "95": [0.2]}}, "thresholds to be from 0 to 1"),  # one for each label
         ({"thresholds": {**THRESHOLDS, "95": [0.2, 0.1, 0.1, float("nan")]}}, "thresholds to be from 0 to 1"),
-        ({"thresholds": {**THRESHOLDS, "95": [None, 0.1, 0.1, 0.1]}}, "thresholds to be from 0 to 1"),
         ({"temperature": 0}, "temperature to be from 0.001"),
         ({"temperature": 10**400}, "does not fit this version"),
         ({"prior": [0.5, 0.5]}, "prior to be empty or one share per label"),
@@ -315,3 +272,19 @@ def test_a_path_is_a_folder_even_with_the_name_of_a_model(
     save_network(net, Path(DEFAULT))
     assert load_network(Path(DEFAULT)).settings.labels == net.settings.labels
     assert len(load_network(DEFAULT).settings.labels) == 8
+
+
+def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
+    (tmp_path / "text.ckpt").write_text("text")
+    saved = load_checkpoint(checkpoint)
+    for name, key in (("newer", "unheard_of"), ("odd", 1)):  # keys of a foreign file need not be text
+        saved["hyper_parameters"]["network"][key] = 1
+        torch.save(saved, tmp_path / f"{name}.ckpt")
+    for name, message in (
+        ("gone", "No checkpoint at"),
+        ("text", "cannot be read safely"),
+        ("newer", "'unheard_of' is not accepted"),
+        ("odd", "Key must be a string, got: 1"),
+    ):
+        with pytest.raises(FerVitError, match=message):
+            load_network(tmp_path / f"{name}.ckpt")
