@@ -290,8 +290,8 @@ def methods(facts: Mapping[str, str], study: Study) -> str:
         f"Expressions were classified with fer-vit ({settings or 'settings unknown, since only Parquet records them'}) "
         f"and compared with fer-vit {__version__}. Faces were averaged by photo or clip, and these by person and "
         "condition. Means have 95% t intervals over persons. Conditions were compared by two-sided t tests, paired for "
-        "persons in both and Welch's for different persons, corrected within each table by Holm, and by ranks "
-        "(Wilcoxon; Mann and Whitney); g is Hedges' g by the pooled standard deviation"
+        "persons in both and Welch's for different persons, with Holm's correction within each table, and by rank "
+        "tests (Wilcoxon or Mann-Whitney) without correction; g is Hedges' g by the pooled standard deviation"
         f"{mixed if find_spec('statsmodels') else ''}."
     ]
     lines += [f"Too few persons for intervals and tests, under {LEAST}: {', '.join(few)}."] if few else []

@@ -136,7 +136,7 @@ def write_results(
 def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     """Returns the tables of an evaluation."""
     rows = {"all faces": results["all"]}
-    text = "In brackets: 95 % intervals by bootstrap over persons, else photos."
+    text = "In brackets: 95% bootstrap intervals over persons, or over photos where persons are unknown."
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
     if comparison := results.get("comparison"):
@@ -151,16 +151,18 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     if faces.targets is None:
         return [Section("Scores", text, score_table("", rows)), *groups]
     if results["all"]["agreement with an annotator"]["mean"] is not None:
-        text += " An annotator is drawn by the votes; where rare votes were dropped, as in FERPlus, people agree less."
+        text += (
+            " One annotator is drawn by votes. Where rare votes were dropped (FERPlus), people agree less than this."
+        )
     text += " With few faces, calibration errors are biased upwards, and their intervals may lie above them."
     confusion = np.array(results["confusion"])
     frequent, share = faces.labels[confusion.sum(1).argmax()], confusion.sum(1).max() / confusion.sum()
-    text += f" Without a model: always {printable(frequent)} has an accuracy of {share:.1%}."
+    text += f" Predicting {printable(frequent)} for every face has an accuracy of {share:.1%}."
     calibration = Pil.fromarray(calibration_figure(faces.probabilities.max(1), faces.correct))
     parts = [Section("Scores", text, score_table("", rows), calibration)]
     parts += [Section("By expression", "", class_table(results["all"], confusion, faces.labels)), *groups]
     how = (
-        "Every image is corrupted, and its face and landmarks are detected again, unless the row differs. "
+        "Every image is corrupted, and its face and landmarks are detected again, unless the row names another change. "
         "Difference: from the unaltered faces. Turns are the mean of both directions."
     )
     tables = {"by votes": ("By votes for the label", "", "votes"), "robustness": ("Robustness", how, "images")}
@@ -219,8 +221,8 @@ def group_section(column: str, results: Mapping[str, Any]) -> Section:
     if "gap" in results:
         text = (
             f"Worst: {results['worst']}, best: {results['best']}, gap in accuracy: {cell(results['gap'])}. Difference: "
-            "from the accuracy of all others; p by Fisher's exact test (where several faces are of one person, by the "
-            "bootstrap over persons), corrected for the number of groups by Holm. "
+            "from the accuracy of all other faces. p: Fisher's exact test (where several faces are of one person, the "
+            "bootstrap over persons), with Holm's correction for the number of groups. "
         )
     if few := ", ".join(f"{name} ({size})" for name, size in results["few"].items()):
         text += f"Too few to compare, under {FEW}: {few}. "

@@ -48,7 +48,7 @@ def calibration_figure(confidence: Array, right: Mask) -> Image:
     middle = np.histogram(confidence, edges, weights=confidence)[0][some] / faces[some]
     axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1)
     axes.plot(middle, hits[some] / faces[some], "o-", color=ACCENT, clip_on=False)
-    axes.set(ylabel="right", title="Calibration: on the line, confidence equals accuracy", ylim=(0, 1))
+    axes.set(ylabel="accuracy", title="Calibration: on the line, confidence equals accuracy", ylim=(0, 1))
     axes.title.set_fontsize(10)
     below.bar(edges[:-1] + 0.05, faces, 0.09, color=FAINT)
     below.set(xlabel="confidence", ylabel="faces", xlim=(0, 1))

@@ -78,7 +78,7 @@ function drawAttribution(svg, crop, face, label, contrast, state, {pairs}, middl
   }
 }
 
-const together = ({a, b, share}) => `${regions[a]} and ${regions[b]} together: ${percent(share)}`;
+const together = ({a, b, share}) => `${regions[a]} and ${regions[b]}, ${percent(share)} of the interactions`;
 
 function drawArcs(svg, pairs, middle, unit, title) {
   for (const pair of pairs.toReversed()) {
@@ -100,7 +100,7 @@ function drawAttention(svg, crop, face, {pairs, output, patches}, middle, unit, 
 
 function attributionLegend(state, {pairs}) {
   return [...state.map ? [element('span', {}, 'against', element('i', {class: 'scale'}), 'for, scaled within the picture')] : [],
-    ...state.regions && pairs.length ? [element('span', {}, element('i', {class: 'line'}), together(pairs[0]))] : []];
+    ...state.regions && pairs.length ? [element('span', {}, element('i', {class: 'line'}), `widest: ${together(pairs[0])}`)] : []];
 }
 
 function attentionLegend({pairs, output}) {
@@ -115,7 +115,7 @@ function attributionNumbers(face, shares, {pairs}) {
   const largest = Math.max(1e-9, ...shares.map(Math.abs));
   const rows = shares.flatMap((share, r) => face.boxes[r] ? [[regions[r], bar(share / largest), percent(share) + interval(face, r)]] : []);
   const both = pairs.map(({a, b, share}) => [`${regions[a]}, ${regions[b]}`, percent(share)]);
-  return [table('contribution', ['region', '', 'share'], rows), ...both.length ? [table('effects that depend on both regions', ['pair', 'share'], both)] : []];
+  return [table('contribution', ['region', '', 'share'], rows), ...both.length ? [table('interactions between regions', ['pair', 'share'], both)] : []];
 }
 
 function attentionNumbers(face, {pairs, output}, view) {

@@ -35,7 +35,7 @@ REPORT = "photos", "faces.parquet", "shares.csv", "relations.csv", "heads.csv", 
 WHOLE = "the whole encoder"
 """Name of the first view of attention."""
 ATTENTION_TEXT = (
-    "Where the model looks: how much regions take from each other and give to the output. "
+    "Where the model looks: the attention between regions, and to the output, which is classified. "
     "It does not depend on the expression, and a region with much attention need not change the prediction."
 )
 
@@ -170,7 +170,7 @@ def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: 
 def meanings(model: Recognizer, method: str) -> dict[str, str]:
     """Returns a sentence on attention and on attribution, and how faithful each was measured to be."""
     text = str(METHODS[method].__doc__).partition("\n")[0]
-    drives = f"What drives the prediction: {text[0].lower()}{text[1:]} Orange is for it, blue against it."
+    drives = f"What drives the prediction: {text[0].lower()}{text[1:]} Orange is for the expression, blue against it."
     faithfulness = model.net.settings.faithfulness
     return {
         "attention": f"{ATTENTION_TEXT} {_measured(faithfulness.get('attention', ()))}",
@@ -183,7 +183,7 @@ def _measured(gain: Sequence[float]) -> str:
         return "Its faithfulness was not measured for this model: see fer-vit faithfulness."
     mean, *interval = gain
     spread = f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
-    return f"Measured faithfulness, the gain in pixel insertion over random scores (0 is none): {mean:.2f}{spread}."
+    return f"Measured faithfulness: {mean:.2f}{spread}, the gain in pixel insertion over random scores (0 is no gain)."
 
 
 def _photos(

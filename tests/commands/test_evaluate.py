@@ -87,7 +87,7 @@ def test_a_model_on_a_manifest(
     out, text = capsys.readouterr().out, (tmp_path / "e" / "results.md").read_text()
     assert text in out
     assert "| all faces | 100.0%" in text
-    assert f"Without a model: always neutral has an accuracy of {confusion.sum(1).max() / count:.1%}." in text
+    assert f"Predicting neutral for every face has an accuracy of {confusion.sum(1).max() / count:.1%}." in text
     # The other split is another result; nothing else lies in the folder.
     assert run_evaluate(tmp_path / "t", data, *words, "--split", "test")["split"] == "test"
     assert {path.name for path in (tmp_path / "t").iterdir()} == set(FILES)
@@ -108,7 +108,7 @@ def test_a_table_beside_labels(drawn: Path, tables: Path, tmp_path: Path, monkey
     run_evaluate(tmp_path / "c", tmp_path / "p.csv", "--labels", tables / "truth.csv")
     page = (tmp_path / "c" / "index.html").read_text("utf-8")
     assert page.count('<figure class="card"') == 3
-    assert re.search(r"\d+ more with a smaller loss are not shown", page)
+    assert re.search(r"\d+ more are not shown", page)
 
 
 def test_a_table_without_labels(tables: Path, tmp_path: Path) -> None:

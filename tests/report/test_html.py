@@ -159,7 +159,7 @@ def test_a_face_opens_large_and_explains_any_label(browser: tuple[Page, list[str
     ]
     assert rows(page) == [["mouth", "25%"], ["chin", "-50%"]]  # the nose is not there
     assert rows(page, 1) == [["mouth, chin", "100%"]]
-    assert dialog.locator("svg .arc title").all_text_contents() == ["mouth and chin together: 100%"]
+    assert dialog.locator("svg .arc title").all_text_contents() == ["mouth and chin, 100% of the interactions"]
     assert rows(page, 2) == [["happiness", "70%"], ['"><i>x', "20%"], ["neutral", "10%"]]
     heat = dialog.locator("svg .heat")
     assert heat.get_attribute("viewBox") == "0 1 1 1"  # happiness
