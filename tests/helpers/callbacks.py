@@ -1,4 +1,4 @@
-"""Callbacks that end a run, and a plugin; named on the command line."""
+"""Callbacks that end a run, named on the command line."""
 
 import os
 import signal
