@@ -10,7 +10,7 @@ import yaml
 
 from fer_vit import load
 from fer_vit.face.crop import CropSpec
-from tests.helpers.commands import TINY, main
+from tests.helpers.commands import TINY, fails, main
 
 Build = Callable[..., SimpleNamespace]
 
@@ -36,15 +36,25 @@ def test_words_win_over_configs_and_configs_over_the_checkpoint(build: Build, ch
     network = {"dropout": 0.1, "drop_path_rate": 0.1}
     config = {"model": {"warmup": 0.3, "min_lr": 0.3, "network": network}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
-    (tmp_path / "resume.yaml").write_text(yaml.safe_dump({"ckpt_path": str(checkpoint)}))
-    words = ["--model.min_lr=0.4", "--model.network.dropout=0.2"]
-    run = build("--config", tmp_path / "mine.yaml", "-c", tmp_path / "resume.yaml", *words)
+    words = ["--model.min_lr=0.4", "--model.network.dropout=0.2", f"--ckpt_path={checkpoint}"]
+    run = build("--config", tmp_path / "mine.yaml", *words)
     assert Path(run.trainer.logger.root_dir) == Path("runs/mine")
     assert run.options == {"ckpt_path": str(checkpoint)}
     assert (run.model.hparams["warmup"], run.model.hparams["min_lr"], run.model.hparams["lr"]) == (0.3, 0.4, 1e-3)
     net = run.model.net.config
     assert (net.dropout, net.drop_path_rate) == (0.2, 0.1)
     assert (net.img_size, net.patch_size, net.embed_dim, net.depth, net.num_heads) == (32, 8, 32, 2, 2)
+
+
+def test_a_checkpoint_that_a_config_names_is_compared(
+    build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "resume.yaml").write_text(yaml.safe_dump({"ckpt_path": str(checkpoint)}))
+    words = [*TINY[:5], "--config", tmp_path / "resume.yaml"]
+    assert build(*words).options == {"ckpt_path": str(checkpoint)}
+    with pytest.raises(SystemExit):
+        build(*words, "--model.network.depth=1")
+    assert "another architecture" in capsys.readouterr().err
 
 
 def test_model_and_data_agree_on_the_crop(build: Build, checkpoint: Path) -> None:
@@ -81,3 +91,17 @@ def test_bf16_where_the_hardware_has_it(
 def test_a_resumed_run_needs_no_pretrained_weights(build: Build, checkpoint: Path, tmp_path: Path) -> None:
     words = [f"--model.network.pretrained={tmp_path / 'gone.pth'}", f"--ckpt_path={checkpoint}"]
     assert build(*words).model.net.config.pretrained is False
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--data.batch_size=0", "data.batch_size to be 1 or more, but got 0"),
+        ("--model.network.num_heads=0", "network.num_heads to be from 1 to 1024"),
+        ("--trainer.devices=0", "devices"),
+        ("--trainer.precision=bf16-true", "trainer.precision bf16-mixed, 16-mixed or 32, but got bf16-true."),
+        ("--trainer.precision=64", "trainer.precision bf16-mixed, 16-mixed or 32, but got 64."),
+    ],
+)
+def test_options_out_of_range(option: str, words: str, drawn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in fails(capsys, "fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", option)
