@@ -3,17 +3,19 @@
 from collections import Counter
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any
 
 from fer_vit.commands import accept_text
-from fer_vit.commands.evaluate import evaluate
 from fer_vit.commands.export import CALIBRATES, export
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.evaluate.writer import FILES
+from fer_vit.evaluate.faces import Merged, predict_manifest
+from fer_vit.evaluate.scores import evaluate_faces
+from fer_vit.evaluate.tables import align_probabilities
+from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
+from fer_vit.predict.recognizer import load
 from fer_vit.report.table import interval_text
 from fer_vit.sources.common import is_zip
 from fer_vit.store.folder import TO_FILL, read_model
@@ -123,14 +125,17 @@ def train_model(manifest: Path, start: str, output: Path, logs: str, last: Path 
 
 def evaluate_model(model: Path, manifest: Path, split: Split, page: Path) -> None:
     """Evaluates a model on a split, beside the included model where it has all classes; completes the model card."""
-    names, included = Manifest.read(manifest).names, read_model(DEFAULT)[0]["labels"]
-    both: dict[str, Any] = {}
-    if set(names) <= set(included):
-        both = {"against": DEFAULT, "merge": {name: name if name in names else None for name in [*names, *included]}}
-    results = evaluate(manifest, checkpoint=str(model), split=split, output=page, overwrite=True, **both)
-    scores = {"This model": results["all"]} | ({DEFAULT: results["comparison"]["other"]} if both else {})
-    faces = results["all"]["accuracy"]["faces"]
-    lines = [f"Trained by `fer-vit finetune` on {', '.join(names)}. Results on {faces} held-out photos:", ""]
+    rows = Manifest.read(manifest, [split]).split(split)
+    faces, included, other = predict_manifest(load(model), rows, split), load(), None
+    facts = {"data": str(manifest), "model": str(model), "split": split}
+    if set(faces.labels) <= set(included.labels):
+        kept = Merged(included, {name: name if name in faces.labels else None for name in included.labels})
+        other = align_probabilities(faces, predict_manifest(kept, rows, split), DEFAULT)
+        facts["against"] = f"{DEFAULT} with these classes"
+    results = evaluate_faces(faces, other=other)
+    print(write_results(page, facts, results, faces, other))
+    scores = {"This model": results["all"]} | ({DEFAULT: results["comparison"]["other"]} if other is not None else {})
+    lines = [f"Trained by `fer-vit finetune` on {', '.join(faces.labels)}. Results on {len(rows)} held-out photos:", ""]
     for name, found in scores.items():
         measured = ", ".join(f"{score} {interval_text(found[score], '.1%')}" for score in ("accuracy", "UAR"))
         lines.append(f"- {name}: {measured}")

@@ -10,9 +10,9 @@ import torch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.files import check_output
 from fer_vit.predict.people import is_textgrid
-from fer_vit.predict.photos import MEDIA_SUFFIXES, PhotoOptions, find_images, is_video
+from fer_vit.predict.photos import MEDIA_SUFFIXES, PhotoOptions, find_images
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import Outputs, predict_folder, predict_table
+from fer_vit.predict.tables import Outputs, check_videos, predict_folder, predict_table
 from fer_vit.processes import cores, process_rank
 from fer_vit.report.table import SUFFIXES
 
@@ -110,21 +110,3 @@ def check_outputs(outputs: Outputs, in_chunks: bool) -> None:
         check_output(path, outputs.overwrite)
     if len({path.resolve() for path in tables}) < len(tables):
         raise FerVitError(f"`--output`, `--summary` and `--intervals` are separate tables, but two are {tables[-1]}.")
-
-
-def check_videos(outputs: Outputs, sources: list[Path], in_chunks: bool) -> None:
-    """Raises FerVitError when an output needs another number of videos, or the marked copy cannot be written."""
-    if not (wanted := outputs.intervals or outputs.people or outputs.copy):
-        return
-    videos = list(filter(is_video, sources))
-    if copy := outputs.copy:
-        itself = copy.resolve() in map(Path.resolve, videos)
-        if any((in_chunks, itself, copy.suffix.lower() != ".mp4", len(videos) != 1)):
-            found = f"--annotate {copy}, --output {outputs.table} and {len(videos)} videos"
-            example = "fer-vit predict clip.mp4 --output faces.csv --annotate marked.mp4"
-            raise FerVitError(f"Expected one video, one table and another .mp4, but got {found}. Example: `{example}`.")
-        check_output(copy, outputs.overwrite)
-    if not videos:
-        raise FerVitError(f"{wanted} is a table of the people in videos, but there is no video. Leave it out.")
-    if outputs.intervals and is_textgrid(outputs.intervals) and len(videos) > 1:
-        raise FerVitError(f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead.")

@@ -115,7 +115,7 @@ def is_table(path: Path) -> bool:
 
 def is_predictions(path: Path) -> bool:
     """Returns whether a path is a table, or a folder of tables of `predict`."""
-    return is_table(path) or bool(list_tables(path))
+    return is_table(path) or any(path.glob("part-*-of-*.parquet"))
 
 
 def read_table(*paths: Path) -> Columns:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fer_vit.errors import FerVitError
 from fer_vit.face.detect import choose_detector
 from fer_vit.files import check_output
-from fer_vit.predict.people import People, write_intervals
+from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions, is_video
 from fer_vit.predict.plan import Checked, check_tables, plan_tables, read_frames
 from fer_vit.predict.recognizer import Recognizer
@@ -35,16 +35,30 @@ class Outputs(NamedTuple):
     overwrite: bool = True  # existing files
     features: bool = False  # columns with the network's features
 
-    def columns(self, model: Recognizer, sources: Sequence[Path]) -> dict[str, type]:
-        """Returns name and type of the columns of the table of faces."""
-        return table_columns(model.labels, any(map(is_video, sources)), self.features * model.net.vit.embed_dim)
-
     def write_people(self, people: People, labels: list[str]) -> None:
         """Writes the requested tables of people."""
         if self.people:
             people.write(self.people, labels, self.overwrite)
         if self.intervals:
             write_intervals(self.intervals, people.intervals(), self.overwrite)
+
+
+def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:
+    """Raises FerVitError when an output needs another number of videos, or the marked copy cannot be written."""
+    if not (wanted := outputs.intervals or outputs.people or outputs.copy):
+        return
+    videos = list(filter(is_video, sources))
+    if copy := outputs.copy:
+        itself = copy.resolve() in map(Path.resolve, videos)
+        if any((in_chunks, itself, copy.suffix.lower() != ".mp4", len(videos) != 1)):
+            found = f"--annotate {copy}, --output {outputs.table} and {len(videos)} videos"
+            example = "fer-vit predict clip.mp4 --output faces.csv --annotate marked.mp4"
+            raise FerVitError(f"Expected one video, one table and another .mp4, but got {found}. Example: `{example}`.")
+        check_output(copy, outputs.overwrite)
+    if not videos:
+        raise FerVitError(f"{wanted} is a table of the people in videos, but there is no video. Leave it out.")
+    if outputs.intervals and is_textgrid(outputs.intervals) and len(videos) > 1:
+        raise FerVitError(f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead.")
 
 
 def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs) -> str:
@@ -59,7 +73,7 @@ def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptio
 
         video = next(filter(is_video, images))
         photos = annotate_video(photos, video, outputs.copy, options, errors, outputs.overwrite)
-    columns = outputs.columns(model, images)
+    columns = table_columns(model.labels, any(map(is_video, images)), outputs.features * model.net.vit.embed_dim)
     counts, people = _write_tables(photos, {outputs.table: images}, columns, facts, outputs)
     outputs.write_people(people, model.labels)
     if errors:
@@ -85,7 +99,8 @@ def predict_folder(
     share = {path: plan[path] for path in [*plan][rank.rank :: rank.world_size] if path not in checked}
     photos = model.recognize([*chain.from_iterable(share.values())], options)
     again = outputs._replace(overwrite=True)  # a table that another process has written in the meantime is the same
-    counts, _ = _write_tables(photos, share, outputs.columns(model, images), facts, again)
+    columns = table_columns(model.labels, any(map(is_video, images)), outputs.features * model.net.vit.embed_dim)
+    counts, _ = _write_tables(photos, share, columns, facts, again)
     report = (
         f"{counts.summarize()}\nDetector: {facts['detector']}"
         if share
