@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, crop_features, crop_image
+from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, crop_features, crop_image, position_code
+from fer_vit.model.tokens import sincos_2d, sincos_reading
 
 
 def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
@@ -161,3 +162,11 @@ def test_regions_are_cropped_in_full_precision(rounded: torch.dtype, autocast: b
     assert embed.patch_embed.seen.dtype == torch.float32
     expected = [[roi_align(channel, boxes[0, 0].tolist(), 6) for channel in face] for face in source]
     assert torch.allclose(embed.patch_embed.seen, torch.tensor(expected), atol=1e-5)
+
+
+def test_positions_of_each_choice() -> None:
+    centres = torch.rand(2, 3, 2) * 40
+    plane = sincos_2d(centres, 8, 16)
+    order = sincos_reading(centres, 8, 16, columns=3)
+    for name, code in {"learn": plane, "sincos_2d": plane, "sincos_1d": order, "none": 0 * plane}.items():
+        assert torch.equal(position_code(RegionViTConfig(img_size=40, pos_embed=name), centres, 8, 16), code)

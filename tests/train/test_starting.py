@@ -165,3 +165,16 @@ def test_what_is_frozen_stays_bit_for_bit(freeze: str, mine: Path, tmp_path: Pat
     names = [name for name, _ in task.net.named_parameters()]
     expected = [n for n in names if ("patch_embed" not in n if freeze == "stem" else n.startswith("vit.head"))]
     assert learned == len(saved["optimizer_states"][0]["state"]) == len(expected)
+
+
+def test_frozen_parts_evaluate() -> None:
+    for freeze, stem, block in (("none", True, True), ("stem", False, True), ("encoder", False, False)):
+        task = FERTask(NETWORK, ["a", "b"], freeze=freeze)
+        for _ in range(2):
+            assert (task.net.vit.patch_embed.early[0][1].training, task.net.vit.blocks[1].training) == (stem, block)
+            assert task.net.region_embed is not None
+            assert task.net.region_embed.patch_embed.early[0][1].training == stem
+            assert task.net.vit.head.training
+            task.eval()
+            assert not any(module.training for module in task.modules())
+            task.train()

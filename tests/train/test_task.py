@@ -333,3 +333,14 @@ def test_the_loss_is_computed_in_float32() -> None:
     logits, target = 50 * torch.randn(64, 8).half(), torch.eye(8).double()[torch.arange(64) % 8]
     exact = torch.nn.functional.cross_entropy(logits.double(), target).item()
     assert expression_loss(logits, target).item() == pytest.approx(exact, rel=1e-6)
+
+
+def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    monkeypatch.setattr(
+        "fer_vit.train.task.build_model", lambda *args, **_: built.append(args) or torch.nn.Linear(1, 1)
+    )
+    network = replace(NETWORK, pretrained="weights.pth")
+    task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
+    assert built == [(network, ["a", "b"])]
+    assert task.hparams["network"]["pretrained"] is False
