@@ -152,7 +152,8 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
         return [Section("Scores", text, score_table("", rows)), *groups]
     if results["all"]["agreement with an annotator"]["mean"] is not None:
         text += (
-            " One annotator is drawn by votes. Where rare votes were dropped (FERPlus), people agree less than this."
+            " One annotator is drawn at random from the votes. Where rare votes were dropped (FERPlus), people agree "
+            "less than this."
         )
     text += " With few faces, calibration errors are biased upwards, and their intervals may lie above them."
     confusion = np.array(results["confusion"])
