@@ -40,11 +40,11 @@ def interval(mean: float | None, bounds: Any, persons: int) -> Interval:
     return Interval(mean=mean, low=low, high=high, faces=persons)
 
 
-def person_mean(values: Array) -> Interval:
-    """Returns the mean over persons (P,) of a measure that is not negative, and its t interval; NaN do not count."""
+def person_mean(values: Array, most: float = np.inf) -> Interval:
+    """Returns the mean over persons (P,) of a measure from 0 to `most`, and its t interval; NaN do not count."""
     known = values[np.isfinite(values)]
     spread = len(known) >= LEAST and np.ptp(known) > EQUAL
-    bounds = np.clip(stats.ttest_1samp(known, 0).confidence_interval(), 0, None) if spread else (np.nan, np.nan)
+    bounds = np.clip(stats.ttest_1samp(known, 0).confidence_interval(), 0, most) if spread else (np.nan, np.nan)
     return interval(float(known.mean()) if len(known) else None, bounds, len(known))
 
 
@@ -123,6 +123,7 @@ class Kind(NamedTuple):
     title: str
     form: str  # the format of the values
     values: dict[str, Array]  # by measure: (O,), of each photo or clip; NaN where there is none
+    most: float = np.inf  # no value is larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +176,8 @@ def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Stud
         return {name: average(values, index, len(observed)) for name, values in measures.items()}
 
     probabilities = dict(zip(known.labels, known.probabilities.T, strict=True))
-    kinds = [Kind("Mean probability", ".3f", observe(probabilities))]
-    kinds.append(Kind("Share of faces with the label", ".1%", observe(label_shares(known))))
+    kinds = [Kind("Mean probability", ".3f", observe(probabilities), 1)]
+    kinds.append(Kind("Share of faces with the label", ".1%", observe(label_shares(known)), 1))
     if "label_smoothed" in faces.columns:
         observations = np.full(len(used), -1)
         observations[used] = index
@@ -254,7 +255,9 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> st
     parts, results = [Section("Methods", text, rows)], {"methods": text, "conditions": sizes}
     for kind in study.kinds:
         cells = {name: study.cells(values) for name, values in kind.values.items()}
-        means = {name: {one: person_mean(values) for one, values in row.items()} for name, row in cells.items()}
+        means = {
+            name: {one: person_mean(values, kind.most) for one, values in row.items()} for name, row in cells.items()
+        }
         tests = pair_tests(study, cells)
         parts += [means_section(kind.title, means, kind.form), *tests_section(kind.title, tests, kind.form)]
         results[kind.title] = {"means": means, "differences": tests}

@@ -26,7 +26,8 @@ def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     assert found["mean"] == pytest.approx(values[:12].mean())
     assert bounds(found) == pytest.approx(DescrStatsW(values[:12]).tconfint_mean(), abs=1e-9)
     assert found["faces"] == 12  # persons
-    assert person_mean(np.eye(8)[0])["low"] == 0  # no share is lower
+    assert person_mean(np.eye(8)[0], 1)["low"] == 0  # no share is lower
+    assert person_mean(1 - np.eye(8)[0], 1)["high"] == 1
 
 
 def test_without_spread_or_persons_there_is_no_interval_and_no_test(rng: np.random.Generator) -> None:
