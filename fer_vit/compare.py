@@ -261,7 +261,7 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> st
         tests = pair_tests(study, cells)
         parts += [means_section(kind.title, means, kind.form), *tests_section(kind.title, tests, kind.form)]
         results[kind.title] = {"means": means, "differences": tests}
-    title, form, measures = study.kinds[0]
+    title, form, measures, _ = study.kinds[0]
     results["ICC(1)"] = repeated = {
         name: {one: intraclass_correlation(values[rows], study.person[rows]) for one, rows in study.conditions.items()}
         for name, values in measures.items()
