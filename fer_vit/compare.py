@@ -318,8 +318,8 @@ def mixed_tests(study: Study, measures: dict[str, Array]) -> Tests:
     tests, (first, *others) = Tests(), study.conditions
     condition = np.array([*study.conditions.values()]).argmax(0)
     for name, values in measures.items():
-        found = mixed_model(values, study.person, condition)
-        tests |= {f"{name}: {other} - {first}": one for other, one in zip(others, found, strict=False)}
+        found = dict(zip(others, mixed_model(values, study.person, condition), strict=False))
+        tests |= {f"{name}: {other} - {first}": found.get(other) for other in others}
     return correct(tests)
 
 
@@ -345,4 +345,5 @@ def tests_section(title: str, tests: Tests, form: str) -> list[Section]:
     for name, test in tests.items():
         numbers = [f"{test[column]:.2g}" for column in columns] if test else [NOTHING] * len(columns)
         rows.append([name, interval_text(test["difference"], f"+{form}") if test else NOTHING, *numbers])
-    return [Section(f"{title}: differences", "", rows)] if known else []
+    text = "A dash: too few values, no spread, or a model that does not converge." if len(known) < len(tests) else ""
+    return [Section(f"{title}: differences", text, rows)] if known else []

@@ -155,6 +155,7 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
             " One annotator is drawn at random from the votes. Where rare votes were dropped (FERPlus), people agree "
             "less than this."
         )
+    text += " UAR is the mean recall."
     text += " With few faces, calibration errors are biased upwards, and their intervals may lie above them."
     confusion = np.array(results["confusion"])
     frequent, share = faces.labels[confusion.sum(1).argmax()], confusion.sum(1).max() / confusion.sum()

@@ -82,7 +82,7 @@ const together = ({a, b, share}) => `${regions[a]} and ${regions[b]}, ${percent(
 
 function drawArcs(svg, pairs, middle, unit, title) {
   for (const pair of pairs.toReversed()) {
-    const [[x1, y1], [x2, y2]] = [middle[pair.a], middle[pair.b]], width = 9 * unit * pair.share / pairs[0].share;
+    const [[x1, y1], [x2, y2]] = [middle[pair.a], middle[pair.b]], width = unit * Math.max(1.5, 9 * pair.share / pairs[0].share);
     const d = `M${x1} ${y1}Q${(x1 + x2) / 2 - .15 * (y2 - y1)} ${(y1 + y2) / 2 + .15 * (x2 - x1)} ${x2} ${y2}`;
     svg.append(element('path', {d, class: 'shadow', 'stroke-width': width + 2 * unit}), element('path', {d, class: 'arc', 'stroke-width': width}, element('title', {}, title(pair))));
   }
@@ -105,7 +105,7 @@ function attributionLegend(state, {pairs}) {
 
 function attentionLegend({pairs, output}) {
   const most = output.indexOf(Math.max(...output)), parts = [];
-  if (pairs.length) parts.push(['line', `widest: ${regions[pairs[0].a]} and ${regions[pairs[0].b]}, ${percent(pairs[0].share)}`]);
+  if (pairs.length) parts.push(['line', `widest: ${regions[pairs[0].a]} and ${regions[pairs[0].b]}, ${percent(pairs[0].share)} in both directions`]);
   if (output[most] > 0) parts.push(['ball', `largest: ${regions[most]}, ${percent(output[most])} of the attention to the output`]);
   if (PATCHES) parts.push(['cloud', 'attention from patches to the output']);
   return parts.map(([kind, text]) => element('span', {}, element('i', {class: kind}), text));
@@ -237,7 +237,7 @@ faces.forEach((second, number) => {
     element('img', {src: picture, alt: '', loading: 'lazy'}), element('figcaption', {}, element('bdi', {title: second.name}, file(second.name))));
   const boxes = element('div', {class: 'whole'}, place.firstChild);
   for (let n = number - 1, i = 0; faces[n]?.index === i && faces[n].name === second.name; n++, i++) {
-    const [left, top, right, bottom] = faces[n].box, label = faces[n].order[0], own = n;
+    const [left, top, right, bottom] = faces[n].box.map(edge => Math.min(1, Math.max(0, edge))), label = faces[n].order[0], own = n;
     const box = element('button', {type: 'button', '--l': left, '--t': top, '--w': right - left, '--h': bottom - top, '--c': colours[label],
       'aria-label': `${faces[n].where}: ${labels[label]} ${percent(faces[n].probabilities[label])}`}, element('span', {}, labels[label]));
     box.addEventListener('click', () => { line = () => [...faces.keys()].filter(k => faces[k].name === second.name); back = () => box; open(own); });
