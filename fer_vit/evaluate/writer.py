@@ -139,6 +139,7 @@ def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
     text = "In brackets: 95% bootstrap intervals over persons, or over photos where persons are unknown."
     if "without near-duplicates" in results:
         rows["without near-duplicates"] = results["without near-duplicates"]
+        text += " Near-duplicates are of faces in the original training split."
     if comparison := results.get("comparison"):
         rows |= {"the other model": comparison["other"], "difference": comparison["difference"]}
         test = comparison["McNemar"]
