@@ -46,8 +46,8 @@ def annotate_video(
         for photo in chain([None], photos, [None]):  # None starts and ends the copy
             try:
                 copy.send(photo)
-            except FerVitError as error:
-                errors.append(error)
+            except FerVitError as error:  # whose traceback would keep the encoder: workers cannot free its threads
+                errors.append(FerVitError(str(error)))
             except StopIteration:  # the copy has ended
                 pass
             if photo:
