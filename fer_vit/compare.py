@@ -340,10 +340,12 @@ def means_section(title: str, means: Means, form: str) -> Section:
 def tests_section(title: str, tests: Tests, form: str) -> list[Section]:
     """Returns the table of some tests; none if there are too few persons for all of them."""
     known = [test for test in tests.values() if test]
-    columns = [name for name in TESTED if known and name in known[0]]
+    if not known:
+        return []
+    columns = [name for name in TESTED if name in known[0]]
     rows = [["", "difference", *columns]]
     for name, test in tests.items():
         numbers = [f"{test[column]:.2g}" for column in columns] if test else [NOTHING] * len(columns)
         rows.append([name, interval_text(test["difference"], f"+{form}") if test else NOTHING, *numbers])
     text = "A dash: too few values, no spread, or a model that does not converge." if len(known) < len(tests) else ""
-    return [Section(f"{title}: differences", text, rows)] if known else []
+    return [Section(f"{title}: differences", text, rows)]
