@@ -4,7 +4,8 @@ What a region takes from another is a mean over the other's tokens and the patch
 not win by its size. Attention to class and register tokens and to patches outside all regions is left out.
 
 B images, H heads, T tokens, R regions, C classes, U units: sets of tokens that are masked together, N boxes, V views of
-attention: the whole encoder, then every head of every block, then the query of every expression with pooling "query".
+attention: the whole encoder, then every head of every block, then the query of every expression with pooling "query",
+and last the interactions of regions.
 """
 
 from collections.abc import Iterator
@@ -23,9 +24,9 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout, Tokens
 
 STRONGEST = 6
-"""Regions with the largest effects, whose interactions are measured: each pair costs a pass through the encoder."""
+"""Number of regions with the largest effects. Their interactions are measured, and each pair costs an encoder pass."""
 NOTABLE = 0.25
-"""Interactions are drawn from this share of the largest effect of a single region: small ones occur without a cause."""
+"""Smallest interaction that is drawn, as a share of the largest effect of a region: smaller ones may have no cause."""
 
 
 class Trace(NamedTuple):
