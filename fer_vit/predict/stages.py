@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -42,7 +42,7 @@ def find_faces(photos: PhotoDataset, options: PhotoOptions, device: torch.device
     """Finds the faces of photos and videos in worker processes, in order, under a progress bar."""
     by_kind = groupby(range(len(photos)), lambda index: is_video(photos.sources[index]))
     runs = [(video, list(run)) for video, run in by_kind]
-    if videos := any(map(is_video, photos.sources)):
+    if videos := any(map(itemgetter(0), runs)):
         from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
     with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar, _readable_errors():
         for video, run in runs:
