@@ -27,7 +27,7 @@ from fer_vit.evaluate.faces import Columns, Faces, Merged, as_objects, predict_m
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.labels import Merge, canonical
-from fer_vit.predict.plan import list_tables
+from fer_vit.predict.plan import find_tables
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import BOX, PROBABILITY, table_columns, table_labels
 from fer_vit.report.table import FACTS, SUFFIXES, csv_cell
@@ -181,10 +181,10 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
 
     Raises FerVitError when it is another table, is damaged or not complete, or a row has no proper probabilities.
     """
-    tables = list_tables(path)
-    if left := sum(not file.exists() for file in tables):
+    tables, left = find_tables(path)
+    if left:
         rest = "Run the same `fer-vit predict` again to complete it."
-        raise FerVitError(f"{path} lacks {left:,} of its {len(tables):,} tables. {rest}")
+        raise FerVitError(f"{path} lacks {left:,} of its {left + len(tables):,} tables. {rest}")
     files = tables or [path]
     table = read_table(*files)
     labels = table_labels(table)

@@ -24,7 +24,7 @@ from fer_vit.files import as_text
 from fer_vit.predict.photos import is_video
 from fer_vit.report.table import FACTS
 
-NAME = re.compile(r"part-\d{5,}-of-(\d{5,})\.parquet")
+NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
 REMEDY = "Repeat the first command with the same images and options, or choose another folder."
 Checked: TypeAlias = tuple[Counter[str], int]  # a table's images by status, and its number of faces
 Row: TypeAlias = tuple[str, int | None, int | None, str]  # path, frame, face and status
@@ -36,15 +36,16 @@ def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Pa
     for video, run in groupby(images, is_video):
         while chunk := list(islice(run, 1 if video else part_size)):
             chunks.append(chunk)
-    return dict(zip(list_tables(folder, len(chunks)), chunks, strict=True))
+    return {folder / shard_name("part", index, len(chunks)): chunk for index, chunk in enumerate(chunks)}
 
 
-def list_tables(folder: Path, number: int | None = None) -> list[Path]:
-    """Lists the tables of a folder, existing or not; their `number` is by default the one in the existing names."""
-    if number is None:
-        names = map(NAME.fullmatch, os.listdir(folder) if folder.is_dir() else [])
-        number = max((int(name[1]) for name in names if name), default=0)
-    return [folder / shard_name("part", index, number) for index in range(number)]
+def find_tables(folder: Path) -> tuple[list[Path], int]:
+    """Returns the existing tables of a folder in order, and how many are missing: each name has the total number."""
+    names = map(NAME.fullmatch, os.listdir(folder) if folder.is_dir() else [])
+    tables = {(int(name[2]), int(name[1])): folder / name[0] for name in names if name}
+    number = max(tables, default=(0, 0))[0]
+    found = [tables[key] for key in sorted(tables) if key[0] == number > key[1]]
+    return found, number - len(found)
 
 
 def check_tables(plan: Mapping[Path, Sequence[Path]], facts: Mapping[str, str], checked: dict[Path, Checked]) -> None:

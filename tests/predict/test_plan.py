@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.predict.plan import Checked, check_tables, list_tables, plan_tables
+from fer_vit.evaluate.tables import read_predictions
+from fer_vit.predict.plan import Checked, check_tables, find_tables, plan_tables
 from fer_vit.report.table import TableWriter
 
 FACTS = {"model": "abc", "detector": "yunet"}
@@ -35,9 +36,20 @@ def test_images_by_table(tmp_path: Path) -> None:
     plan = plan_tables(tmp_path, [*NAMES[:4], clip, *NAMES[4:]], 3)
     assert [path.name for path in plan] == [f"part-0000{number}-of-00004.parquet" for number in range(4)]
     assert [*plan.values()] == [NAMES[:3], NAMES[3:4], [clip], NAMES[4:]]
-    assert (check(plan), list_tables(tmp_path)) == ({}, [])
-    write([*plan][2], [])
-    assert list_tables(tmp_path) == [*plan]
+    assert (check(plan), find_tables(tmp_path)) == ({}, ([], 0))
+    for table in [*plan][2:0:-1]:
+        write(table, [])
+    assert find_tables(tmp_path) == ([*plan][1:3], 2)
+
+
+def test_hostile_numbers_in_table_names(tmp_path: Path) -> None:
+    """The number in a name is input: a huge one must cost neither memory nor time."""
+    names = ["part-00003-of-00009.parquet", "part-00001-of-99999999999999.parquet", f"part-00000-of-{'9' * 30}.parquet"]
+    for name in [*names, f"part-{'9' * 30}-of-{'9' * 30}.parquet", "part-00000-of-x.parquet"]:
+        (tmp_path / name).touch()
+    assert find_tables(tmp_path) == ([tmp_path / names[2]], int("9" * 30) - 1)
+    with pytest.raises(FerVitError, match=r"lacks 9{3}(,9{3}){8},998 of its"):
+        read_predictions(tmp_path)
 
 
 def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
