@@ -29,7 +29,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
-from fer_vit.predict.plan import check_tables, plan_tables
+from fer_vit.predict.tables import check_tables, plan_tables
 from fer_vit.report.table import TableWriter
 from fer_vit.train import cli
 from tests.helpers.commands import TINY, error_line, exit_code, main

@@ -28,7 +28,7 @@ HOMES = {
     "pyarrow": {
         *(f"data/{name}.py" for name in ("manifest", "schema")),
         "evaluate/tables.py",
-        "predict/plan.py",
+        "predict/tables.py",
         "report/table.py",
     },
     "av": {"predict/annotate.py", "predict/video.py"},

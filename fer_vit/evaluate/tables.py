@@ -27,9 +27,9 @@ from fer_vit.evaluate.faces import Columns, Faces, Merged, as_objects, predict_m
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.labels import Merge, canonical
-from fer_vit.predict.plan import find_tables
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.results import BOX, PROBABILITY, table_columns, table_labels
+from fer_vit.predict.tables import find_tables
 from fer_vit.report.table import FACTS, SUFFIXES, csv_cell
 from fer_vit.store.hub import DEFAULT
 

@@ -1,27 +1,36 @@
 """The output of `predict`: one table, or a folder of tables that several processes write and later runs resume."""
 
 import hashlib
+import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from fer_vit.errors import FerVitError
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from fer_vit.data.schema import shard_name
+from fer_vit.errors import FerVitError, short
 from fer_vit.face.detect import choose_detector
-from fer_vit.files import check_output
+from fer_vit.files import as_text, check_output
 from fer_vit.predict.people import People, is_textgrid, write_intervals
-from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions, is_video
-from fer_vit.predict.plan import Checked, check_tables, plan_tables, read_frames
+from fer_vit.predict.photos import Photo, PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns
 from fer_vit.processes import ProcessRank
-from fer_vit.report.table import Cell, TableWriter
+from fer_vit.report.table import FACTS, Cell, TableWriter
 from fer_vit.version import __version__
 
 NO_LABEL = "without a label"
+NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
+REMEDY = "Repeat the first command with the same images and options, or choose another folder."
+Checked: TypeAlias = tuple[Counter[str], int]  # a table's images by status, and its number of faces
 
 
 class Outputs(NamedTuple):
@@ -52,8 +61,7 @@ def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> 
         itself = copy.resolve() in map(Path.resolve, videos)
         if any((in_chunks, itself, copy.suffix.lower() != ".mp4", len(videos) != 1)):
             found = f"--annotate {copy}, --output {outputs.table} and {len(videos)} videos"
-            example = "fer-vit predict clip.mp4 --output faces.csv --annotate marked.mp4"
-            raise FerVitError(f"Expected one video, one table and another .mp4, but got {found}. Example: `{example}`.")
+            raise FerVitError(f"Expected one video, one table (.csv) and another .mp4, but got {found}.")
         check_output(copy, outputs.overwrite)
     if not videos:
         raise FerVitError(f"{wanted} is a table of the people in videos, but there is no video. Leave it out.")
@@ -66,19 +74,13 @@ def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptio
 
     If the marked copy fails, all tables are written before the error is raised.
     """
-    facts, photos = prediction_facts(model, options), model.recognize(images, options)
     errors: list[FerVitError] = []
-    if outputs.copy:
-        from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
-
-        video = next(filter(is_video, images))
-        photos = annotate_video(photos, video, outputs.copy, options, errors, outputs.overwrite)
-    columns = table_columns(model.labels, any(map(is_video, images)), outputs.features * model.net.vit.embed_dim)
-    counts, people = _write_tables(photos, {outputs.table: images}, columns, facts, outputs)
+    facts = prediction_facts(model, options)
+    report, people = _write_tables(model, images, options, {outputs.table: images}, facts, outputs, errors)
     outputs.write_people(people, model.labels)
     if errors:
         raise FerVitError(f"{errors[0]} The table {outputs.table} is complete.")
-    return f"{counts.summarize()}\nDetector: {facts['detector']}\nTable: {outputs.table}"
+    return f"{report}\nTable: {outputs.table}"
 
 
 def predict_folder(
@@ -91,56 +93,124 @@ def predict_folder(
 ) -> str:
     """Writes this process's share of the missing tables of a folder; returns a summary.
 
-    Raises FerVitError when the folder contains other files, or a table of other images, options or another model.
+    Each process has a chunk of the images, and a video is a chunk. Processes do not communicate, so none waits for a
+    dead one: each lists the images itself and takes the chunks of its rank. Tables appear when they are complete, so a
+    missing table is work to do. Raises FerVitError when the folder contains other files, or a table of other images,
+    options or another model.
     """
-    facts = _folder_facts(model, images, options, outputs)
+    directory = "" if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
+    more = {"min_confidence": outputs.min_confidence, "features": outputs.features, "directory": directory}
+    facts = prediction_facts(model, options) | {"fingerprint": fingerprint(model)}
+    facts |= {name: str(value) for name, value in more.items() if value}
     plan, checked = plan_tables(outputs.table, images, part_size), dict[Path, Checked]()
     check_tables(plan, facts, checked)
     share = {path: plan[path] for path in [*plan][rank.rank :: rank.world_size] if path not in checked}
-    photos = model.recognize([*chain.from_iterable(share.values())], options)
-    again = outputs._replace(overwrite=True)  # a table that another process has written in the meantime is the same
-    columns = table_columns(model.labels, any(map(is_video, images)), outputs.features * model.net.vit.embed_dim)
-    counts, _ = _write_tables(photos, share, columns, facts, again)
-    report = (
-        f"{counts.summarize()}\nDetector: {facts['detector']}"
-        if share
-        else "Nothing to do: all tables of this process exist."
-    )
+    report = "Nothing to do: all tables of this process exist."
+    if share:
+        again = outputs._replace(overwrite=True)  # a table that another process wrote in the meantime is the same
+        report, _ = _write_tables(model, images, options, share, facts, again, [])
     if left := sum(not path.exists() for path in plan):
         exist = f"{len(plan) - left:,} of {len(plan):,} tables exist"
         rest = "Other processes write the rest, or the same command resumes them."
         return f"{report}\n{outputs.table}: {exist}. {rest}"
     check_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
-        people = People()
-        for rows in chain.from_iterable(map(read_frames, plan)):
-            people.add(rows)
-        outputs.write_people(people, model.labels)
-    status = sum((statuses for statuses, _ in checked.values()), Counter[str]())
-    files = f"all {format_count(len(images), 'file')} exactly once ({format_counts(status, 5)})"
+        outputs.write_people(_read_people(plan), model.labels)
+    statuses = sum((statuses for statuses, _ in checked.values()), Counter[str]())
+    files = f"all {format_count(len(images), 'file')} exactly once ({format_counts(statuses, 5)})"
     faces = format_count(sum(faces for _, faces in checked.values()), "face")
     return f"{report}\n{outputs.table}: all {format_count(len(plan), 'table')}, {files}, {faces}"
 
 
+def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Path, list[Path]]:
+    """Returns the images of each table that a folder will have."""
+    chunks = []
+    for video, run in groupby(images, is_video):
+        while chunk := list(islice(run, 1 if video else part_size)):
+            chunks.append(chunk)
+    return {folder / shard_name("part", index, len(chunks)): chunk for index, chunk in enumerate(chunks)}
+
+
+def find_tables(folder: Path) -> tuple[list[Path], int]:
+    """Returns the existing tables of a folder in order, and how many are missing: each name has the total number."""
+    names = map(NAME.fullmatch, os.listdir(folder) if folder.is_dir() else [])
+    tables = {(int(name[2]), int(name[1])): folder / name[0] for name in names if name}
+    number = max(tables, default=(0, 0))[0]
+    found = [tables[key] for key in sorted(tables) if key[0] == number > key[1]]
+    return found, number - len(found)
+
+
+def check_tables(plan: Mapping[Path, Sequence[Path]], facts: Mapping[str, str], checked: dict[Path, Checked]) -> None:
+    """Checks the existing tables of a plan that are not in `checked`, and adds them.
+
+    Raises FerVitError when the folder contains other files, or a table cannot be read, has other facts, or does not
+    contain the rows of each of its images once and in order.
+    """
+    folder, names = next(iter(plan)).parent, {table.name for table in plan}
+    found = {name for name in os.listdir(folder) if not name.startswith(".")} if folder.is_dir() else set()
+    if other := found - names:
+        raise FerVitError(f"Expected only {min(names)} to {max(names)} in {folder}, but got {min(other)}. {REMEDY}")
+    new = [table for table in plan if table.name in found and table not in checked]
+    for table in tqdm(new, desc="checking", unit=" tables", disable=None, leave=False):
+        checked[table] = _check_table(table, [as_text(str(image)) for image in plan[table]], facts)
+
+
+def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -> Checked:
+    try:
+        with pq.ParquetFile(table) as file:
+            before = dict(json.loads(file.schema_arrow.metadata[FACTS.encode()]))
+            rows = file.read(["path", "frame", "face", "status"]).to_pylist()
+        faces = [(row["path"], row.get("frame"), row["face"]) for row in rows]
+        first = [(row["path"], row["status"]) for row in rows if not row["face"]]  # of each image or frame
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise FerVitError(f"{table} cannot be read. Remove it and run the same command again.") from error
+    for name in {**before, **facts}:
+        if (old := before.get(name)) != (new := facts.get(name)):
+            raise FerVitError(f"{table} was written with {name} {short(old)}, but now it is {short(new)}. {REMEDY}")
+    if [path for path, _ in groupby(first, itemgetter(0))] != images or len({*faces}) < len(faces):
+        expected = f"{len(images):,} images from {short(images[0])} on, each once and in order"
+        raise FerVitError(f"Expected {expected}, in {table}, but it contains others. {REMEDY}")
+    return Counter(status for _, status in first), sum(face is not None for *_, face in faces)
+
+
+def _read_people(tables: Iterable[Path]) -> People:
+    people = People()
+    for table in tables:
+        with pq.ParquetFile(table) as file:
+            rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
+            for _, frame in groupby(rows, itemgetter("path", "frame")):
+                people.add([*frame])
+    return people
+
+
 def _write_tables(
-    photos: Iterable[Photo[FaceResult]],
+    model: Recognizer,
+    images: Sequence[Path],
+    options: PhotoOptions,
     share: Mapping[Path, Sequence[Path]],
-    columns: dict[str, type],
     facts: Mapping[str, str],
     outputs: Outputs,
-) -> tuple["Counts", People]:
-    """Writes a table for each path of a share, of the photos and frames of its images."""
+    errors: list[FerVitError],
+) -> tuple[str, People]:
+    """Writes the tables of a share of the images, and the marked copy, whose errors are added to `errors`."""
+    photos = model.recognize([*chain.from_iterable(share.values())], options)
+    if outputs.copy:
+        from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
+
+        video = next(filter(is_video, images))
+        photos = annotate_video(photos, video, outputs.copy, options, errors, outputs.overwrite)
+    columns = table_columns(model.labels, any(map(is_video, images)), outputs.features * model.net.vit.embed_dim)
     counts, people = Counts(), People()
     by_source = (some for _, some in groupby(photos, attrgetter("source")))
-    for path, images in share.items():
+    for path, chunk in share.items():
         check_output(path, outputs.overwrite)
         with TableWriter(path, columns, overwrite=outputs.overwrite, facts=facts) as table:
-            for photo in chain.from_iterable(islice(by_source, len(images))):
+            for photo in chain.from_iterable(islice(by_source, len(chunk))):
                 rows = list(photo_rows(photo, outputs.min_confidence, outputs.features))
                 table.write(rows)
                 counts.add(photo, rows)
                 people.add(rows)
-    return counts, people
+    return f"{counts.summarize()}\nDetector: {facts['detector']}", people
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
@@ -148,14 +218,6 @@ def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]
     settings = {name: str(value) for name, value in options.video().items()}
     facts = {"version": __version__, "model": model.name, "face": options.face}
     return {**facts, **model.conditions, "detector": choose_detector(options.detector), **settings}
-
-
-def _folder_facts(model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs) -> dict[str, str]:
-    """Returns what the metadata of each table in a folder records: all that one prediction has in common."""
-    directory = "" if all(map(os.path.isabs, images)) else os.getcwd()  # of relative names
-    more = {"min_confidence": outputs.min_confidence, "features": outputs.features, "directory": directory}
-    given = {name: str(value) for name, value in more.items() if value}
-    return {**prediction_facts(model, options), "fingerprint": fingerprint(model), **given}
 
 
 def fingerprint(model: Recognizer) -> str:
@@ -176,8 +238,9 @@ class Counts:
 
     def add(self, photo: Photo[FaceResult], rows: Sequence[Mapping[str, Cell]]) -> None:
         """Adds a photo or frame and its rows in the table."""
-        self.kinds[photo_kind(photo)] += 1
-        self.statuses[photo.reason if photo.taken_whole else photo.status] += 1
+        image = "failed video" if is_video(Path(photo.path)) else "photo"
+        self.kinds[image if photo.frame is None else "frame"] += 1
+        self.statuses[photo.reason] += 1
         for row in rows if photo.faces else ():
             self.labels[str(row["label"] or NO_LABEL)] += 1
             self.warnings.update(str(row["warning"] or "").split(SEPARATOR))
@@ -186,34 +249,15 @@ class Counts:
 
     def summarize(self) -> str:
         """Returns two lines, and further ones for ambiguous, small and turned faces."""
-        faces, known = self.labels.total(), self.ambiguous.total()
+        faces, known, ambiguous = self.labels.total(), self.ambiguous.total(), self.ambiguous[True]
         kinds = ", ".join(format_count(number, kind) for kind, number in self.kinds.items())
-        lines = [
-            f"{kinds}: {format_counts(merge_details(self.statuses))}",
-            f"{format_count(faces, 'face')}: {format_counts(self.labels)}".removesuffix(": "),
-        ]
+        labels = f": {format_counts(self.labels)}" if faces else ""
+        lines = [f"{kinds}: {format_counts(self.statuses)}", f"{format_count(faces, 'face')}{labels}"]
         if known:
-            number = self.ambiguous[True]
-            lines.append(f"{number:,} of {known:,} faces are ambiguous ({number / known:.1%})")
+            lines.append(f"{ambiguous:,} of {known:,} faces are ambiguous ({ambiguous / known:.1%})")
         found = ((self.warnings[name], text) for name, text in WARNINGS.items())
         lines += [f"{number:,} of {faces:,} {text}" for number, text in found if number]
         return "\n".join(lines)
-
-
-def photo_kind(photo: Photo[FaceResult]) -> str:
-    """Returns "photo", "frame", or "failed video" for one that cannot be read to its end."""
-    if photo.frame is not None:
-        return "frame"
-    return "failed video" if photo.status not in (OK, NO_FACE) and is_video(Path(photo.path)) else "photo"
-
-
-def merge_details(status: Counter[str]) -> Counter[str]:
-    """Counts statuses by the text before the colon; details after it are kept if they are always the same."""
-    reasons = Counter[str]()
-    for text, number in status.items():
-        reasons[text.partition(":")[0]] += number
-    whole = {reason: text for text in status if reasons[reason := text.partition(":")[0]] == status[text]}
-    return Counter({whole.get(reason, reason): number for reason, number in reasons.items()})
 
 
 def format_count(number: int, name: str) -> str:

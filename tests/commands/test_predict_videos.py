@@ -103,7 +103,7 @@ def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys:
         (["--annotate", tmp_path / "marked.avi"], "another .mp4, but got --annotate"),
         (["--annotate", folder / "b.mp4", "--overwrite"], "another .mp4"),
         (["--annotate", folder / "e.mp4"], "exists already"),
-        (["--output", tmp_path / "parts", "--annotate", tmp_path / "new.mp4"], "one table and another .mp4"),
+        (["--output", tmp_path / "parts", "--annotate", tmp_path / "new.mp4"], "one table (.csv) and another .mp4"),
     ):
         assert expected in fails(capsys, *good, *words)
     photo = ["predict", folder / "a.png", *good[2:], "--summary", tmp_path / "people.csv"]

@@ -10,7 +10,7 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.tables import read_predictions
-from fer_vit.predict.plan import Checked, check_tables, find_tables, plan_tables
+from fer_vit.predict.tables import Checked, check_tables, find_tables, plan_tables
 from fer_vit.report.table import TableWriter
 
 FACTS = {"model": "abc", "detector": "yunet"}
@@ -64,7 +64,7 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "facts", "message"),
     [
-        (ONCE[:3], {}, "Expected the rows of 3 images from photos/0.jpg on, each once and in order, in .*part-00000-"),
+        (ONCE[:3], {}, "Expected 3 images from photos/0.jpg on, each once and in order, in .*part-00000-"),
         ([*ONCE, ("2", 0)], {}, "each once"),
         ([*ONCE, ("0", 0)], {}, "each once"),
         ([*ONCE[2:], *ONCE[:2]], {}, "in order"),
@@ -87,8 +87,8 @@ def test_tables_of_other_rows_or_options(
 @pytest.mark.parametrize(
     ("name", "write", "message"),
     [
-        ("thesis.txt", Path.touch, "Expected a new folder or one with the tables part-0.* contains thesis.txt"),
-        ("part-00000-of-00004.parquet", Path.touch, "contains part-00000-of-00004.parquet. Repeat the first command"),
+        ("thesis.txt", Path.touch, "Expected only part-00000-of-00003.parquet to part-00002-of-.* got thesis.txt"),
+        ("part-00000-of-00004.parquet", Path.touch, "got part-00000-of-00004.parquet. Repeat the first command"),
         ("part-00000-of-00003.parquet", Path.touch, "part-00000-of-00003.parquet cannot be read. Remove it"),
         ("part-00000-of-00003.parquet", lambda path: pq.write_table(pa.table({"a": [1]}), path), "cannot be read"),
     ],
