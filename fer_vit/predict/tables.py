@@ -24,6 +24,7 @@ from fer_vit.predict.photos import Photo, PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SEPARATOR, WARNINGS, FaceResult, photo_rows, table_columns
 from fer_vit.processes import ProcessRank
+from fer_vit.report.draw import Marked
 from fer_vit.report.table import FACTS, Cell, TableWriter
 from fer_vit.version import __version__
 
@@ -74,12 +75,16 @@ def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptio
 
     If the marked copy fails, all tables are written before the error is raised.
     """
-    errors: list[FerVitError] = []
     facts = prediction_facts(model, options)
-    report, people = _write_tables(model, images, options, {outputs.table: images}, facts, outputs, errors)
+    report, people, marks = _write_tables(model, images, options, {outputs.table: images}, facts, outputs)
     outputs.write_people(people, model.labels)
-    if errors:
-        raise FerVitError(f"{errors[0]} The table {outputs.table} is complete.")
+    if outputs.copy:
+        from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
+
+        try:
+            annotate_video(next(filter(is_video, images)), outputs.copy, marks, options, outputs.overwrite)
+        except FerVitError as error:
+            raise FerVitError(f"{error} The table {outputs.table} is complete.") from error
     return f"{report}\nTable: {outputs.table}"
 
 
@@ -108,7 +113,7 @@ def predict_folder(
     report = "Nothing to do: all tables of this process exist."
     if share:
         again = outputs._replace(overwrite=True)  # a table that another process wrote in the meantime is the same
-        report, _ = _write_tables(model, images, options, share, facts, again, [])
+        report, *_ = _write_tables(model, images, options, share, facts, again)
     if left := sum(not path.exists() for path in plan):
         exist = f"{len(plan) - left:,} of {len(plan):,} tables exist"
         rest = "Other processes write the rest, or the same command resumes them."
@@ -190,17 +195,11 @@ def _write_tables(
     share: Mapping[Path, Sequence[Path]],
     facts: Mapping[str, str],
     outputs: Outputs,
-    errors: list[FerVitError],
-) -> tuple[str, People]:
-    """Writes the tables of a share of the images, and the marked copy, whose errors are added to `errors`."""
+) -> tuple[str, People, list[list[Marked]]]:
+    """Writes the tables of a share of the images; returns a summary, the people, and the faces of a marked copy."""
     photos = model.recognize([*chain.from_iterable(share.values())], options)
-    if outputs.copy:
-        from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
-
-        video = next(filter(is_video, images))
-        photos = annotate_video(photos, video, outputs.copy, options, errors, outputs.overwrite)
     columns = table_columns(model.labels, any(map(is_video, images)), outputs.features * model.net.vit.embed_dim)
-    counts, people = Counts(), People()
+    counts, people, marks = Counts(), People(), list[list[Marked]]()
     by_source = (some for _, some in groupby(photos, attrgetter("source")))
     for path, chunk in share.items():
         check_output(path, outputs.overwrite)
@@ -210,7 +209,9 @@ def _write_tables(
                 table.write(rows)
                 counts.add(photo, rows)
                 people.add(rows)
-    return f"{counts.summarize()}\nDetector: {facts['detector']}", people
+                if outputs.copy and photo.frame is not None:
+                    marks.append([face.marked for face in photo.faces])
+    return f"{counts.summarize()}\nDetector: {facts['detector']}", people, marks
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:

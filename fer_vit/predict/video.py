@@ -43,8 +43,7 @@ MAX_PIXELS = 36_000_000  # of a frame: decoders hold many; 8K (7680 x 4320) has 
 HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
 MOST_SWAPPED = 4  # frames by which guessed times may be out of order
-JOINT = 1.0  # seconds by which times fall back where files were joined, beyond swapped frames
-SLACK = 0.5  # seconds by which a file may be shorter than its header claims
+JOINT = 1.0  # seconds by which times fall back where files were joined, beyond swapped frames; there they continue
 
 
 class Frame(NamedTuple):
@@ -80,15 +79,9 @@ def read_frames(
             if due != slot and (only is None or index in only):
                 slot = due
                 yield Frame(_to_rgb(frame, stream), index, seconds)
+    _check(lost)
     if first is None:
         raise ImageError("no frame between start and end")
-    _check(lost)
-
-
-def _check(lost: Counter[str]) -> None:
-    """Raises ImageError if the decoder lost anything."""
-    if found := +lost:
-        raise ImageError(f"damaged: {', '.join(f'{number:,} {name}' for name, number in found.items())}")
 
 
 def play(source: Path | str) -> Iterator[Frame]:
@@ -113,70 +106,52 @@ def play(source: Path | str) -> Iterator[Frame]:
         raise ImageError("the stream ended")
 
 
-def _time_frames(frames: Iterator[av.VideoFrame], stream: av.VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields frames with their seconds in order: FFmpeg guesses swapped times for B-frames in AVI files.
-
-    Timestamps that restart (joined files) are shifted to continue those before.
-    """
-    waiting, times, newest, offset = deque[av.VideoFrame](), list[float](), -math.inf, 0.0
-    rate = float(stream.guessed_rate or 25)
-    error = None
-    try:
-        for number, frame in enumerate(frames):
-            # Streams without a container have no times.
-            seconds = offset + (number / rate if frame.time is None else frame.time)
-            if seconds < newest - JOINT - MOST_SWAPPED / rate:
-                offset += newest + 1 / rate - seconds
-                seconds = newest + 1 / rate
-            newest = max(newest, seconds)
-            waiting.append(frame)
-            heappush(times, seconds)
-            if len(waiting) > MOST_SWAPPED:
-                yield waiting.popleft(), heappop(times)
-    except ImageError as caught:
-        error = caught
-    yield from zip(waiting, sorted(times), strict=True)
-    if error:
-        raise error
+def _check(lost: Counter[str]) -> None:
+    if found := +lost:
+        raise ImageError(f"damaged: {', '.join(f'{number:,} {name}' for name, number in found.items())}")
 
 
 def _decode(
     container: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]
 ) -> Iterator[av.VideoFrame]:
     """Yields decoded frames, and counts what is lost."""
-    last, empty = 0.0, True
+    last, begin, length = 0.0, *((value or 0) / av.time_base for value in (container.start_time, container.duration))
     for packet in container.demux():
         if packet.pts is not None and packet.time_base:
             last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
         if packet.stream.index != stream.index:
             continue
         try:
-            frames = cast(list[av.VideoFrame], packet.decode())
+            for frame in cast(list[av.VideoFrame], packet.decode()):
+                lost["frames may show wrong pictures"] += frame.is_corrupt
+                yield frame
         except FFmpegError:
             lost["packets cannot be decoded"] += 1
-            continue
-        for frame in frames:
-            lost["frames may show wrong pictures"] += frame.is_corrupt
-            empty = False
-            yield frame
-    if empty:
-        _check(lost)
-        raise ImageError("no frames")
-    if "packets cannot be decoded" not in lost:
-        _check_end(container, last)
+    lost["seconds are missing at the end"] = round(begin + length - last)
 
 
-def _check_end(container: av.container.InputContainer, last: float) -> None:
-    begin, length = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
-    if last < begin + length - SLACK:
-        raise ImageError(f"ends early: after {last - begin:.1f} of {length:.1f} seconds")
+def _time_frames(frames: Iterator[av.VideoFrame], stream: av.VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
+    """Yields frames with their seconds in order: FFmpeg guesses swapped times for B-frames in AVI files."""
+    waiting, times, newest, offset = deque[av.VideoFrame](), list[float](), -math.inf, 0.0
+    rate = float(stream.guessed_rate or 25)
+    for number, frame in enumerate(frames):
+        seconds = offset + (number / rate if frame.time is None else frame.time)  # bare streams have no times
+        if seconds < newest - JOINT - MOST_SWAPPED / rate:
+            offset, seconds = offset + newest + 1 / rate - seconds, newest + 1 / rate
+        newest = max(newest, seconds)
+        waiting.append(frame)
+        heappush(times, seconds)
+        if len(waiting) > MOST_SWAPPED:
+            yield waiting.popleft(), heappop(times)
+    yield from zip(waiting, sorted(times), strict=True)
 
 
 @contextmanager
 def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
     """Opens a video (path) or an address (text). Raises ImageError if opening or reading fails."""
     if isinstance(source, Path):
-        check_file(source)
+        if source.exists() and not source.is_file():
+            raise ImageError("not a regular file")  # reading a pipe could block forever
         url, patience = f"file:{os.path.abspath(source)}", None
         options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     else:
@@ -198,16 +173,6 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
         raise ImageError(f"no data for {PATIENCE:g} seconds") from error
     except FFmpegError as error:
         raise ImageError(UNREADABLE if isinstance(error, ValueError | EOFError) else str(error.strerror)) from error
-
-
-def check_file(path: Path) -> None:
-    """Raises ImageError for a file that cannot be a video, if it exists."""
-    if path.exists() and not path.is_file():
-        raise ImageError("not a regular file")  # reading a pipe could block forever
-    if path.exists() and not path.stat().st_size:
-        raise ImageError("the file is empty")
-    if path.suffix.lower() == ".m3u8":
-        raise ImageError("a playlist, which is not read: name the video files")
 
 
 def _to_rgb(frame: av.VideoFrame, stream: av.VideoStream) -> Image:
@@ -353,10 +318,9 @@ class Tracker:
         pairs = zip(*linear_sum_assignment(costs), strict=True)
         chosen = {face: tracks[row] for row, face in pairs if costs[row, face] < NEVER}
         for index, face in enumerate(faces):
-            if index in chosen:
-                chosen[index].update(face, seconds)
-            else:
+            if index not in chosen:
                 chosen[index] = Track(next(self._numbers), face, seconds)
                 self._tracks.append(chosen[index])
+            chosen[index].update(face, seconds)
         self._seconds = seconds
         return [chosen[index].number for index in range(len(faces))]

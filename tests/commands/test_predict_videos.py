@@ -154,7 +154,7 @@ def test_a_marked_copy_of_a_moving_face(
     def fail(*_: object) -> None:
         raise av.error.OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fer_vit.predict.annotate.FrameWriter.add", fail)
+    monkeypatch.setattr("fer_vit.predict.annotate.draw_faces", fail)
     good = ["predict", walk, "--checkpoint", checkpoint, "--output", tmp_path / "u.csv"]
     line = fails(capsys, *good, "--annotate", tmp_path / "new.mp4")
     assert f"new.mp4, a copy of {walk} (No space left on device). The table {tmp_path / 'u.csv'} is complete." in line

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from itertools import islice
 from pathlib import Path
 
 import av
@@ -12,9 +11,9 @@ import pytest
 from fer_vit.errors import FerVitError
 from fer_vit.predict import annotate
 from fer_vit.predict.annotate import annotate_video
-from fer_vit.predict.photos import OK, Photo, PhotoOptions
-from fer_vit.predict.results import FaceResult
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.video import read_frames
+from fer_vit.report.draw import Marked
 from tests.helpers.videos import NTSC, number_of, numbered, turned, write_numbered, write_video
 
 UNEVEN = [0.0, 0.04, 0.08, 0.3, 0.34, 0.5, 0.501, 1.7]
@@ -22,25 +21,14 @@ EVEN = [float(n / NTSC) for n in range(40)]
 ALL = PhotoOptions()
 
 
-def face(number: int) -> FaceResult:
-    """A face at the lower right whose probabilities encode the frame's number."""
-    shares = {"happiness": 0.6 + number / 1000, "fear": 0.4 - number / 1000}
-    box = np.array([80.0, 70.0, 140.0, 110.0])
-    return FaceResult(
-        "fear", 0.9, {"fear": 0.9, "happiness": 0.1}, "", 0, box, None, 1.0, Path(), np.eye(2, 3), 8, {},
-        {}, 1.0, (), None, track=3, smoothed=shares,
-    )  # fmt: skip
+def face(number: int) -> Marked:
+    """A face at the lower right whose probability encodes the frame's number."""
+    return Marked(np.array([80.0, 70.0, 140.0, 110.0]), "happiness", 0.6 + number / 1000, 3)
 
 
-def annotate_all(source: Path, output: Path, options: PhotoOptions = ALL) -> list[Photo[FaceResult]]:
-    """The photos that are yielded while a copy is made."""
+def annotate_all(source: Path, output: Path, options: PhotoOptions = ALL) -> None:
     frames = read_frames(source, options.every, options.fps, options.start, options.end)
-    photos = (Photo(str(source), OK, [face(f.number)], 0, f.number, f.seconds, (3,)) for f in frames)
-    errors: list[FerVitError] = []
-    yielded = list(annotate_video(photos, source, output, options, errors))
-    for error in errors:
-        raise error
-    return yielded
+    annotate_video(source, output, [[face(frame.number)] for frame in frames], options)
 
 
 def times(path: Path) -> list[float]:
@@ -54,11 +42,18 @@ def test_frames_keep_their_times(
 ) -> None:
     monkeypatch.setattr(annotate, "CODECS", (codec,))
     source = write_numbered(tmp_path / "a.mp4", moments, container={"movie_timescale": "60000"})
-    photos = annotate_all(source, tmp_path / "b.mp4")
-    assert [photo.frame for photo in photos] == [*range(len(moments))]
+    annotate_all(source, tmp_path / "b.mp4")
     assert times(tmp_path / "b.mp4") == pytest.approx(moments, abs=1e-4)
     assert [number_of(frame.image) for frame in read_frames(tmp_path / "b.mp4")] == [*range(len(moments))]
-    assert f"b.mp4 ({codec}, no sound)" in capsys.readouterr().out
+    assert f"b.mp4 ({codec}, without sound that MP4 can contain)" in capsys.readouterr().out
+
+
+def test_a_video_that_starts_below_0_is_shifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_numbered(tmp_path / "a.mp4", EVEN[:9])
+    early = (frame._replace(seconds=frame.seconds - 0.3) for frame in read_frames(source))
+    monkeypatch.setattr(annotate, "read_frames", lambda *_: early)
+    annotate_video(source, tmp_path / "b.mp4", [[]] * 9, ALL)
+    assert times(tmp_path / "b.mp4") == pytest.approx(EVEN[:9], abs=1e-4)
 
 
 @pytest.mark.parametrize(("shape", "width"), [(Fraction(1), 162), (Fraction(4, 3), 216)], ids=["square", "wide"])
@@ -135,8 +130,7 @@ def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> 
         frame = av.VideoFrame.from_ndarray(bars, format="rgb24")
         file.mux(stream.encode(frame.reformat(format="yuv420p", dst_colorspace=matrix)))
         file.mux(stream.encode())
-    photos = [Photo(str(tmp_path / "a.mp4"), OK, [], 0, 0, 0.0)]
-    assert list(annotate_video(photos, tmp_path / "a.mp4", tmp_path / "b.mp4", ALL, [])) == photos
+    annotate_video(tmp_path / "a.mp4", tmp_path / "b.mp4", [[]], ALL)
     with av.open(str(tmp_path / "a.mp4")) as source, av.open(str(tmp_path / "b.mp4")) as copy:
         before, after = (next(file.decode(video=0)) for file in (source, copy))
     tag = usual if code == 2 else code
@@ -148,32 +142,18 @@ def test_colours_are_kept_and_tagged(height: int, code: int, tmp_path: Path) -> 
 
 def test_sound_that_mp4_cannot_contain_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     annotate_all(with_sound(tmp_path / "a.avi", "adpcm_ms", EVEN[:5]), tmp_path / "b.mp4")
-    assert "without its sound: MP4 cannot contain adpcm_ms" in capsys.readouterr().out
+    assert "without sound that MP4 can contain" in capsys.readouterr().out
     assert len(times(tmp_path / "b.mp4")) == 5
 
 
-def test_interrupted_and_empty_copies_are_removed(tmp_path: Path) -> None:
-    source = write_numbered(tmp_path / "a.mp4", EVEN)
-    photos = (Photo(str(source), OK, [], 0, f.number, f.seconds) for f in read_frames(source))
-    going = annotate_video(photos, source, tmp_path / "b.mp4", PhotoOptions(), [])
-    assert [photo.frame for photo in islice(going, 3)] == [0, 1, 2]
-    going.close()  # type: ignore[attr-defined]
-    end: Photo[FaceResult] = Photo(str(source), "no frame between start and end", [], 0)
-    failed: list[FerVitError] = []
-    assert list(annotate_video([end], source, tmp_path / "b.mp4", PhotoOptions(start=50.0), failed)) == [end]
-    assert "a.mp4 (no frame between" in str(failed)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
-
-
-def test_prediction_continues_when_the_copy_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_copies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise av.error.OSError(28, "No space left on device")
 
-    monkeypatch.setattr(annotate.FrameWriter, "add", full)
-    source, failed = write_numbered(tmp_path / "c.mp4", EVEN[:3]), []
-    photos = [Photo(str(source), OK, [], 0, n, t) for n, t in enumerate(EVEN[:3])]
-    assert list(annotate_video(photos, source, tmp_path / "b.mp4", ALL, failed)) == photos
-    assert [str(error) for error in failed] == [
-        f"Cannot write {tmp_path / 'b.mp4'}, a copy of {source} (No space left on device)."
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["c.mp4"]
+    source, copy = write_numbered(tmp_path / "a.mp4", EVEN[:3]), tmp_path / "b.mp4"
+    with pytest.raises(FerVitError, match=r"a copy of .*a.mp4 \(no frame between"):
+        annotate_video(source, copy, [], PhotoOptions(start=50.0))
+    monkeypatch.setattr(annotate, "draw_faces", full)
+    with pytest.raises(FerVitError, match=rf"^Cannot write {copy}, a copy of {source} \(No space left on device\)\.$"):
+        annotate_all(source, copy)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]

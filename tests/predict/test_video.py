@@ -241,7 +241,7 @@ def concatenation(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda path: path.touch(), "the file is empty"),
+        (lambda path: path.touch(), video.UNREADABLE),
         (lambda path: path.write_text("hello\n" * 100), video.UNREADABLE),
         (lambda path: path.write_bytes(np.random.default_rng(0).bytes(50_000)), video.UNREADABLE),
         (lambda path: path.write_bytes(encode_png(numbered(0))), video.UNREADABLE),
