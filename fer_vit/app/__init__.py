@@ -1,1 +1,8 @@
 """The web server: the upload page and its API, the camera page. No request parameter is ever a path."""
+
+from importlib.util import find_spec
+
+from fer_vit.errors import FerVitError
+
+if not all(map(find_spec, ("fastapi", "python_multipart", "uvicorn"))):
+    raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".')

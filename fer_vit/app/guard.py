@@ -8,15 +8,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fer_vit.errors import FerVitError
-
-try:
-    from starlette.datastructures import Headers, MutableHeaders
-    from starlette.exceptions import HTTPException
-    from starlette.responses import JSONResponse
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-except ModuleNotFoundError as missing:
-    raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".') from missing
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HERE = ("localhost", "127.0.0.1", "[::1]")  # names that only programs on this machine can use to reach it
 MAX_BYTES = 200_000_000  # of a request
@@ -52,10 +47,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or refuses it."""
-        if scope["type"] == "lifespan":
+        if scope["type"] != "http":  # start and end of the server; no route is a websocket
             return await self.app(scope, receive, send)
-        if scope["type"] != "http":
-            return await send({"type": "websocket.close", "code": 1008})
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -66,17 +59,21 @@ class Guard:
             await send(message)
 
         headers = Headers(scope=scope)
-        if refusal := self._refuse_host(scope, headers) or refuse_foreign(scope["method"], headers):
+        if refusal := self._refuse(scope, headers):
             return await JSONResponse({"detail": refusal}, 403)(scope, receive, send_guarded)
         await self.app(scope, self._limit(headers, receive), send_guarded)
 
-    def _refuse_host(self, scope: Scope, headers: Headers) -> str | None:
-        server = (scope.get("server") or [""])[0]
-        allowed = {*self.hosts, f"[{server}]" if ":" in server else server}
-        found = re.fullmatch(r"(\[[\da-f:.]+\]|[^:\[\]/@]+)(:\d{1,5})?", headers.get("host", "").lower())
-        if found and found[1] in allowed:
+    def _refuse(self, scope: Scope, headers: Headers) -> str | None:
+        """Returns why a request is refused: an unknown host name, or a change that another site's page requests."""
+        host, server = headers.get("host", "").lower(), (scope.get("server") or [""])[0]
+        found = re.fullmatch(r"(\[[\da-f:.]+\]|[^:\[\]/@]+)(:\d{1,5})?", host)
+        if not found or found[1] not in {*self.hosts, f"[{server}]" if ":" in server else server}:
+            return "This host name is not known here. Start the server with this name after `--host`."
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        same = origin is None or origin.partition("://")[2].lower() == host
+        if scope["method"] in ("GET", "HEAD", "OPTIONS") or (same and site in ("same-origin", "none")):
             return None
-        return "This host name is not known here. Start the server with this name after `--host`."
+        return "Requests from other sites are refused."
 
     def _limit(self, headers: Headers, receive: Receive) -> Receive:
         """Returns a `receive` that raises an HTTPException for uploads that are too large or too slow."""
@@ -101,15 +98,6 @@ class Guard:
             return message
 
         return receive_limited
-
-
-def refuse_foreign(method: str, headers: Headers) -> str | None:
-    """Returns why a request that changes something is refused: another site's page sent it. None: it is not."""
-    if method in ("GET", "HEAD", "OPTIONS"):
-        return None
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-    same = origin is None or origin.partition("://")[2].lower() == headers.get("host", "").lower()
-    return None if same and site in ("same-origin", "none") else "Requests from other sites are refused."
 
 
 def refuse_network(event: str, args: tuple[Any, ...]) -> None:

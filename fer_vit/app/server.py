@@ -13,15 +13,22 @@ import sys
 import time
 from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import uvicorn
+from fastapi import Depends, FastAPI, File, Form, HTTPException, Request, UploadFile
+from fastapi.exceptions import RequestValidationError
 from PIL import Image as Pil
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fer_vit.app import guard
 from fer_vit.app.guard import HERE, Guard
@@ -34,17 +41,6 @@ from fer_vit.version import __version__
 if TYPE_CHECKING:  # this process needs no PyTorch
     from fer_vit.predict.live import Seen
 
-try:
-    import uvicorn
-    from fastapi import Depends, FastAPI, File, Form, HTTPException, Request, UploadFile
-    from fastapi.exceptions import RequestValidationError
-    from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-    from starlette.routing import Route
-    from starlette.types import ASGIApp
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-except ModuleNotFoundError as missing:
-    raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".') from missing
-
 PATIENCE = 10.0  # seconds that a browser waits for a new picture before it gets the old one
 MAX_BARS = 8  # faces of which the page shows all expressions
 MAX_FILES = 20  # photos and clips in one request
@@ -54,15 +50,7 @@ REPORT_POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
     f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "The form is not readable, or has too many files."},
-    403: {"description": "The host name is unknown, or another site sent the request."},
-    404: {"description": "There is nothing here, or no longer."},
-    408: {"description": "The upload is too slow."},
-    413: {"description": "The upload is too large."},
-    422: {"description": "A value or a file is wrong; `detail` has the reason."},
-    429: {"description": "Too many jobs are waiting."},
-}
+ERRORS = 400, 403, 404, 408, 413, 422, 429  # statuses of responses whose `detail` is a sentence
 
 
 class LivePage:
@@ -77,7 +65,6 @@ class LivePage:
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=100)  # when done, latency, faces
         self._newest: tuple[int, Seen | None, str] = 0, None, ""
         self._drawn: dict[str, object] = {"number": 0}
-        self._drawing = Lock()
 
     def show(self, seen: "Seen") -> None:
         """Counts a frame and replaces the picture on the page."""
@@ -99,24 +86,14 @@ class LivePage:
         end = time.monotonic() + PATIENCE
         while not self.stopped and self._newest[0] in (0, known) and time.monotonic() < end:
             await asyncio.sleep(0.01)
-        return await asyncio.to_thread(self._draw) | {"recording": self.recording, "stopped": self.stopped}
-
-    def _draw(self) -> dict[str, object]:
-        with self._drawing:  # once for all viewers
-            number, seen, status = self._newest
-            if seen and number != self._drawn["number"]:
-                faces, buffer = seen.photo.faces, io.BytesIO()
-                Pil.fromarray(draw_faces(seen.image, [face.marked for face in faces])).save(buffer, "JPEG", quality=85)
-                self._drawn = {
-                    "number": number,
-                    "status": status,
-                    "faces": [
-                        {"track": face.track, "probabilities": face.smoothed or face.probabilities}
-                        for face in faces[:MAX_BARS]
-                    ],
-                    "picture": b64encode(buffer.getvalue()).decode(),
-                }
-            return self._drawn
+        number, seen, status = self._newest
+        if seen and number != self._drawn["number"]:  # once for all viewers
+            faces, buffer = seen.photo.faces, io.BytesIO()
+            Pil.fromarray(draw_faces(seen.image, [face.marked for face in faces])).save(buffer, "JPEG", quality=85)
+            picture = b64encode(buffer.getvalue()).decode()
+            bars = [{"track": one.track, "probabilities": one.smoothed or one.probabilities} for one in faces]
+            self._drawn = {"number": number, "status": status, "faces": bars[:MAX_BARS], "picture": picture}
+        return self._drawn | {"recording": self.recording, "stopped": self.stopped}
 
 
 @dataclass
@@ -137,7 +114,7 @@ def create_app(service: Jobs | LivePage, hosts: Collection[str] = ()) -> ASGIApp
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        responses=ERRORS,
+        responses={status: {} for status in ERRORS},
         form_limits={"max_files": MAX_FILES, "max_fields": 8, "max_part_size": 1000},
     )
     app.exception_handler(RequestValidationError)(refuse_values)
@@ -192,7 +169,7 @@ def add_jobs(app: FastAPI, jobs: Jobs) -> None:
         """
         events = jobs.run(await store(jobs, upload, "faces.csv", True), request.is_disconnected)
         if PROGRESS in request.headers.get("accept", ""):
-            return StreamingResponse(as_lines(events), media_type=PROGRESS)
+            return StreamingResponse((json.dumps(event) + "\n" async for event in events), media_type=PROGRESS)
         return JSONResponse(await finish(events))
 
     @app.get("/results/{name}/{file:path}", response_model=None)
@@ -255,13 +232,6 @@ async def finish(events: AsyncGenerator[Event, None]) -> Event:
     return event
 
 
-async def as_lines(events: AsyncGenerator[Event, None]) -> AsyncIterator[str]:
-    """Yields each event of a job as a line."""
-    async with aclosing(events) as stream:
-        async for event in stream:
-            yield json.dumps(event) + "\n"
-
-
 def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
     """Returns a socket that listens at the first host (default: localhost) and its address; warns if it is public.
 
@@ -313,7 +283,6 @@ def serving(app: ASGIApp, sock: socket.socket) -> Iterator[Thread]:
             app,
             http=PatientProtocol,
             ws="none",
-            lifespan="off",
             log_level="warning",
             server_header=False,
             proxy_headers=False,

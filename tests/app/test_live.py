@@ -36,12 +36,11 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(monkeypatch: pyt
     drawn, draw = [], server.draw_faces
     monkeypatch.setattr(server, "draw_faces", lambda *given: drawn.append(1) or draw(*given))
     page = LivePage("live.csv")
-    client = TestClient(create_app(page), base_url="http://localhost")
-    assert "fer-vit live" in client.get("/").text
-    for number in range(100):
-        page.show(seen(number, FACE))
-    assert not drawn
-    with ThreadPoolExecutor(4) as pool:
+    with TestClient(create_app(page), base_url="http://localhost") as client, ThreadPoolExecutor(4) as pool:
+        assert "fer-vit live" in client.get("/").text
+        for number in range(100):
+            page.show(seen(number, FACE))
+        assert not drawn
         states = [*pool.map(lambda _: client.get("/live/newest").json(), range(8))]
     assert drawn == [1]
     assert {state["number"] for state in states} == {100}
