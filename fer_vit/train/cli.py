@@ -26,9 +26,8 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.store import folder
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import model_settings
-from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.run import AtomicCheckpointIO, LastCheckpoint, has_bf16, print_once, run
-from fer_vit.train.task import FERTask
+from fer_vit.train.task import FERTask, MaskedPretraining
 
 Task = Literal["classification", "pretraining"]
 

@@ -11,7 +11,6 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import param_groups_layer_decay
 from torch import Tensor
@@ -156,11 +155,6 @@ class EMA(WeightAveraging):
         """Creates the average on the model's device, to which Lightning would move the model only later."""
         pl_module.to(trainer.strategy.root_device)
         super().setup(trainer, pl_module, stage)
-
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Restores the newest weights of a model that was being validated, so that it can be saved."""
-        if isinstance(exception, SIGTERMException) and trainer.validating:
-            self.on_validation_epoch_end(trainer, pl_module)
 
 
 def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import time
 from typing import Any
 
@@ -12,29 +11,12 @@ from lightning.pytorch.callbacks import Callback
 class Terminate(Callback):
     """Sends SIGTERM to this process, or to the second of two."""
 
-    def __init__(self, epoch: int, batch: int, validating: bool = False) -> None:
-        self.moment = epoch, batch, validating
-
-    def _at(self, trainer: Any, batch: int) -> None:
-        here = trainer.current_epoch, batch, trainer.validating
-        if here == self.moment and trainer.global_rank == trainer.world_size - 1:
-            self.terminate()
-
-    def terminate(self) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+    def __init__(self, epoch: int, batch: int) -> None:
+        self.moment = epoch, batch
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        self._at(trainer, batch_idx)
-
-    def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int, *_: int) -> None:
-        self._at(trainer, batch_idx)
-
-
-class TerminateAll(Terminate):
-    """Another process sends it to all processes of the run, also to workers, as SLURM does."""
-
-    def terminate(self) -> None:
-        subprocess.run(["kill", "-TERM", "--", f"-{os.getpgid(0)}"], start_new_session=True, check=True)
+        if (trainer.current_epoch, batch_idx) == self.moment and trainer.global_rank == trainer.world_size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 class KillOne(Callback):

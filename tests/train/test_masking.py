@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
-from fer_vit.train.pretraining import encode_hidden, hide, pixel_loss
+from fer_vit.train.task import encode_hidden, hide, pixel_loss
 
 CONFIG = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), region_grid=1

@@ -15,7 +15,7 @@ from fer_vit.sources.drawn import read
 from fer_vit.store.folder import load_checkpoint, load_network
 from fer_vit.train.cli import choose_task, first_options
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.pretraining import MaskedPretraining
+from fer_vit.train.task import MaskedPretraining
 from tests.helpers.commands import TINY, fails, fit, main
 from tests.helpers.marks import slow
 from tests.train.test_masking import CONFIG, MODELS
