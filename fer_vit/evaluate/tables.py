@@ -106,11 +106,16 @@ def check_options(faces: Faces, by: Sequence[str], needs_labels: bool, needs_ima
 
 
 def is_table(path: Path) -> bool:
-    """Returns whether a file is a table rather than a manifest, which may be a Parquet file as well."""
-    if path.suffix.lower() != ".parquet" or not path.is_file():
-        return path.suffix.lower() in SUFFIXES[::2]
+    """Returns whether a path names a table rather than a manifest, which may be a Parquet file as well."""
+    return path.suffix.lower() in SUFFIXES and b"fer_vit" not in _metadata(path)
+
+
+def _metadata(path: Path) -> dict[bytes, bytes]:
+    """Returns the metadata of a Parquet file, {} for another file or a folder."""
+    if path.suffix.lower() != ".parquet" or path.is_dir():
+        return {}
     with _readable(path):
-        return b"fer_vit" not in (pq.read_schema(path).metadata or {})
+        return pq.read_schema(path).metadata or {}
 
 
 def is_predictions(path: Path) -> bool:
@@ -120,9 +125,8 @@ def is_predictions(path: Path) -> bool:
 
 def read_table(*paths: Path) -> Columns:
     """Reads a table, or several Parquet tables as one: the cells by column, None where empty. A CSV has text."""
-    suffix = paths[0].suffix.lower()
     with _readable(paths[0]):
-        if suffix == ".parquet":
+        if (suffix := paths[0].suffix.lower()) == ".parquet":
             tables = [*map(_read_parquet, paths)]
             columns: dict[str, list[Any]] = pa.concat_tables(tables, promote_options="default").to_pydict()
         else:
@@ -148,14 +152,11 @@ def _read_csv(path: Path) -> dict[str, list[str | None]]:
     """Reads a CSV without its blank rows; all have as many cells as the head."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)  # spreadsheets leave `,,` where a row was emptied
-        lines = [(reader.line_num, line) for line in reader if any(map(str.strip, line))]
-    names = lines[0][1] if lines else []
-    if len(names) == 1 and (";" in names[0] or "\t" in names[0]):
-        raise ValueError("its cells are separated by semicolons or tabs: save it with commas")
+        lines = [(reader.line_num, [*map(_plain, line)]) for line in reader if any(map(str.strip, line))]
     for number, line in lines:
-        if len(line) != len(names):
-            raise ValueError(f"line {number} has {len(line)} cells, but the head has {len(names)}")
-    return {_plain(name) or "": [_plain(line[place]) for _, line in lines[1:]] for place, name in enumerate(names)}
+        if len(line) != len(lines[0][1]):
+            raise ValueError(f"line {number} has {len(line)} cells, but the head has {len(lines[0][1])}")
+    return {name or "": cells for name, *cells in zip(*(line for _, line in lines), strict=True)}
 
 
 def _plain(cell: str) -> str | None:
@@ -167,8 +168,8 @@ def _plain(cell: str) -> str | None:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or short(error)
         raise FerVitError(f"Expected a table in {path}, but it cannot be read ({reason}).") from error
 
 
@@ -192,7 +193,9 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
         expected = "a table of `fer-vit predict` with path, confidence and, for each expression, p_NAME"
         raise FerVitError(f"Expected {expected}, but {path} has {short(', '.join(table))}.")
     types = table_columns(labels, videos=True)
-    table = {name: _parse_cells(cells, types.get(name, str), name, path) for name, cells in table.items()}
+    with _readable(path):
+        facts = json.loads(_metadata(files[0]).get(FACTS.encode(), b"{}"))
+        table = {name: _parse_cells(cells, types.get(name, str)) for name, cells in table.items()}
     if not videos and (table.get("frame", np.array(None)) != np.array(None)).any():
         raise FerVitError(f"{path} has frames of videos, but `evaluate` needs photos. Predict photos only.")
     probabilities = _join_probabilities(table, labels, path)
@@ -206,7 +209,7 @@ def read_predictions(path: Path, videos: bool = False) -> Faces:
         columns={name: cells for name, cells in table.items() if not name.startswith(PROBABILITY)},
         rows=np.arange(len(predicted)),
         picture=lambda row: cut_face(table, row),
-        facts=_read_facts(files[0]),
+        facts={str(name): str(fact) for name, fact in facts.items()},
     )
 
 
@@ -221,26 +224,13 @@ def _join_probabilities(table: Columns, labels: list[str], path: Path) -> Array:
     return np.where(predicted[:, None], probabilities, np.nan)
 
 
-def _read_facts(path: Path) -> dict[str, str]:
-    """Returns how predictions were made by the metadata of a Parquet table; other tables have none."""
-    if path.suffix.lower() != ".parquet":
-        return {}
-    with _readable(path):
-        facts = json.loads((pq.read_schema(path).metadata or {}).get(FACTS.encode(), b"{}"))
-        return {str(name): str(fact) for name, fact in facts.items()}
+def _parse_cells(cells: NDArray[np.object_], kind: type) -> NDArray[np.object_]:
+    """Converts a column (N,), text in a CSV, to a type; None stays. Raises ValueError or KeyError for other cells."""
 
+    def parse(cell: Any) -> Any:
+        return {"true": True, "false": False}[str(cell).lower()] if kind is bool else kind(float(cell))
 
-def _parse_cells(cells: NDArray[np.object_], kind: type, name: str, path: Path) -> NDArray[np.object_]:
-    """Converts a column (N,) to a type: a CSV has text. None stays. Raises FerVitError for a cell of another type."""
-    parsed = cells.copy()
-    for row, cell in enumerate(cells if kind is not str else ()):
-        try:
-            if cell is not None:
-                parsed[row] = {"true": True, "false": False}[str(cell).lower()] if kind is bool else kind(float(cell))
-        except (KeyError, TypeError, ValueError) as error:
-            expected = f"{'true or false' if kind is bool else 'a number'} in `{name}`"
-            raise FerVitError(f"{_row_name(path, row)}: expected {expected}, but got {short(str(cell))}.") from error
-    return parsed
+    return cells if kind is str else as_objects([cell if cell is None else parse(cell) for cell in cells])
 
 
 def cut_face(table: Columns, row: int) -> Image:
@@ -325,14 +315,14 @@ def match_paths(paths: Iterable[str], known: Iterable[str], where: object, some:
 
 
 def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
-    """Returns the row of each path, as `match_paths` does; -1 for a path without one."""
-    exact = {_normalise(path): row for row, path in reversed([*enumerate(map(str, known))])}
+    """Returns the row of each path, as `match_paths` does; -1 for a path without one or with several."""
+    first = {str(path): row for row, path in reversed([*enumerate(known)])}
+    exact = _distinct((_normalise(path), row) for path, row in first.items())
     ends = _distinct((end, row) for path, row in exact.items() for end in _ends(path))
-    exact = _distinct((_without_dots(path), row) for path, row in exact.items()) | exact
     rows = {}
     for path in paths:
         name = _normalise(path)
-        rows[path] = next((exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1))
+        rows[path] = next((exact[end] for end in _ends(name) if end in exact), ends.get(name, -1))
     return rows
 
 
@@ -345,12 +335,8 @@ def _distinct(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def _normalise(path: str) -> str:
-    """Returns a path with slashes and composed accents: macOS separates them in file names."""
-    return normalize("NFC", path.replace("\\", "/"))
-
-
-def _without_dots(path: str) -> str:
-    return re.sub(r"^(\.{1,2}/)+", "", path)
+    """Returns a path with slashes and without dots at its start; macOS separates accents in names, NFC joins them."""
+    return re.sub(r"^(\.{1,2}/)+", "", normalize("NFC", path.replace("\\", "/")))
 
 
 def _ends(path: str) -> list[str]:

@@ -156,25 +156,16 @@ def test_blank_rows_are_left_out(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("path;label\na.png;sad\n", "separated by semicolons or tabs: save it with commas"),
-        ("path\tlabel\na.png\tsad\n", "separated by semicolons or tabs: save it with commas"),
-        ("path,label\n,\na.png\n", "line 3 has 1 cells, but the head has 2"),
-    ],
-)
-def test_what_is_wrong_in_a_csv(text: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(FerVitError, match=words):
+def test_a_line_with_too_few_cells_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label\n,\na.png\n")
+    with pytest.raises(FerVitError, match="line 3 has 1 cells, but the head has 2"):
         read_table(tmp_path / "t.csv")
 
 
-def test_a_manifest_is_no_table(drawn: Path, tmp_path: Path) -> None:
+def test_a_manifest_is_no_table(drawn: Path) -> None:
     assert not is_table(drawn / "faces.parquet")
     assert not is_table(drawn)
     assert not is_table(Path("best.ckpt"))
-    assert not is_table(tmp_path / "gone.parquet")
 
 
 def test_a_path_is_text_even_where_it_is_a_number(tmp_path: Path) -> None:
