@@ -271,9 +271,10 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> st
     if find_spec("statsmodels"):
         results["mixed model"] = tests = mixed_tests(study, measures)
         parts += tests_section(f"{title}, mixed model", tests, form)
-    page = {"title": "Expressions by condition", "generator": "fer-vit compare"}
+    page: dict[str, Any] = {"title": "Expressions by condition", "generator": "fer-vit compare"}
+    page |= {"facts": facts, "sections": parts}
     markdown = markdown_page("Comparison", facts, parts)
-    return f"{text}\n{write_files(folder, markdown, {**facts, **_plain(results)}, facts, parts, **page)}"
+    return f"{text}\n{write_files(folder, markdown, {**facts, **_plain(results)}, **page)}"
 
 
 def _plain(results: Any) -> Any:

@@ -17,10 +17,9 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.face.crop import cover_regions
 from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDetector, resized
-from fer_vit.face.image import decode_image
 from fer_vit.face.landmarks import head_pose
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray
-from fer_vit.predict.photos import PhotoDataset, Source, photo_loader
+from fer_vit.predict.photos import PhotoDataset, photo_loader
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.stages import CHUNK
 from fer_vit.processes import cores
@@ -37,18 +36,25 @@ Change = Callable[[Image, Array], Image]
 
 
 @dataclass(eq=False)
-class ShiftedLandmarks(PhotoDataset):
-    """Crops with every landmark shifted in a random direction by `distance`, a fraction of the longer side."""
+class CorruptedPhotos(PhotoDataset):
+    """The crops of a manifest, by the index of their row, changed when they are read."""
 
-    distance: float = 0.0
+    rows: Manifest
+    landmarks: Array  # (M, 5, 2); those of an average face replace NaN
+    change: Change | None = None
+    shift: float = 0.0  # moves each found landmark in a random direction, as a fraction of the longer side
 
-    def read(self, source: Source) -> tuple[Image, int, list[Face | None]]:
-        """Returns an image, its reduction, and its face; the same image gets the same shifts."""
-        image, reduction, faces = super().read(source)
-        if not self.distance:
+    def read(self, source: Any) -> tuple[Image, int, list[Face | None]]:
+        """Returns the image of a row, its reduction, and its face; the same image gets the same shifts."""
+        image, points = self.rows.image(source), self.landmarks[source]
+        if self.change:
+            known = np.isfinite(points).all()
+            image = self.change(image, points if known else np.array(TEMPLATE) * image.shape[1::-1])
+        image, reduction, faces = super().read(image)
+        if not self.shift:
             return image, reduction, faces
         angle = np.random.default_rng(zlib.crc32(image.tobytes())).uniform(0, 2 * np.pi, 5)
-        step = self.distance * max(image.shape[:2]) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        step = self.shift * max(image.shape[:2]) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
         return image, reduction, [face and face._replace(landmarks=face.landmarks + step) for face in faces]
 
 
@@ -74,7 +80,7 @@ class Corruption(NamedTuple):
 
     changes: Sequence[Change | None]  # their results are averaged; None changes nothing
     detector: Detector | None
-    shift: float = 0.0  # the distance by which landmarks are shifted
+    shift: float = 0.0  # see `CorruptedPhotos`
 
 
 def corruptions(detector: Detector) -> dict[str, Corruption]:
@@ -96,24 +102,6 @@ def corruptions(detector: Detector) -> dict[str, Corruption]:
     }
 
 
-@dataclass(eq=False)
-class CorruptedImages(Sequence[Image]):
-    """The images of a manifest, changed when they are read; unknown landmarks default to an average face's."""
-
-    rows: Manifest
-    landmarks: Array
-    change: Change | None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, row: Any) -> Any:
-        image, points = decode_image(self.rows.image_bytes(row)), self.landmarks[row]
-        if self.change is None:
-            return image
-        return self.change(image, points if np.isfinite(points).all() else np.array(TEMPLATE) * image.shape[1::-1])
-
-
 def measure_robustness(
     model: Recognizer, rows: Manifest, truth: IntArray, only: Sequence[str] = ()
 ) -> dict[str, Array]:
@@ -121,13 +109,13 @@ def measure_robustness(
 
     `rows` are crops of one face each, `truth` (N,) the indices of their labels among the model's.
     """
-    landmarks = rows.landmarks()
-    hits: dict[str, Array] = {}
-    chosen = corruptions(FaceDetector(min_score=CROP_SCORE)).items()
-    for name, corruption in tqdm([one for one in chosen if not only or one[0] in only], "robustness", disable=None):
-        images = (CorruptedImages(rows, landmarks, change) for change in corruption.changes)
-        hits[name] = np.mean([predict_labels(model, one, corruption) == truth for one in images], axis=0)
-        known = np.isfinite(landmarks).all((1, 2))
+    landmarks, hits = rows.landmarks(), dict[str, Array]()
+    known, every = np.isfinite(landmarks).all((1, 2)), corruptions(FaceDetector(min_score=CROP_SCORE))
+    for name in tqdm([name for name in every if not only or name in only], "robustness", disable=None):
+        changes, detector, shift = every[name]
+        crops: Any = (range(len(rows)), model.crop_spec, "crop", detector, rows, landmarks)
+        photos = (CorruptedPhotos(*crops, change=change, shift=shift) for change in changes)
+        hits[name] = np.mean([predict_labels(model, one) == truth for one in photos], axis=0)
         if name == UNALTERED and known.any():
             yaw = np.full(len(rows), np.nan)
             yaw[known] = [abs(head_pose(points).yaw) for points in landmarks[known]]
@@ -135,10 +123,9 @@ def measure_robustness(
     return hits
 
 
-def predict_labels(model: Recognizer, images: Sequence[Image], corruption: Corruption) -> IntArray:
-    """Returns the index of the predicted label of each image, a crop of one face (N,)."""
-    dataset = ShiftedLandmarks(images, model.crop_spec, "crop", corruption.detector, corruption.shift)
-    batches = (batch.ready(model.device) for _, batch in photo_loader(dataset, CHUNK, cores() - 1) if batch)
+def predict_labels(model: Recognizer, photos: PhotoDataset) -> IntArray:
+    """Returns the index of the predicted label of each photo, a crop of one face (N,)."""
+    batches = (batch.ready(model.device) for _, batch in photo_loader(photos, CHUNK, cores() - 1) if batch)
     return np.array([np.argmax(face) for batch in batches for face in model.probabilities(batch)])
 
 

@@ -52,14 +52,26 @@ class Card(NamedTuple):
 
 
 def write_files(
-    folder: Path, text: str, results: Mapping[str, Any], facts: Mapping[str, str], parts: Sequence[Section], **page: Any
+    folder: Path,
+    text: str,
+    results: Mapping[str, Any],
+    cards: Sequence[Card] = (),
+    confusion: IntArray | None = None,
+    **page: Any,
 ) -> str:
-    """Writes `FILES` to a folder atomically; returns a line with their names. `page`: see `write_evaluation`."""
+    """Writes Markdown, JSON and a page to a folder atomically; returns a line with their names.
+
+    `page`: title, generator, facts and sections; with `confusion`, the faces by label and prediction (C, C), also their
+    labels and the number `left_out` of faces without a card.
+    """
+    counts = Counter(kind for card in cards for kind in card.kinds)
+    page["kinds"] = {kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"}
+    page |= {"confusion": confusion, "occurring": [] if confusion is None else occurring(confusion)}
     with atomic_write(folder) as new:
         new.mkdir()
         (new / "results.md").write_text(text, encoding="utf-8")
         (new / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        write_evaluation(new / "index.html", facts, parts, **page)
+        render(new / "index.html", "evaluation", cards=cards, counts=counts, **page)
     return f"Written to {folder}: {', '.join(FILES)}"
 
 
@@ -68,39 +80,6 @@ def markdown_page(title: str, facts: Mapping[str, str], parts: Sequence[Section]
     head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in facts.items())
     blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
     return "\n\n".join(filter(None, [f"# {title}", head, *chain.from_iterable(blocks)])) + "\n"
-
-
-def write_evaluation(
-    path: Path,
-    facts: Mapping[str, str],
-    sections: Sequence[Section],
-    labels: Sequence[str] = (),
-    confusion: Sequence[Sequence[int]] = (),
-    cards: Sequence[Card] = (),
-    left_out: int = 0,
-    title: str = "How good the predictions are",
-    generator: str = "fer-vit evaluate",
-) -> None:
-    """Writes the page; without labelled faces there are only sections.
-
-    `confusion` counts faces (C, C) by label and prediction, `left_out` those that have no card.
-    """
-    counts = Counter(kind for card in cards for kind in card.kinds)
-    render(
-        path,
-        "evaluation",
-        title=title,
-        generator=generator,
-        facts=facts,
-        sections=sections,
-        labels=labels,
-        confusion=confusion,
-        occurring=occurring(np.array(confusion, int).reshape(len(labels), len(labels))),
-        cards=cards,
-        kinds={kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"},
-        counts=counts,
-        left_out=left_out,
-    )
 
 
 def write_results(
@@ -114,8 +93,7 @@ def write_results(
     other = (np.full_like(faces.probabilities, np.nan) if other is None else other)[faces.predicted]
     faces = faces.take(faces.predicted)
     counts = {"faces": len(faces.paths), "persons" if "person" in faces.columns else "photos": len(set(faces.units))}
-    shown = facts | {name: f"{count:,}" for name, count in counts.items()}
-    labelled: dict[str, Any] = {}
+    page: dict[str, Any] = {"facts": facts | {name: f"{count:,}" for name, count in counts.items()}}
     matrix = []
     if faces.targets is not None:
         confusion, truth = confusion_matrix(faces.probabilities, faces.targets), faces.targets.argmax(1)
@@ -125,12 +103,13 @@ def write_results(
             {"path": faces.paths[row], "label": faces.labels[truth[row]], "better": faces.labels[label]}
             for row, label in better.items()
         ]
-        cards, left_out = choose_cards(faces, other, better)
-        labelled = {"labels": faces.labels, "confusion": results["confusion"], "cards": cards, "left_out": left_out}
+        page["cards"], page["left_out"] = choose_cards(faces, other, better)
+        page |= {"labels": faces.labels, "confusion": confusion}
         matrix.append(confusion_section(confusion, faces.labels))
-    parts = sections(results, faces)
-    text = markdown_page("Evaluation", shown, [*parts, *matrix])
-    return f"{text}\n{write_files(folder, text, {**facts, **counts, **results}, shown, parts, **labelled)}"
+    page["sections"] = sections(results, faces)
+    text = markdown_page("Evaluation", page["facts"], [*page["sections"], *matrix])
+    page |= {"title": "How good the predictions are", "generator": "fer-vit evaluate"}
+    return f"{text}\n{write_files(folder, text, {**facts, **counts, **results}, **page)}"
 
 
 def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:

@@ -11,8 +11,8 @@ from fer_vit.evaluate.robustness import (
     EYES,
     MOST_TURNED,
     UNALTERED,
-    CorruptedImages,
-    ShiftedLandmarks,
+    Change,
+    CorruptedPhotos,
     blur,
     corruptions,
     measure_robustness,
@@ -28,6 +28,13 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.sources.drawn import draw_face
 
 IMAGE, LANDMARKS = draw_face("happiness", 3, 96)
+
+
+def crop(folder: Path, change: Change | None = None, shift: float = 0.0) -> CorruptedPhotos:
+    """A manifest of one crop without landmarks."""
+    write_manifest(folder / "m.parquet", Reading(("a", "b"), [Row(encode_png(IMAGE), "a.png", "val", "a")]), "drawn")
+    rows = Manifest.read(folder / "m.parquet")
+    return CorruptedPhotos([0], CropSpec(48), "crop", NoDetector(), rows, rows.landmarks(), change, shift)
 
 
 def test_covered_eyes_are_gone_and_nothing_else() -> None:
@@ -50,7 +57,6 @@ def test_a_turn_goes_about_the_middle() -> None:
 
 
 def test_blur_and_shrink_keep_the_mean() -> None:
-    assert shrink(IMAGE, LANDMARKS, 24).shape == (24, 24, 3)
     assert shrink(IMAGE[:48], LANDMARKS, 24).shape == (12, 24, 3)
     for changed in (blur(IMAGE, LANDMARKS, 1.5), shrink(IMAGE, LANDMARKS, 24)):
         assert changed.mean() == pytest.approx(IMAGE.mean(), abs=1)
@@ -60,12 +66,9 @@ def test_blur_and_shrink_keep_the_mean() -> None:
     assert np.abs(halved - blur(IMAGE, LANDMARKS, 1.5)).mean() < 2
 
 
-def test_shifted_landmarks_are_wrong_by_the_distance() -> None:
-    shifted = ShiftedLandmarks([IMAGE], CropSpec(48), "crop", NoDetector(), 0.05)
+def test_shifted_landmarks_are_wrong_by_the_distance(tmp_path: Path) -> None:
+    shifted, landmarks = crop(tmp_path, shift=0.05), full_image_face(IMAGE).landmarks
     (face,), (again,) = shifted[0][0].faces, shifted[0][0].faces
-    assert face is not None
-    assert again is not None
-    landmarks = full_image_face(IMAGE).landmarks
     assert np.linalg.norm(face.landmarks - landmarks, axis=1) == pytest.approx(np.full(5, 0.05 * 96))
     assert (again.landmarks == face.landmarks).all()
 
@@ -110,10 +113,7 @@ def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path, yunet_name
     assert hits["no landmarks"].tolist() == [a == b for a, b in zip(alone, truth, strict=True)]
 
 
-def test_a_manifest_without_landmarks_is_changed_where_most_faces_have_them(drawn: Path, tmp_path: Path) -> None:
-    data = encode_png(IMAGE)
-    write_manifest(tmp_path / "m.parquet", Reading(("a", "b"), [Row(data, "a.png", "val", "a")]), "drawn")
-    rows = Manifest.read(tmp_path / "m.parquet")
-    covered = CorruptedImages(rows, rows.landmarks(), partial(cover_regions, regions=EYES))[0]
+def test_a_manifest_without_landmarks_is_changed_where_most_faces_have_them(tmp_path: Path) -> None:
+    covered, _, _ = crop(tmp_path, partial(cover_regions, regions=EYES)).read(0)
     assert (covered == cover_regions(IMAGE, np.array(TEMPLATE) * 96, EYES)).all()
-    assert (CorruptedImages(rows, rows.landmarks(), None)[0] == IMAGE).all()
+    assert (crop(tmp_path).read(0)[0] == IMAGE).all()

@@ -1,5 +1,5 @@
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from fer_vit.evaluate.writer import Card, Section, class_table, write_evaluation
+from fer_vit.evaluate.writer import Card, Section, class_table, write_files
 from tests.helpers.browser import chromium, loaded, opened
 
 HOSTILE = """</script><img src=x onerror="document.title='owned'">"""
 LABELS = ("happiness", "anger", HOSTILE)
-CONFUSION = [[5, 2, 0], [1, 7, 0], [0, 1, 0]]
+CONFUSION = np.array([[5, 2, 0], [1, 7, 0], [0, 1, 0]])
 PICTURE = Image.new("RGB", (48, 48), (200, 90, 40))
 CARDS = [
     Card(PICTURE, f"val/{HOSTILE}.png", 2, 1, 0.97, ["mistake", "label"], ["perhaps anger"]),
@@ -27,11 +27,15 @@ SECTIONS = [
 ]
 
 
+def write(folder: Path, confusion: np.ndarray, labels: Sequence[str], **page: object) -> Path:
+    page |= {"facts": {"model": HOSTILE}, "sections": SECTIONS, "title": "How good", "generator": "test"}
+    write_files(folder / "page", "", {}, confusion=confusion, labels=labels, **page)
+    return folder / "page" / "index.html"
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("page") / "index.html"
-    write_evaluation(path, {"model": HOSTILE}, SECTIONS, LABELS, CONFUSION, CARDS, left_out=1234)
-    return path
+    return write(tmp_path_factory.mktemp("page"), CONFUSION, LABELS, cards=CARDS, left_out=1234)
 
 
 @pytest.fixture
@@ -66,7 +70,7 @@ def test_the_matrix_and_the_gallery_in_a_browser(browser: tuple[Page, list[str]]
     assert names.count() == 4
     page.get_by_placeholder("contains …").fill("TWO")
     assert names.all_text_contents() == ["val/Two.png"]
-    assert page.title() == "How good the predictions are"  # no name has run
+    assert page.title() == "How good"  # no name has run
     assert loaded(page.locator(".card:visible img"))
     boxes = page.locator(".card:visible img").evaluate_all("images => images.map(i => [i.width, i.height])")
     assert all(width == height > 50 for width, height in boxes)
@@ -83,12 +87,11 @@ def test_names_are_text_and_what_is_left_out_is_said(file: Path) -> None:
 
 
 def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
-    confusion = [[2, 0, 2], [0, 0, 0], [0, 0, 0]]
+    confusion = np.array([[2, 0, 2], [0, 0, 0], [0, 0, 0]])
     recall = {"faces": 4, "mean": 0.5, "low": 0.2, "high": 0.8}
     scores = {f"recall of {label}": recall for label in "abc"}
-    rows = class_table(scores, np.array(confusion), "abc")
+    rows = class_table(scores, confusion, "abc")
     assert [(row[0], row[1], row[-1]) for row in rows[1:]] == [("a", "4", "100.0%"), ("c", "0", "0.0%")]
-    write_evaluation(tmp_path / "index.html", {}, SECTIONS[:1], "abc", confusion)
-    page = (tmp_path / "index.html").read_text("utf-8").partition('<table class="confusion">')[2]
+    page = write(tmp_path, confusion, "abc").read_text("utf-8").partition('<table class="confusion">')[2]
     assert re.findall('<th scope="(.*?)">(.*?)<', page) == [("col", "a"), ("col", "c"), ("row", "a"), ("row", "c")]
     assert re.findall('data-cell="(.*?)"', page) == ["0-2"]
