@@ -113,8 +113,9 @@ def measure_robustness(
     known, every = np.isfinite(landmarks).all((1, 2)), corruptions(FaceDetector(min_score=CROP_SCORE))
     for name in tqdm([name for name in every if not only or name in only], "robustness", disable=None):
         changes, detector, shift = every[name]
-        crops: Any = (range(len(rows)), model.crop_spec, "crop", detector, rows, landmarks)
-        photos = (CorruptedPhotos(*crops, change=change, shift=shift) for change in changes)
+        crops: dict[str, Any] = {"sources": range(len(rows)), "spec": model.crop_spec, "face": "crop"}
+        crops |= {"detector": detector, "rows": rows, "landmarks": landmarks, "shift": shift}
+        photos = (CorruptedPhotos(**crops, change=change) for change in changes)
         hits[name] = np.mean([predict_labels(model, one) == truth for one in photos], axis=0)
         if name == UNALTERED and known.any():
             yaw = np.full(len(rows), np.nan)
