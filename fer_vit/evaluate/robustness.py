@@ -40,7 +40,7 @@ class CorruptedPhotos(PhotoDataset):
     """The crops of a manifest, by the index of their row, changed when they are read."""
 
     rows: Manifest
-    landmarks: Array  # (M, 5, 2); those of an average face replace NaN
+    landmarks: Array  # (M, 5, 2); an average face replaces NaN
     change: Change | None = None
     shift: float = 0.0  # moves each found landmark in a random direction, as a fraction of the longer side
 
