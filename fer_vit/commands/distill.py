@@ -11,8 +11,7 @@ from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.evaluate.faces import check_same_labels, predict_logits
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
-from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.predict.stages import CHUNK
+from fer_vit.predict.recognizer import CHUNK, Recognizer, load
 from fer_vit.store.folder import as_dict, load_checkpoint
 from fer_vit.train.run import has_bf16
 

@@ -22,8 +22,7 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.labels import Merge, merge_names
-from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.stages import CHUNK
+from fer_vit.predict.recognizer import CHUNK, Recognizer
 
 Columns = dict[str, NDArray[np.object_]]
 """Cells by column name (N,); None is empty."""

@@ -20,8 +20,7 @@ from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDete
 from fer_vit.face.landmarks import head_pose
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray
 from fer_vit.predict.photos import PhotoDataset, photo_loader
-from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.stages import CHUNK
+from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.processes import cores
 
 EYES, MOUTH = ("right_eye", "left_eye"), ("mouth",)

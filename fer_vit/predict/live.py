@@ -18,9 +18,8 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import Photo, PhotoOptions
-from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.recognizer import Recognizer, smooth_faces
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.stages import classify_faces, smooth_faces
 from fer_vit.predict.video import Frame, play, track_faces
 
 
@@ -53,7 +52,7 @@ def recognize_frames(model: Recognizer, frames: Iterable[Frame], name: str) -> I
     options = PhotoOptions()
     items = track_faces(model.open_photos([], options), frames, name, 0, options.detect_every)
     found = (([photo], [collate(samples).ready(model.device)] if samples else []) for photo, samples in items)
-    photos = classify_faces(model.net, model.crop_spec, found, [Path(name)])
+    photos = model.classify(found, [Path(name)])
     return smooth_faces(photos, options.smooth, causal=True)
 
 

@@ -1,27 +1,50 @@
-"""Prediction with a trained model: `fer_vit.load().predict("photo.jpg")[0].plot()`."""
+"""Prediction with a trained model: `fer_vit.load().predict("photo.jpg")[0].plot()`.
 
+Its stages find faces, classify them, and smooth their probabilities over time. Each takes and yields photos and frames
+one after another; sinks, such as tables, take the results.
+"""
+
+import math
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import Subset
+from tqdm import tqdm
 
+import fer_vit.predict.photos as media
 from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, check_regions
 from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, make_detector
-from fer_vit.geometry import TEMPLATE, Float32Array
+from fer_vit.geometry import LANDMARKS, TEMPLATE, Array, Float32Array, apply, invert
 from fer_vit.labels import read_prior
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.photos import READ, FaceMode, Images, Photo, PhotoDataset, PhotoOptions, Source, as_sources
+from fer_vit.predict.photos import FaceMode, FoundPhoto, Images, Photo, PhotoDataset, PhotoOptions, Source
 from fer_vit.predict.results import FaceResult, Faces
-from fer_vit.predict.stages import FoundFaces, classify_faces, find_faces, smooth_faces
+from fer_vit.processes import cores
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
+
+CHUNK = 64  # faces in one forward pass
+FoundFaces: TypeAlias = tuple[list[FoundPhoto], list[Batch]]
+"""Photos or frames, and all their faces in batches for the network."""
+Row: TypeAlias = tuple[list[float], Float32Array, Batch]  # a face's probabilities, its features, and a batch of it
+Timed: TypeAlias = tuple[float, Photo[FaceResult]]  # a frame after its time in seconds
+REACH = 3.0  # half the width of the smoothing window in time constants: 99.7 % of the weight
+FLOOR = 1e-6  # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
+SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
+LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
 
 
 def load(
@@ -134,9 +157,9 @@ class Recognizer(nn.Module):
             workers: Processes that read photos. None: one per core.
             video: `every`, `fps`, `start`, `end`, `detect_every` and `smooth`; see `PhotoOptions`.
         """
-        sources = as_sources(images)
+        sources = media.as_sources(images)
         photos = list(self.recognize(sources, PhotoOptions(face, detector, batch_size, workers, **video)))
-        wrong = [f"{photo.path}: {photo.status}" for photo in photos if photo.status not in READ]
+        wrong = [f"{photo.path}: {photo.status}" for photo in photos if photo.status not in media.READ]
         if wrong and len(photos) == 1:
             raise FerVitError(f"{wrong[0]}.")
         if wrong:
@@ -153,16 +176,73 @@ class Recognizer(nn.Module):
 
     def stream(self, images: Images | Iterable[Images], **options: Any) -> Iterator[Photo[FaceResult]]:
         """Yields photos and frames with their `faces`, one at a time; arguments as for `predict`."""
-        return self.recognize(as_sources(images), PhotoOptions(**options))
+        return self.recognize(media.as_sources(images), PhotoOptions(**options))
 
     def recognize(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
-        """Yields photos and frames with their faces, in order: the stages find, classify and smooth."""
-        found = self.find(sources, options)
-        return smooth_faces(classify_faces(self.net, self.crop_spec, found, sources), options.smooth)
+        """Yields photos and frames with their faces, in order: finds, classifies and smooths."""
+        return smooth_faces(self.classify(self.find(sources, options), sources), options.smooth)
 
     def find(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[FoundFaces]:
-        """Yields photos and frames, in order, with their faces in batches for `forward`."""
-        return find_faces(self.open_photos(sources, options), options, self.device)
+        """Yields photos and frames, in order, with their faces in batches for `forward`, under a progress bar."""
+        photos = self.open_photos(sources, options)
+        runs = [(video, list(run)) for video, run in groupby(range(len(sources)), lambda n: media.is_video(sources[n]))]
+        if videos := any(map(itemgetter(0), runs)):
+            from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
+        workers = cores() if options.workers is None else options.workers
+        with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar:
+            for video, run in runs:
+                dataset = VideoDataset(photos, run, options) if video else Subset(photos, run)
+                # A few photos are read faster than workers start.
+                processes = min(workers, 1) if video else workers * (len(run) > options.batch_size)
+                for some, batch in media.photo_loader(dataset, options.batch_size, processes):
+                    # A photo may contain hundreds of faces, and recorded attention grows with their number.
+                    yield some, [chunk.ready(self.device) for chunk in batch.split(CHUNK)] if batch else []
+                    bar.update(len(some))
+
+    def classify(self, found: Iterable[FoundFaces], sources: Sequence[Source]) -> Iterator[Photo[FaceResult]]:
+        """Classifies the faces that were found in `sources`."""
+        for photos, chunks in found:
+            rows = (row for chunk in chunks for row in self._classify(chunk))
+            for photo in photos:
+                source = sources[photo.source]
+                faces = [self._result(photo, source, index, next(rows)) for index in range(len(photo.faces))]
+                yield Photo(photo.path, photo.status, faces, *photo[3:])
+
+    @torch.inference_mode()
+    def _classify(self, batch: Batch) -> Iterator[Row]:
+        """Returns the rows of faces; features per expression are averaged."""
+        pooled = self.net.pool_features(batch.image, batch.boxes, batch.valid)
+        features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1).cpu().numpy()
+        return zip(self.net.probabilities(self.net.classify(pooled)).tolist(), features, batch.split(1), strict=True)
+
+    def _result(self, photo: FoundPhoto, source: Source, index: int, row: Row) -> FaceResult:
+        face, (values, features, batch), spec = photo.faces[index], row, self.crop_spec
+        probabilities = dict(zip(self.net.settings.labels, values, strict=True))
+        label = max(probabilities, key=probabilities.__getitem__)
+        to_crop, regions = batch.to_crop[0].double().numpy(), visible_regions(spec, batch, 0)
+        shown = regions_in_photo(regions, to_crop, photo.size)
+        return FaceResult(
+            label=label,
+            confidence=probabilities[label],
+            probabilities=probabilities,
+            path=photo.path,
+            face=index,
+            box=None if face is None else face.box,
+            landmarks=None if face is None else dict(zip(LANDMARKS, map(tuple, face.landmarks.tolist()), strict=True)),
+            score=None if face is None or math.isnan(face.score) else face.score,
+            source=source,
+            to_crop=to_crop,
+            crop_size=spec.size,
+            regions=regions if self.net.layout.num_regions else {},
+            thresholds=self.net.settings.thresholds,
+            blur=measure_blur(batch.image).item(),
+            outside=tuple(name for name in spec.regions if name not in shown),
+            net=self.net,
+            frame=photo.frame,
+            seconds=photo.seconds,
+            track=photo.tracks[index] if photo.tracks else None,
+            features=features,
+        )
 
     def open_photos(self, sources: Sequence[Source], options: PhotoOptions) -> PhotoDataset:
         """Returns the photos as a data set that finds and crops faces."""
@@ -170,3 +250,78 @@ class Recognizer(nn.Module):
         if key not in self._detectors:  # loading takes longer than a photo
             self._detectors[key] = make_detector(*key)
         return PhotoDataset(sources, self.crop_spec, options.face, self._detectors[key])
+
+
+def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
+    """Returns the box (4,) of each visible region of a face in a batch, xyxy in crop pixels."""
+    boxes, valid = batch.boxes[row].cpu().double().numpy(), batch.valid[row].tolist()
+    return {name: box for name, box, seen in zip(spec.regions, boxes, valid, strict=True) if seen}
+
+
+def measure_blur(crops: Tensor) -> Tensor:
+    """Returns the blur (B,) of crops (B, C, S, S) in pixels of `SIDE`; NaN without contrast.
+
+    The fourth root of the variance of grey levels over the variance of their Laplacian (Pech-Pacheco et al. 2000): a
+    length that does not depend on contrast.
+    """
+    grey = F.interpolate(crops.mean(1, keepdim=True), (SIDE, SIDE), mode="bilinear", antialias=True)
+    edges = F.conv2d(grey, LAPLACIAN.to(grey)[None, None])
+    return (grey.var((1, 2, 3)) / edges.var((1, 2, 3))) ** 0.25
+
+
+def regions_in_photo(regions: Mapping[str, Array], to_crop: Array, size: tuple[int, int]) -> list[str]:
+    """Returns the regions, boxes (4,) in crop pixels, whose centre lies in a photo of width and height `size`."""
+    boxes = np.array([*regions.values()]).reshape(-1, 4)  # also without regions
+    centres = apply(invert(to_crop), (boxes[:, :2] + boxes[:, 2:]) / 2)
+    return [name for name, centre in zip(regions, centres, strict=True) if ((centre >= 0) & (centre < size)).all()]
+
+
+def average_over_time(probabilities: Array, elapsed: Array, constant: float, causal: bool) -> Array:
+    """Averages log-probabilities at T times, given as probabilities (T, C), into probabilities (C,) at one time.
+
+    `elapsed` are the seconds (T,) from each time to the result's time, negative for later ones, and `constant` is the
+    time constant in seconds; 0 uses the result's time only. If `causal`, the average of the past is exponential, for
+    live video; otherwise it is Gaussian and has no delay.
+    """
+    ages = elapsed / max(constant, 1e-9)
+    weights = np.where(ages >= 0, np.exp(-ages.clip(0)), 0.0) if causal else np.exp(-0.5 * ages**2)
+    logs = weights @ np.log(np.maximum(probabilities, FLOOR)) / weights.sum()
+    average: Array = np.exp(logs) / np.exp(logs).sum()
+    return average
+
+
+def smooth_faces(
+    photos: Iterable[Photo[FaceResult]], constant: float, causal: bool = False
+) -> Iterator[Photo[FaceResult]]:
+    """Yields photos unchanged, and frames with `smoothed` probabilities.
+
+    Frames are delayed by half a window; if `causal`, by nothing.
+    """
+    reach = REACH * constant
+    for _, frames in groupby(photos, attrgetter("source")):
+        window, done = deque[Timed](), 0  # `done` frames at its start have been yielded
+        for frame in chain(frames, [None]):
+            now = frame.seconds if frame else None  # also None for a photo, and at the end of a damaged video
+            if frame and now is not None:
+                window.append((now, frame))
+            while done < len(window) and (causal or now is None or now - window[done][0] > reach):
+                yield _smooth_frame(*window[done], window, constant, causal)
+                done += 1
+            while done and now is not None and now - window[0][0] > 2 * reach:
+                window.popleft()
+                done -= 1
+            if frame and now is None:
+                yield frame
+
+
+def _smooth_frame(
+    seconds: float, frame: Photo[FaceResult], window: Iterable[Timed], constant: float, causal: bool
+) -> Photo[FaceResult]:
+    near = [(seconds - time, other) for time, other in window if abs(seconds - time) <= REACH * constant]
+    faces = []
+    for face in frame.faces:
+        same = [(age, one) for age, other in near for one in other.faces if one.track == face.track]
+        probabilities, elapsed = np.array([[*one.probabilities.values()] for _, one in same]), [age for age, _ in same]
+        average = average_over_time(probabilities, np.array(elapsed), constant, causal)
+        faces.append(replace(face, smoothed=dict(zip(face.probabilities, average.tolist(), strict=True))))
+    return frame._replace(faces=faces)

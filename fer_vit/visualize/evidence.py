@@ -20,9 +20,8 @@ from fer_vit.face.crop import warp
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Float32Array, Image
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.recognizer import Recognizer, visible_regions
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.stages import visible_regions
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import Evidence
 from fer_vit.report.table import Interval, TableWriter

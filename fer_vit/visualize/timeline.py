@@ -13,9 +13,8 @@ from tqdm import tqdm
 from fer_vit.data.sample import Batch, collate
 from fer_vit.face.detect import Face
 from fer_vit.predict.photos import Photo, PhotoDataset, PhotoOptions
-from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.recognizer import CHUNK, Recognizer
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.stages import CHUNK
 from fer_vit.report.draw import printable
 from fer_vit.visualize.evidence import Shown
 

@@ -19,7 +19,6 @@ from fer_vit.geometry import Array
 from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SMALL, FaceResult
-from fer_vit.predict.stages import classify_faces
 from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import FaceView, printable
 from fer_vit.report.html import Evidence, FaceRecord, average_data, save_face, write_page
@@ -198,7 +197,7 @@ def _photos(
     for some, chunks in model.find(photos, options) if photos else ():
         status.update(photo.reason for photo in some)
         skipped.update({photo.path: photo.status for photo in some if not photo.faces})
-        classified = classify_faces(model.net, model.crop_spec, [(some, chunks)], photos)
+        classified = model.classify([(some, chunks)], photos)
         faces = [face for photo in classified for face in photo.faces][:most]
         yield [(face, None) for face in faces], chunks
         most -= len(faces)

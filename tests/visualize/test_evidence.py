@@ -11,7 +11,6 @@ from fer_vit.face.image import encode_png, read_image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.stages import classify_faces
 from fer_vit.sources.drawn import draw_face
 from fer_vit.visualize.evidence import LabelChoice, as_image, explain_faces, explain_labels
 
@@ -54,7 +53,7 @@ def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, t
     if gone:
         for path in paths:
             path.unlink()
-    classified = classify_faces(net, model.crop_spec, [(photos, chunks)], paths)
+    classified = model.classify([(photos, chunks)], paths)
     found = [(face, None) for photo in classified for face in photo.faces]
     seen = list(explain_faces(model, found, chunks, "relevance"))
     assert [face.path for face, _, _ in seen] == [str(path) for path in paths]

@@ -12,8 +12,8 @@ from skimage.data import astronaut
 
 from fer_vit.geometry import Array, compose
 from fer_vit.predict.photos import OK, Photo
+from fer_vit.predict.recognizer import measure_blur, regions_in_photo, smooth_faces
 from fer_vit.predict.results import FaceResult
-from fer_vit.predict.stages import measure_blur, regions_in_photo, smooth_faces
 
 LABELS = ("neutral", "happiness", "sadness")
 
