@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from itertools import combinations, groupby, pairwise, product
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,9 @@ LEAST, EQUAL = 6, 1e-9
 
 
 def interval(mean: float | None, bounds: Any, persons: int) -> Interval:
-    """Returns a result over persons; `bounds` are its low and high end."""
+    """Returns a result with its low and high bound; it counts persons, not faces."""
     low, high = (float(bound) if np.isfinite(bound) else None for bound in bounds)
-    return Interval(mean=mean, low=low, high=high, faces=persons)
+    return cast(Interval, {"mean": mean, "low": low, "high": high, "persons": persons})
 
 
 def person_mean(values: Array, most: float = np.inf) -> Interval:
@@ -274,15 +274,7 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> st
     page: dict[str, Any] = {"title": "Expressions by condition", "generator": "fer-vit compare"}
     page |= {"facts": facts, "sections": parts}
     markdown = markdown_page("Comparison", facts, parts)
-    return f"{text}\n{write_files(folder, markdown, {**facts, **_plain(results)}, **page)}"
-
-
-def _plain(results: Any) -> Any:
-    """Returns results for JSON: intervals over persons name the number of these."""
-    if not isinstance(results, dict):
-        return results
-    own = {"faces": "persons"} if "low" in results else {}
-    return {own.get(name, name): _plain(value) for name, value in results.items()}
+    return f"{text}\n{write_files(folder, markdown, {**facts, **results}, **page)}"
 
 
 def methods(facts: Mapping[str, str], study: Study) -> str:

@@ -1,12 +1,11 @@
 """The command `configs`: lists the included configs."""
 
 import re
-from pathlib import Path
 
 from fer_vit.report.table import align_columns
 from fer_vit.store.folder import CONFIGS, shipped_configs
 
-MEASURED = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
+MEASURED = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")  # in a config's header, with the split
 
 
 def configs() -> None:
@@ -18,15 +17,12 @@ def configs() -> None:
     Examples:
         fer-vit configs
     """
-    rows = [("name", "accuracy", "what it is"), *((name, *facts(path)) for name, path in shipped_configs().items())]
+    rows = [("name", "accuracy", "what it is")]
+    for name, path in shipped_configs().items():
+        header = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        measured = MEASURED.search(" ".join(header))
+        rows.append((name, " ".join(measured.groups()) if measured else "-", header[0]))
     print(
         f"{align_columns(rows)}\n\nA config is a recipe for training: fer-vit fit --config NAME --data.manifest "
         f"faces.parquet\nTo make your own, copy a file from {CONFIGS}. (-: no accuracy measured)"
     )
-
-
-def facts(path: Path) -> tuple[str, str]:
-    """Returns from a config's header the accuracy that was measured, with its split ("-": none), and the first line."""
-    lines = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    measured = MEASURED.search(" ".join(lines))
-    return " ".join(measured.groups()) if measured else "-", lines[0]

@@ -123,10 +123,9 @@ def subtract_random(measured: Values) -> Values:
 
 def summarize(batches: list[Values]) -> Table:
     """Returns the mean over the faces of all batches with its interval, by method and measure."""
-
-    def over_faces(method: str, name: str) -> Interval:
-        values = torch.cat([batch[method][name].double().cpu() for batch in batches])
-        return mean_intervals(values.numpy()[:, None])[0]
-
-    names = batches[0] if batches else {}
-    return {method: {name: over_faces(method, name) for name in measures} for method, measures in names.items()}
+    table: Table = {}
+    for method, measures in (batches[0] if batches else {}).items():
+        columns = (torch.cat([batch[method][name].double().cpu() for batch in batches]) for name in measures)
+        means = (mean_intervals(column.numpy()[:, None])[0] for column in columns)
+        table[method] = dict(zip(measures, means, strict=True))
+    return table

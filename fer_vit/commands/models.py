@@ -24,9 +24,12 @@ def models() -> list[dict[str, str]]:
     """
     found = []
     for name, where, folder in found_models():
-        trained, results = card_results(folder)
-        size = f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
-        found.append({"name": name, "where": where, "size": size, "trained on": trained, "results": results})
+        data, size = card_data(folder), f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
+        trained = [data.datasets] if isinstance(data.datasets, str) else data.datasets or ["-"]
+        scores = data.eval_results or []
+        results = [f"{one.dataset_name} {one.metric_name} {percent(one.metric_value)}" for one in scores]
+        facts = {"trained on": ", ".join(map(str, trained)), "results": "; ".join(results) or "-"}
+        found.append({"name": name, "where": where, "size": size, **facts})
     return found
 
 
@@ -61,13 +64,6 @@ def card_data(folder: Path) -> ModelCardData:
     return data
 
 
-def card_results(folder: Path) -> tuple[str, str]:
-    """Returns the training data and the results of a model from its card's metadata."""
-    data = card_data(folder)
-    trained = [data.datasets] if isinstance(data.datasets, str) else data.datasets or []
-    results = [f"{one.dataset_name} {one.metric_name} {_percent(one.metric_value)}" for one in data.eval_results or []]
-    return ", ".join(map(str, trained)) or "-", "; ".join(results) or "-"
-
-
-def _percent(value: object) -> str:
-    return f"{100 * value:.4g}%" if isinstance(value, float) else str(value)  # a card from the hub may contain anything
+def percent(value: object) -> str:
+    """Formats a metric's value, which in a card from the hub may be anything."""
+    return f"{100 * value:.4g}%" if isinstance(value, float) else str(value)

@@ -17,6 +17,7 @@ from fer_vit.errors import FerVitError, check_number, suggest
 from fer_vit.face.detect import CROP_SCORE, FINDERS, PHOTO_SCORE, DetectorName, make_detector
 from fer_vit.files import check_output
 from fer_vit.labels import check_labels
+from fer_vit.report.table import align_columns
 from fer_vit.sources import SOURCES
 from fer_vit.sources.common import add_landmarks, drop_near_duplicates, is_zip, unpacked
 
@@ -156,21 +157,20 @@ def summarize(reading: Reading, out: Path) -> str:
     rows, files = len(reading.rows), list(out.iterdir()) if out.is_dir() else [out]
     found = sum(row.landmarks is not None and row.score != 0 for row in reading.rows)
     whole = sum(row.score == 0 for row in reading.rows)
-    lines = [*_count_table(reading), f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})"]
+    lines = [count_table(reading), f"faces found: {found:,} of {rows:,} ({found / max(rows, 1):.2%})"]
     lines[-1] += f"; taken whole as a face: {whole:,}" if whole else ""
     lines += [f"left out: {number:,} ({reason})" for reason, number in reading.dropped.most_common()]
     lines += [f"note: {note}" for note in reading.notes]
     return "\n".join([*lines, f"{out}: {rows:,} rows, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"])
 
 
-def _count_table(reading: Reading) -> list[str]:
-    """Returns a table of the images by label and split, with totals, as aligned lines."""
+def count_table(reading: Reading) -> str:
+    """Returns a table of the images by label and split, with totals."""
     total = ""  # no label is empty
     counts = Counter(cell for row in reading.rows for cell in product((row.label, total), (row.split, total)))
     columns = {split: split for split in SPLITS if counts[total, split]} | {total: "total"}
     names = {name: name for name in reading.names} | ({None: "(no label)"} if counts[None, total] else {})
-    width = max(map(len, [*names.values(), "total"]))
-    lines = [" " * width + "".join(f"{name:>10}" for name in columns.values())]
+    rows = [["", *(f"{name:>8}" for name in columns.values())]]
     for label, name in {**names, total: "total"}.items():
-        lines.append(f"{name:<{width}}" + "".join(f"{counts[label, column]:>10,}" for column in columns))
-    return lines
+        rows.append([name, *(f"{counts[label, column]:>8,}" for column in columns)])
+    return align_columns(rows)

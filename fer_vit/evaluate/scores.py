@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import binomtest, fisher_exact, norm
+from scipy.stats.contingency import crosstab
 
 from fer_vit.data.schema import VOTES
 from fer_vit.evaluate.faces import Faces
@@ -302,15 +303,10 @@ def group_tests(faces: Faces, member: Array) -> tuple[list[Interval], list[float
 
     counts = np.hstack([correct * member, member, correct, np.ones_like(correct)])
     intervals = [*score_intervals(counts, differences, faces.units).values()]
-    p = [*map(normal_p, intervals)] if faces.clustered else [fisher(correct[:, 0], group) for group in member.T]
+    tables = (crosstab(correct[:, 0], group, levels=((0, 1), (0, 1))).count for group in member.T)
+    p = [*map(normal_p, intervals)] if faces.clustered else [float(fisher_exact(one).pvalue) for one in tables]
     one_test = groups == 2 and member.any(1).all()  # the groups are complements
     return intervals, p if one_test else holm(p)
-
-
-def fisher(correct: Array, member: Array) -> float:
-    """Returns the p-value of Fisher's exact test for equal accuracy inside and outside a group (N,)."""
-    inside, outside = correct[member > 0], correct[member == 0]
-    return float(fisher_exact([[part.sum(), len(part) - part.sum()] for part in (inside, outside)]).pvalue)
 
 
 def holm(p: Sequence[float]) -> list[float]:
