@@ -4,12 +4,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Affine2D
 
@@ -59,10 +57,9 @@ def intervals_figure(found: Mapping[str, Interval], title: str) -> Image:
     """Draws results that are parts of 1 with their intervals, a line for each; RGB uint8 (H, W, 3)."""
     figure = Figure(figsize=(6, 1 + 0.3 * len(found)), dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    for row, one in enumerate(found.values()):
-        low, mean, high = np.array([one["low"], one["mean"], one["high"]], float)  # nothing is drawn for NaN
-        axes.plot([low, high], [row, row], color=FAINT, linewidth=3)
-        axes.plot(mean, row, "o", color=ACCENT)
+    low, mean, high = np.array([[one["low"], one["mean"], one["high"]] for one in found.values()], float).T
+    axes.hlines(range(len(found)), low, high, color=FAINT, linewidth=3)  # nothing is drawn for NaN
+    axes.plot(mean, range(len(found)), "o", color=ACCENT)
     axes.set_ylim(len(found) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -131,14 +128,22 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
     axes.imshow(close.photo.mean(2), cmap="gray", vmin=0, vmax=330, extent=(0, width, height, 0))
     relations, output, patches = (values[number] for values in attention[:3])
     if patches.size:
-        _draw_patches(axes, close, patches)
+        colours = np.broadcast_to(to_rgba(REGION), (*patches.shape, 4)).copy()
+        colours[..., 3] = 0.75 * patches / max(patches.max(), 1e-12)
+        place = Affine2D(np.vstack([invert(close.to_crop), [0, 0, 1]])) + axes.transData
+        extent = (0, close.crop_size, close.crop_size, 0)
+        axes.imshow(colours, extent=extent, interpolation="bilinear", transform=place)
     centres = {
         index: draw.to_photo(close, close.regions[name]).mean(0)
         for index, name in enumerate(regions)
         if name in close.regions
     }
     pairs = strongest_pairs(relations, [*centres])
-    _draw_arcs(axes, pairs, centres)
+    for share, a, b in reversed(pairs):
+        wide = 6 * share / pairs[0][0]
+        arc = FancyArrowPatch(centres[a], centres[b], arrowstyle="-", connectionstyle="arc3,rad=0.15", linewidth=wide)
+        arc.set(color=REGION, capstyle="round", path_effects=[withStroke(linewidth=wide + 1.5, foreground=SHADOW)])
+        axes.add_patch(arc)
     for index, (x, y) in centres.items():
         axes.scatter(x, y, 400 * output[index] / max(output.max(), 1e-12), REGION, edgecolors=SHADOW, zorder=3)
         text = f"{regions[index].replace('_', ' ')} {draw.percent(output[index])}"
@@ -148,24 +153,6 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
     axes.set_axis_off()
     figure.text(0.02, 0.02, _legend(view, pairs, regions), fontsize=8, va="bottom", parse_math=False)
     return figure
-
-
-def _draw_patches(axes: Axes, close: FaceView, patches: Array) -> None:
-    colours = np.broadcast_to(to_rgba(REGION), (*patches.shape, 4)).copy()
-    colours[..., 3] = 0.75 * patches / max(patches.max(), 1e-12)
-    place = Affine2D(np.vstack([invert(close.to_crop), [0, 0, 1]])) + axes.transData
-    extent = (0, close.crop_size, close.crop_size, 0)
-    axes.imshow(colours, extent=extent, interpolation="bilinear", transform=place)
-
-
-def _draw_arcs(axes: Axes, pairs: Sequence[tuple[float, int, int]], centres: Mapping[int, Array]) -> None:
-    for share, a, b in reversed(pairs):
-        start, end = centres[a], centres[b]
-        bend = (end - start)[::-1] * (-0.15, 0.15)
-        path = Path([start, (start + end) / 2 + bend, end], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
-        width = 6 * share / pairs[0][0]
-        for colour, line in ((SHADOW, width + 1.5), (REGION, width)):
-            axes.add_patch(PathPatch(path, fill=False, edgecolor=colour, linewidth=line, capstyle="round"))
 
 
 def _legend(view: FaceView, pairs: Sequence[tuple[float, int, int]], regions: Sequence[str]) -> str:

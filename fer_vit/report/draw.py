@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 from PIL import Image as Pil
-from PIL import ImageColor, ImageDraw, ImageFont
+from PIL import ImageDraw, ImageFont
 
 from fer_vit.geometry import Array, Image, apply, compose, invert
 
@@ -40,14 +40,6 @@ ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
 def expression_colour(label: str) -> str:
     """Returns the colour of an expression; one that is not usual has some colour, always the same."""
     return EXPRESSIONS.get(label, f"hsl({crc32(label.encode(errors='replace')) % 360}, 45%, 55%)")
-
-
-@cache
-def evidence_colours() -> Image:
-    """Returns the page's heat colours (256, 4), RGBA: 1 is strongly against, 128 is clear, 255 is strongly for."""
-    value = (np.arange(256)[:, None] - 128) / 127
-    colours = np.where(value < 0, *(np.array(ImageColor.getrgb(colour)) for colour in (AGAINST, FOR)))
-    return np.hstack([colours, 220 * np.abs(value).clip(0, 1) ** 0.7]).astype(np.uint8)
 
 
 CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
@@ -177,25 +169,22 @@ def draw_faces(image: Image, faces: Iterable[Marked]) -> Image:
     """Returns a picture (H, W, 3), RGB uint8, with its faces marked."""
     picture = Pil.fromarray(image)
     draw = ImageDraw.Draw(picture, "RGBA")
-    for face in faces:
-        _mark(draw, face, picture.width, picture.height)
-    return np.asarray(picture)
-
-
-def _mark(draw: ImageDraw.ImageDraw, face: Marked, width: int, height: int) -> None:
+    width, height = picture.size
     size = max(11, round(max(width, height) / 60))
-    line, pad, colour = max(1, size // 8), size // 3, expression_colour(face.label)
-    left, top, right, bottom = (0, 0, width - 1, height - 1) if face.box is None else face.box.round().astype(int)
-    draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline="#00000066", width=line + 2)
-    draw.rectangle((left, top, right, bottom), outline="#ffffff", width=line)
-
-    number = "" if face.track is None else f"{face.track}  "
-    text = fitted(f"{number}{face.label}  {percent(face.probability)}", size, width - 2 * pad)
-    wide, high = round(font(size).getlength(text)) + 2 * pad, size + 3 * pad
-    x = max(0, min(left, width - wide))
-    y = max(0, min(top - high - 2, height - high))  # inside the box where there is no room above it
-    draw.rectangle((x, y, x + wide, y + high), "#000000b0")
-    draw.text((x + pad, y + pad + 0.8 * size), text, "#ffffff", font(size), "ls")
-    bar = (x + pad, y + high - pad - 2 * line, x + wide - pad, y + high - pad)
-    draw.rectangle(bar, "#ffffff40")
-    draw.rectangle((*bar[:2], bar[0] + round(face.probability * (bar[2] - bar[0])), bar[3]), colour)
+    line, pad = max(1, size // 8), size // 3
+    for face in faces:
+        left, top, right, bottom = (0, 0, width - 1, height - 1) if face.box is None else face.box.round().astype(int)
+        draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline="#00000066", width=line + 2)
+        draw.rectangle((left, top, right, bottom), outline="#ffffff", width=line)
+        number = "" if face.track is None else f"{face.track}  "
+        text = fitted(f"{number}{face.label}  {percent(face.probability)}", size, width - 2 * pad)
+        wide, high = round(font(size).getlength(text)) + 2 * pad, size + 3 * pad
+        x = max(0, min(left, width - wide))
+        y = max(0, min(top - high - 2, height - high))  # inside the box where there is no room above it
+        draw.rectangle((x, y, x + wide, y + high), "#000000b0")
+        draw.text((x + pad, y + pad + 0.8 * size), text, "#ffffff", font(size), "ls")
+        bar = (x + pad, y + high - pad - 2 * line, x + wide - pad, y + high - pad)
+        draw.rectangle(bar, "#ffffff40")
+        filled = bar[0] + round(face.probability * (bar[2] - bar[0]))
+        draw.rectangle((*bar[:2], filled, bar[3]), expression_colour(face.label))
+    return np.asarray(picture)

@@ -8,7 +8,6 @@ only the pictures beside the page and its own script.
 import base64
 import hashlib
 import io
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil
+from PIL import ImageColor
 
 from fer_vit.geometry import Array, invert
 from fer_vit.report import draw
@@ -132,12 +132,15 @@ def heat_maps(evidence: Evidence) -> Pil.Image:
         maps[index] = np.asarray(large)
     maps /= np.abs(maps).max((1, 2), keepdims=True).clip(1e-12)
     picture = Pil.fromarray((128 + 127 * maps.reshape(-1, HEAT)).round().astype(np.uint8))
-    picture.putpalette(draw.evidence_colours().tobytes(), "RGBA")
+    value = (np.arange(256)[:, None] - 128) / 127  # from strongly against, over clear, to strongly for
+    colours = np.where(value < 0, *(np.array(ImageColor.getrgb(colour)) for colour in (draw.AGAINST, draw.FOR)))
+    palette = np.hstack([colours, 220 * np.abs(value).clip(0, 1) ** 0.7]).astype(np.uint8)
+    picture.putpalette(palette.tobytes(), "RGBA")
     return picture
 
 
 def is_report(page: Path) -> bool:
-    """Returns whether a file is a page of `write_page`."""
+    """Returns whether a file is the page of a report."""
     if not page.is_file():
         return False
     with page.open("rb") as file:
@@ -175,38 +178,3 @@ def script_digest(name: str) -> str:
     """Returns the SHA-256 of the script `NAME.js` as content security policies name it."""
     script = _LOADER.get_source(_ENVIRONMENT, f"{name}.js")[0]
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def write_page(
-    path: Path,
-    title: str,
-    facts: Mapping[str, str],  # what describes the run, for example {"Method": ..., "Model": ...}
-    labels: Sequence[str],
-    records: Sequence[FaceRecord],
-    regions: Sequence[str],
-    averages: Sequence[Mapping[str, Any]] = (),  # results of `average_data` for some labels
-    *,
-    views: Sequence[str] = ("the whole encoder",),  # names of the views of attention
-    grid: tuple[int, int] = (0, 0),  # rows and columns of patches
-    meaning: Mapping[str, str] | None = None,  # a sentence on "attention" and on "pixels", the two pictures of a face
-    people: Sequence[Mapping[str, Any]] = (),  # see `timeline.Video.lines`
-    skipped: Sequence[tuple[str, str]] = (),  # files without a face, and why
-) -> None:
-    """Writes the page beside the folder `photos` of `save_face`; an existing one is replaced."""
-    render(
-        path,
-        "page",
-        title=title,
-        facts=facts,
-        labels=labels,
-        records=records,
-        counts=Counter(record.label for record in records),
-        averages=averages,
-        regions=[printable(name).replace("_", " ") for name in regions],
-        views=views,
-        grid=grid,
-        meaning=meaning or {},
-        people=people,
-        skipped=skipped,
-        generator=GENERATOR,
-    )

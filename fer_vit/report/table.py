@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, TypedDict
 
@@ -40,43 +41,24 @@ def interval_text(one: Interval, form: str) -> str:
     return f"{one['mean']:{form}}{spread}"
 
 
+@dataclass
 class TableWriter:
     """Writes a table atomically; after an error nothing is left. A `live` one grows in its place, row by row.
 
-    Args:
-        path: Ends in one of `SUFFIXES`.
-        columns: Name and type (str, int, float or bool) of every column; any cell may be None.
-        live: Whether every row is written at once; not for .parquet.
-        overwrite: Whether it may replace a file that another process has written in the meantime.
-        facts: What the metadata of a Parquet file records; the other formats have none.
-
-    Raises:
-        FerVitError: On entering, when the folder cannot be written.
+    Entering and `write` raise FerVitError when the folder cannot be written, or the disk is full.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        columns: dict[str, type],
-        live: bool = False,
-        overwrite: bool = True,
-        facts: Mapping[str, str] | None = None,
-    ) -> None:
-        self.path = path
-        self.columns = columns
-        self.live = live
-        self.overwrite = overwrite
-        self.facts = facts or {}
-        self._rows: list[Mapping[str, Any]] = []
-        self._parquet: pq.ParquetWriter | None = None
-        self._text: TextIO | None = None
+    path: Path  # ends in one of `SUFFIXES`
+    columns: dict[str, type]  # name and type (str, int, float or bool) of every column; any cell may be None
+    live: bool = False  # whether every row is written at once; not for .parquet
+    overwrite: bool = True  # whether it may replace a file that another process has written in the meantime
+    facts: Mapping[str, str] = field(default_factory=dict)  # metadata of a Parquet file; the other formats have none
+    _rows: list[Mapping[str, Any]] = field(default_factory=list)
+    _parquet: pq.ParquetWriter | None = None
+    _text: TextIO | None = None
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds rows of cells by column; a missing cell is None.
-
-        Raises:
-            FerVitError: They cannot be written, for example because the disk is full.
-        """
+        """Adds rows of cells by column; a missing cell is None."""
         if self._text is None:
             self._rows += rows
             if len(self._rows) >= ROW_GROUP:
@@ -96,9 +78,8 @@ class TableWriter:
         with ExitStack() as stack:
             file = self.path if self.live else stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
             if self.path.suffix.lower() == ".parquet":
-                schema = arrow_schema(self.columns).with_metadata(
-                    {"pandas": _nullable(self.columns), FACTS: json.dumps(self.facts)}
-                )
+                metadata = {"pandas": _nullable(self.columns), FACTS: json.dumps(self.facts)}
+                schema = arrow_schema(self.columns).with_metadata(metadata)
                 self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
             else:
                 # File names need not be valid Unicode; invalid bytes are escaped.

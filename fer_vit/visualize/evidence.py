@@ -1,9 +1,10 @@
-"""Explains faces, and averages explanations over the faces predicted as an expression."""
+"""The faces of a report: people in videos over time, the frames of which pictures are made, and explanations."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -11,26 +12,165 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
+from tqdm import tqdm
 
-from fer_vit.data.sample import Batch
-from fer_vit.evaluate.scores import mean_intervals
+from fer_vit.data.sample import Batch, collate
 from fer_vit.explain.methods import explain_each
 from fer_vit.explain.trace import Trace, attention_views, trace
-from fer_vit.face.crop import warp
+from fer_vit.face.detect import Face
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.geometry import Array, Float32Array, Image
+from fer_vit.geometry import Array, Image
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.recognizer import Recognizer, visible_regions
+from fer_vit.predict.photos import Photo, PhotoDataset, PhotoOptions
+from fer_vit.predict.recognizer import CHUNK, Recognizer, visible_regions
 from fer_vit.predict.results import FaceResult
 from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import Evidence
-from fer_vit.report.table import Interval, TableWriter
 
+PICTURES = 120
+"""Pictures of one person, at most; and of all people in one video four times as many, but at least one of each."""
+POINTS = 1000
+"""Points of a curve, at most: means over as many equal spans of the video."""
+FRAMES = 8
+"""Frames that are explained together."""
 LabelChoice = Literal["predicted", "all"]
 Shown: TypeAlias = tuple[FaceResult, Image | None]
 """A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
 GRID = 24
 """Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
+
+
+@dataclass
+class Timeline:
+    """One track of a video: when it was there, with which smoothed probabilities (C,), and the faces to show of it."""
+
+    track: int
+    times: list[float] = field(default_factory=list)
+    shares: list[list[float]] = field(default_factory=list)
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+    faces: list[FaceResult] = field(default_factory=list)
+    changes: list[FaceResult] = field(default_factory=list)  # where the smoothed expression changes
+    most: int = PICTURES
+    _frame: int = 0  # the last one, counted among those that were read
+    _stride: int = 1
+    _label: str | None = None
+
+    def pictures(self, most: int) -> list[FaceResult]:
+        """Returns at most so many faces to show: where the expression changes, and evenly chosen ones."""
+        most = max(1, min(most, self.most))
+        changes = {face.frame: face for face in evenly(self.changes, most // 2)}
+        others = [face for face in self.faces if face.frame not in changes]
+        return sorted([*changes.values(), *evenly(others, most - len(changes))], key=lambda face: face.frame or 0)
+
+    def add(self, face: FaceResult, seconds: float, frame: int) -> None:
+        """Adds a face; of those to show every second one is dropped each time there are twice as many as needed."""
+        if self.times and frame > self._frame + 1:
+            self.gaps.append((self.times[-1], seconds))
+        if self.times and face.label_smoothed != self._label:
+            self.changes.append(face)
+        self._label = face.label_smoothed
+        if len(self.times) % self._stride == 0:
+            self.faces.append(face)
+            if len(self.faces) > 2 * PICTURES:
+                self.faces, self._stride = self.faces[::2], 2 * self._stride
+        self.times.append(seconds)
+        self.shares.append([*face.smoothed.values()])
+        self._frame = frame
+
+
+@dataclass
+class Video:
+    """The people of a video by track, and the times of its first and last frame."""
+
+    start: float
+    end: float
+    people: dict[int, Timeline] = field(default_factory=dict)
+
+    def pictures(self) -> Iterator[FaceResult]:
+        """Yields the faces to show of each person."""
+        for person in self.people.values():
+            yield from person.pictures(4 * PICTURES // len(self.people))
+
+    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """Yields what `page.js` draws of each person, as JSON values: times in seconds, shares in thousandths."""
+        for person in self.people.values():
+            times = np.array(person.times)
+            span = np.floor((times - self.start) * POINTS / (self.end - self.start or 1.0)).clip(max=POINTS - 1)
+            _, first, count = np.unique(span, return_index=True, return_counts=True)
+            shares = np.add.reduceat(np.array(person.shares), first) / count[:, None]
+            yield {
+                "name": name,
+                "track": person.track,
+                "frames": len(times),
+                "start": round(self.start, 3),
+                "end": round(self.end, 3),
+                "times": (np.add.reduceat(times, first) / count).round(3).tolist(),
+                "shares": (1000 * shares.T).round().astype(int).tolist(),
+                "gaps": np.round(person.gaps, 3).tolist(),
+            }
+
+
+def evenly(faces: Sequence[FaceResult], most: int) -> list[FaceResult]:
+    """Returns at most so many of some faces, evenly chosen."""
+    return [faces[round(place)] for place in np.linspace(0, len(faces) - 1, min(most, len(faces)))]
+
+
+def limit(videos: Iterable[Video], most: int) -> bool:
+    """Leaves at most so many faces to show, as many of each person; in a crowd, the people who are there longest.
+
+    Returns whether any were left out.
+    """
+    people = [(video, track) for video in videos for track in video.people]
+    people.sort(key=lambda one: -len(one[0].people[one[1]].times))
+    for video, track in people[most:]:
+        del video.people[track]
+    kept = [video.people[track] for video, track in people[:most]]
+    for person in kept:
+        person.most = most // len(kept)
+    return len(people) > most or any(len(person.faces) > person.most for person in kept)
+
+
+def watch(photos: Iterable[Photo[FaceResult]]) -> tuple[dict[str, Video], Counter[str]]:
+    """Follows the people in videos by path; also counts the frames by status."""
+    videos: dict[str, Video] = {}
+    status: Counter[str] = Counter()
+    for frame, photo in enumerate(photos):
+        status[photo.reason] += 1
+        if photo.seconds is None:  # the end of a video that broke
+            continue
+        video = videos.setdefault(photo.path, Video(photo.seconds, photo.seconds))
+        video.end = photo.seconds
+        for face in photo.faces:
+            track = face.track or 0
+            video.people.setdefault(track, Timeline(track)).add(face, photo.seconds, frame)
+    return videos, status
+
+
+def pictures(
+    model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
+) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
+    """Yields the faces to show, in the frames that are read again, and as the model's input."""
+    from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
+
+    photos = PhotoDataset((), model.crop_spec, options.face, None)
+    for path, video in videos.items():
+        wanted: defaultdict[int, list[FaceResult]] = defaultdict(list)
+        for result in video.pictures():
+            wanted[result.frame or 0].append(result)
+        frames = islice(read_frames(Path(path), only=wanted), len(wanted))
+        with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
+            while some := list(islice(frames, FRAMES)):
+                found = [(face, frame.image) for frame in some for face in wanted[frame.number]]
+                crops = (photos.crop_faces(image, 1, [_face(face)], path)[0] for face, image in found)
+                yield found, [chunk.ready(model.device) for chunk in collate([*crops]).split(CHUNK)]
+                bar.update(len(some))
+
+
+def _face(result: FaceResult) -> Face | None:
+    """Returns a face as the detector found it; None without landmarks."""
+    if result.box is None or result.landmarks is None:
+        return None
+    return Face(result.box, np.array([*result.landmarks.values()]), np.nan if result.score is None else result.score)
 
 
 def explain_faces(
@@ -87,129 +227,3 @@ def _read_again(path: str) -> Image | None:
         return read_image(Path(path))
     except ImageError:
         return None
-
-
-FACES = 30
-"""Faces below which the page has no average."""
-SIDE = 144
-"""Side of the mean face in pixels."""
-MEANS = {"region": str, "faces": int, "mean": float, "low": float, "high": float}
-OUTPUT = "output"
-"""Name in tables of the pooled tokens, which attend to the regions."""
-
-
-class Mean:
-    """The mean of arrays of one shape; NaN does not count."""
-
-    def __init__(self) -> None:
-        self.total, self.count = np.zeros(()), np.zeros((), int)
-
-    def add(self, values: Array) -> None:
-        """Adds an array."""
-        self.total = self.total + np.nan_to_num(values)
-        self.count = self.count + ~np.isnan(values)
-
-    @property
-    def value(self) -> Array:
-        """The mean; NaN where there is no number."""
-        mean: Array = np.divide(self.total, self.count, out=np.full(self.total.shape, np.nan), where=self.count > 0)
-        return mean
-
-
-class Average:
-    """Means over faces of a model with R regions.
-
-    `rows` are for each face the attribution to each region, what each gives to the output, and what each (row) takes
-    from each: 2 R + R^2 values, NaN where a region is missing.
-    """
-
-    def __init__(self, regions: Sequence[str]) -> None:
-        self.regions = regions
-        self.rows: list[Float32Array] = []
-        self.means: defaultdict[str, Mean] = defaultdict(Mean)  # by name of a part of a face
-
-    def add(self, view: FaceView, evidence: Evidence) -> None:
-        """Adds a face."""
-        present = np.array([name in view.regions for name in self.regions], bool)
-        shares, heat = evidence.labels[evidence.order[0]]
-        attention = evidence.attention
-        relations = np.where(np.outer(present, present), attention.relations, np.nan)
-        output = np.where(present, attention.output, np.nan)
-        shares = np.where(present, shares, np.nan)
-        parts = attention._replace(relations=relations, output=output)._asdict() | {
-            "shares": shares,
-            "heat": heat / max(np.abs(heat).sum(), 1e-12),
-            "boxes": np.array([view.regions.get(name, np.full(4, np.nan)) for name in self.regions]).reshape(-1, 4),
-            "photo": warp(view.photo, view.to_crop * SIDE / view.crop_size, SIDE).astype(float),
-        }
-        for name, values in parts.items():
-            self.means[name].add(values)
-        self.rows.append(np.concatenate([shares, output[0], relations[0].ravel()]).astype(np.float32))
-
-    def intervals(self) -> list[Interval]:
-        """Returns the mean of each value of `rows` with its interval."""
-        return mean_intervals(np.stack(self.rows).astype(float))
-
-    def face(self, label: str, crop_size: int) -> tuple[FaceView, Evidence]:
-        """Returns the mean face, predicted as a label, and its explanation."""
-        mean = {name: mean.value for name, mean in self.means.items()}
-        boxes = zip(self.regions, mean["boxes"], strict=True)
-        view = FaceView(
-            mean["photo"].round().astype(np.uint8),
-            np.eye(2, 3) * crop_size / SIDE,
-            crop_size,
-            {name: box for name, box in boxes if np.isfinite(box).all()},
-            probabilities={label: 1.0},
-        )
-        own = (np.nan_to_num(mean["shares"]), mean["heat"])
-        attention = Attention(*(np.nan_to_num(mean[name]) for name in Attention._fields))
-        return view, Evidence([0], {0: own}, own, attention)
-
-
-def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequence[str]) -> None:
-    """Writes `shares.csv` and `relations.csv`: means by predicted expression with their intervals."""
-    pairs = [(region, other) for region in (OUTPUT, *regions) for other in regions]
-    with (
-        TableWriter(folder / "shares.csv", {"predicted": str} | MEANS) as shares,
-        TableWriter(
-            folder / "relations.csv", {"predicted": str, "region": str, "takes_from": str} | MEANS
-        ) as relations,
-    ):
-        for label, average in averages.items():
-            found = average.intervals()
-            own = zip(regions, found, strict=False)
-            shares.write([{"predicted": label, "region": name, **one} for name, one in own if one["faces"]])
-            between = zip(pairs, found[len(regions) :], strict=True)
-            relations.write(
-                [{"predicted": label, "region": a, "takes_from": b, **one} for (a, b), one in between if one["faces"]]
-            )
-
-
-def write_heads(folder: Path, every: Average, blocks: int) -> None:
-    """Writes `heads.csv` and `heads_relations.csv`: means of each attention head over all faces."""
-    mean = Attention(*(every.means[name].value for name in Attention._fields))
-    columns = {"block": int, "head": int, "distance_px": float, "patches": float, **dict.fromkeys(every.regions, float)}
-    pairs = {"block": int, "head": int, "region": str, "takes_from": str, "mean": float}
-    with (
-        TableWriter(folder / "heads.csv", columns) as heads,
-        TableWriter(folder / "heads_relations.csv", pairs) as relations,
-    ):
-        for view, block, head in head_views(mean.distance, blocks):
-            which: dict[str, Any] = {"block": block, "head": head}
-            row = {"distance_px": float(mean.distance[view]), "patches": float(mean.patches[view].sum())}
-            heads.write([which | row | dict(zip(every.regions, _cells(mean.output[view]), strict=True))])
-            for region, values in zip(every.regions, mean.relations[view], strict=True):
-                named = zip(every.regions, _cells(values), strict=True)
-                relations.write([which | {"region": region, "takes_from": name, "mean": one} for name, one in named])
-
-
-def head_views(distance: Array, blocks: int) -> Iterator[tuple[int, int, int]]:
-    """Yields index, block and head, counted from 1, of the views of attention that are heads."""
-    views = np.flatnonzero(np.isfinite(distance))
-    for number, view in enumerate(views.tolist()):
-        block, head = divmod(number, len(views) // blocks)
-        yield view, block + 1, head + 1
-
-
-def _cells(values: Array) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]

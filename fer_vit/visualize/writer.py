@@ -1,4 +1,4 @@
-"""Writes a report: a folder with the page, pictures and tables."""
+"""Writes a report: a folder with the page, pictures and tables of means."""
 
 import os
 import sys
@@ -10,22 +10,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fer_vit.data.sample import Batch
+from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
-from fer_vit.geometry import Array
+from fer_vit.face.crop import warp
+from fer_vit.geometry import Array, Float32Array
 from fer_vit.predict.photos import PhotoOptions, is_video
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import SMALL, FaceResult
 from fer_vit.predict.tables import format_count, format_counts
-from fer_vit.report.draw import FaceView, printable
-from fer_vit.report.html import Evidence, FaceRecord, average_data, save_face, write_page
-from fer_vit.report.table import Cell, TableWriter
-from fer_vit.visualize import evidence
-from fer_vit.visualize.evidence import FACES, Average, LabelChoice, Shown, head_views
-from fer_vit.visualize.timeline import Video, limit, pictures, watch
+from fer_vit.report.draw import Attention, FaceView, printable
+from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, average_data, render, save_face
+from fer_vit.report.table import Cell, Interval, TableWriter
+from fer_vit.visualize.evidence import LabelChoice, Shown, explain_faces, explain_labels, limit, pictures, watch
 
 OTHER, BYTES = 0.1, 60_000
 """Seconds and bytes of a face besides its explanation: detection, pictures and their files."""
@@ -58,48 +59,45 @@ def write_report(
     root = os.path.commonpath([source.absolute().parent for source in sources])
     photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
     videos, frames = watch(model.recognize(films, options)) if films else ({}, Counter())
-    fewer, skipped = limit(videos.values(), most), dict.fromkeys(map(str, films), "no face")
-    number = _count_pictures(videos, skipped)
-    print_estimate(model, method, labels, min(len(photos), most), number)
-    status: Counter[str] = Counter()
+    fewer, status, skipped = limit(videos.values(), most), Counter[str](), dict.fromkeys(map(str, films), "no face")
+    chosen = [face for video in videos.values() for face in video.pictures()]
+    for face in chosen:
+        skipped.pop(face.path, None)
+    print_estimate(model, method, labels, min(len(photos), most), len(chosen))
     shown = chain(
         _photos(model, photos, options, status, skipped, most), pictures(model, videos, options) if films else ()
     )
-    explained = (evidence.explain_faces(model, *some, method, labels) for some in shown)
-    records, averages, every, small = _save_faces(folder, chain.from_iterable(explained), regions, root, bool(films))
-    fewer |= len(records) >= most
+    explained = chain.from_iterable(explain_faces(model, *some, method, labels) for some in shown)
+    records, averages, every, small = _save_faces(folder, explained, regions, root, bool(films))
     found = {label: averages[label] for label in model.labels if label in averages}
-    evidence.write_tables(folder, found, regions)
+    write_tables(folder, found, regions)
     if records:
-        evidence.write_heads(folder, every, len(model.net.vit.blocks))
-    facts = _facts({"Photos": status, "Frames": frames}, most if fewer else None, len(records), small)
-    write_page(
+        write_heads(folder, every, len(model.net.vit.blocks))
+    facts = {"Method": method, "Model": name}
+    facts |= {kind: format_counts(count) for kind, count in (("Photos", status), ("Frames", frames)) if count}
+    if fewer or len(records) >= most:
+        facts["Explained"] = f"at most {most:,} faces of photos, and of videos"
+    if small:
+        number = f"{small:,} of {format_count(len(records), 'face')}"
+        facts["Warning"] = f"{number} below {SMALL} pixels: labels of small faces flicker"
+    render(
         folder / "index.html",
-        "Why each prediction?",
-        {"Method": method, "Model": name, **facts},
-        model.labels,
-        records,
-        regions,
-        _mean_faces(model, found),
+        "page",
+        title="Why each prediction?",
+        generator=GENERATOR,
+        facts=facts,
+        labels=model.labels,
+        records=records,
+        counts=Counter(record.label for record in records),
+        regions=regions,
+        averages=[one.data(label, model.crop_spec.size) for label, one in found.items() if len(one.rows) >= FACES],
         views=name_views(model, every.means["distance"].value) if records else [WHOLE],
         grid=model.net.layout.grid,
         meaning=meanings(model, method),
-        people=_describe_people(videos, root),
+        people=[line for path, video in videos.items() for line in video.lines(_short(path, root))],
         skipped=[(_short(path, root), reason) for path, reason in skipped.items()],
     )
     return len(records)
-
-
-def _count_pictures(videos: Mapping[str, Video], skipped: dict[str, str]) -> int:
-    """Returns the number of pictures of people in videos, and removes their videos from the skipped ones."""
-    faces = [face for video in videos.values() for face in video.pictures()]
-    for face in faces:
-        skipped.pop(face.path, None)
-    return len(faces)
-
-
-def _describe_people(videos: Mapping[str, Video], root: str) -> list[dict[str, Any]]:
-    return [line | {"name": _short(path, root)} for path, video in videos.items() for line in video.lines()]
 
 
 def _save_faces(
@@ -108,40 +106,63 @@ def _save_faces(
     regions: Sequence[str],
     root: str,
     videos: bool,
-) -> tuple[list[FaceRecord], Mapping[str, Average], Average, int]:
+) -> tuple[list[FaceRecord], "Mapping[str, Average]", "Average", int]:
     """Saves faces and their table; returns records, averages by label and of all, and the number of small faces."""
     averages: defaultdict[str, Average] = defaultdict(lambda: Average(regions))
     records: list[FaceRecord] = []
     every, small = Average(regions), 0
-    with TableWriter(folder / "faces.parquet", table_columns(regions, videos)) as table:
+    when: dict[str, type] = {"frame": int, "seconds": float, "track": int} if videos else {}
+    columns = {"path": str, **when, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
+    with TableWriter(folder / "faces.parquet", columns) as table:
         for face, view, one in explained:
             view = replace(view, name=_short(face.path, root))
             records.append(save_face(folder, len(records), view, one, regions))
             averages[records[-1].label].add(view, one)
             every.add(view, one)
-            table.write([_row(face, view, one, regions)])
+            row: dict[str, Cell] = {name: getattr(face, name) for name in ("path", "face", "confidence", *when)}
+            shares = zip(regions, one.labels[one.order[0]][0].tolist(), strict=True)
+            row |= {"predicted": face.label} | {name: share for name, share in shares if name in view.regions}
+            table.write([row])
             small += face.size < SMALL
     return records, averages, every, small
 
 
-def _facts(status: Mapping[str, Counter[str]], limited: int | None, faces: int, small: int) -> dict[str, str]:
-    """Returns what the page reports of the sources and their faces, of which some are small."""
-    facts = {kind: format_counts(count) for kind, count in status.items() if count}
-    if limited is not None:
-        facts["Explained"] = f"at most {limited:,} faces of photos, and of videos"
-    if small:
-        number = f"{small:,} of {format_count(faces, 'face')}"
-        facts["Warning"] = f"{number} below {SMALL} pixels: labels of small faces flicker"
-    return facts
+def _short(path: str, root: str) -> str:
+    """Returns a path below the common folder of all files: reports may be sent on, and folders can be private."""
+    return printable(os.path.relpath(path, root))
 
 
-def _mean_faces(model: Recognizer, averages: Mapping[str, Average]) -> list[dict[str, Any]]:
-    """Returns the means that the page shows, of labels with enough faces."""
-    size, regions = model.crop_spec.size, model.crop_spec.regions
-    shown = {label: one for label, one in averages.items() if len(one.rows) >= FACES}
-    return [
-        average_data(len(one.rows), *one.face(label, size), regions, one.intervals()) for label, one in shown.items()
-    ]
+def _photos(
+    model: Recognizer,
+    photos: Sequence[Path],
+    options: PhotoOptions,
+    status: Counter[str],
+    skipped: dict[str, str],
+    most: int,
+) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
+    """Yields the first faces of photos; counts all photos by status, and notes why photos have no face."""
+    for some, chunks in model.find(photos, options) if photos else ():
+        status.update(photo.reason for photo in some)
+        skipped.update({photo.path: photo.status for photo in some if not photo.faces})
+        classified = model.classify([(some, chunks)], photos)
+        faces = [face for photo in classified for face in photo.faces][:most]
+        yield [(face, None) for face in faces], chunks
+        most -= len(faces)
+
+
+def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: int, frames: int) -> None:
+    """Prints how long the explanations take, and how large they are, with one face in each photo."""
+    size, regions = model.crop_spec.size, len(model.crop_spec.regions)
+    image, boxes, valid = torch.zeros(1, 3, size, size), torch.zeros(1, regions, 4), torch.ones(1, regions).bool()
+    face = [values.to(model.device) for values in (image, boxes, valid)]
+    for _ in range(2):  # the first time is slow
+        start = time.perf_counter()
+        next(explain_labels(model.net, trace(model.net, *face), method, labels))
+    seconds = time.perf_counter() - start + OTHER
+    faces = photos + frames
+    minutes, size = (max(1, round(number)) for number in (seconds * faces / 60, BYTES * faces / 1e6))
+    assumed = "with one face in each photo" if photos else f"for {format_count(frames, 'picture')} of people"
+    print(f"About {minutes:,} min and {size:,} MB {assumed}.")
 
 
 def name_views(model: Recognizer, distance: Array) -> list[str]:
@@ -149,21 +170,6 @@ def name_views(model: Recognizer, distance: Array) -> list[str]:
     views = head_views(distance, len(model.net.vit.blocks))
     heads = [f"block {block}, head {head}: {distance[view]:.0f} px" for view, block, head in views]
     return [WHOLE, *heads, *(f"query of {label}" for label in model.labels[: len(distance) - 2 - len(heads)])]
-
-
-def print_estimate(model: Recognizer, method: str, labels: LabelChoice, photos: int, frames: int) -> None:
-    """Prints how long the explanations take, and how large they are, with one face in each photo."""
-    size, regions = model.crop_spec.size, len(model.crop_spec.regions)
-    image, boxes, valid = torch.zeros(1, 3, size, size), torch.zeros(1, regions, 4), torch.ones(1, regions).bool()
-    for _ in range(2):  # the first time is slow
-        start = time.perf_counter()
-        seen = trace(model.net, *(values.to(model.device) for values in (image, boxes, valid)))
-        next(evidence.explain_labels(model.net, seen, method, labels))
-        seconds = time.perf_counter() - start + OTHER
-    faces = photos + frames
-    minutes, size = (max(1, round(number)) for number in (seconds * faces / 60, BYTES * faces / 1e6))
-    assumed = "with one face in each photo" if photos else f"for {format_count(frames, 'picture')} of people"
-    print(f"About {minutes:,} min and {size:,} MB {assumed}.")
 
 
 def meanings(model: Recognizer, method: str) -> dict[str, str]:
@@ -185,36 +191,130 @@ def _measured(gain: Sequence[float]) -> str:
     return f"Measured faithfulness: {mean:.2f}{spread}, the gain in pixel insertion over random scores (0 is no gain)."
 
 
-def _photos(
-    model: Recognizer,
-    photos: Sequence[Path],
-    options: PhotoOptions,
-    status: Counter[str],
-    skipped: dict[str, str],
-    most: int,
-) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
-    """Yields the first faces of photos; counts all photos by status, and notes why photos have no face."""
-    for some, chunks in model.find(photos, options) if photos else ():
-        status.update(photo.reason for photo in some)
-        skipped.update({photo.path: photo.status for photo in some if not photo.faces})
-        classified = model.classify([(some, chunks)], photos)
-        faces = [face for photo in classified for face in photo.faces][:most]
-        yield [(face, None) for face in faces], chunks
-        most -= len(faces)
+FACES = 30
+"""Faces below which the page has no average."""
+SIDE = 144
+"""Side of the mean face in pixels."""
+MEANS = {"region": str, "faces": int, "mean": float, "low": float, "high": float}
+OUTPUT = "output"
+"""Name in tables of the pooled tokens, which attend to the regions."""
 
 
-def _short(path: str, root: str) -> str:
-    """Returns a path below the common folder of all files: reports may be sent on, and folders can be private."""
-    return printable(os.path.relpath(path, root))
+class Mean:
+    """The mean of arrays of one shape; NaN does not count."""
+
+    def __init__(self) -> None:
+        self.total, self.count = np.zeros(()), np.zeros((), int)
+
+    def add(self, values: Array) -> None:
+        """Adds an array."""
+        self.total = self.total + np.nan_to_num(values)
+        self.count = self.count + ~np.isnan(values)
+
+    @property
+    def value(self) -> Array:
+        """The mean; NaN where there is no number."""
+        mean: Array = np.divide(self.total, self.count, out=np.full(self.total.shape, np.nan), where=self.count > 0)
+        return mean
 
 
-def table_columns(regions: Sequence[str], videos: bool) -> dict[str, type]:
-    """Returns name and type of the columns of `faces.parquet`, with more of them where there are videos."""
-    when: dict[str, type] = {"frame": int, "seconds": float, "track": int} if videos else {}
-    return {"path": str, **when, "face": int, "predicted": str, "confidence": float, **dict.fromkeys(regions, float)}
+class Average:
+    """Means over faces of a model with R regions.
+
+    `rows` are for each face the attribution to each region, what each gives to the output, and what each (row) takes
+    from each: 2 R + R^2 values, NaN where a region is missing.
+    """
+
+    def __init__(self, regions: Sequence[str]) -> None:
+        self.regions = regions
+        self.rows: list[Float32Array] = []
+        self.means: defaultdict[str, Mean] = defaultdict(Mean)  # by name of a part of a face
+
+    def add(self, view: FaceView, evidence: Evidence) -> None:
+        """Adds a face."""
+        present = np.array([name in view.regions for name in self.regions], bool)
+        shares, heat = evidence.labels[evidence.order[0]]
+        attention = evidence.attention
+        relations = np.where(np.outer(present, present), attention.relations, np.nan)
+        output = np.where(present, attention.output, np.nan)
+        shares = np.where(present, shares, np.nan)
+        parts = attention._replace(relations=relations, output=output)._asdict() | {
+            "shares": shares,
+            "heat": heat / max(np.abs(heat).sum(), 1e-12),
+            "boxes": np.array([view.regions.get(name, np.full(4, np.nan)) for name in self.regions]).reshape(-1, 4),
+            "photo": warp(view.photo, view.to_crop * SIDE / view.crop_size, SIDE).astype(float),
+        }
+        for name, values in parts.items():
+            self.means[name].add(values)
+        self.rows.append(np.concatenate([shares, output[0], relations[0].ravel()]).astype(np.float32))
+
+    def intervals(self) -> list[Interval]:
+        """Returns the mean of each value of `rows` with its interval."""
+        return mean_intervals(np.stack(self.rows).astype(float))
+
+    def data(self, label: str, crop_size: int) -> dict[str, Any]:
+        """Returns what the page shows of the mean face, predicted as a label."""
+        return average_data(len(self.rows), *self.face(label, crop_size), self.regions, self.intervals())
+
+    def face(self, label: str, crop_size: int) -> tuple[FaceView, Evidence]:
+        """Returns the mean face, predicted as a label, and its explanation."""
+        mean = {name: mean.value for name, mean in self.means.items()}
+        boxes = zip(self.regions, mean["boxes"], strict=True)
+        view = FaceView(
+            mean["photo"].round().astype(np.uint8),
+            np.eye(2, 3) * crop_size / SIDE,
+            crop_size,
+            {name: box for name, box in boxes if np.isfinite(box).all()},
+            probabilities={label: 1.0},
+        )
+        own = (np.nan_to_num(mean["shares"]), mean["heat"])
+        attention = Attention(*(np.nan_to_num(mean[name]) for name in Attention._fields))
+        return view, Evidence([0], {0: own}, own, attention)
 
 
-def _row(face: FaceResult, view: FaceView, one: Evidence, regions: Sequence[str]) -> dict[str, Cell]:
-    shares = zip(regions, one.labels[one.order[0]][0].tolist(), strict=True)
-    row = {name: getattr(face, name) for name in ("path", "face", "confidence", "frame", "seconds", "track")}
-    return row | {"predicted": face.label} | {name: share for name, share in shares if name in view.regions}
+def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequence[str]) -> None:
+    """Writes `shares.csv` and `relations.csv`: means by predicted expression with their intervals."""
+    pairs = [(region, other) for region in (OUTPUT, *regions) for other in regions]
+    columns = {"predicted": str, "region": str, "takes_from": str} | MEANS
+    with (
+        TableWriter(folder / "shares.csv", {"predicted": str} | MEANS) as shares,
+        TableWriter(folder / "relations.csv", columns) as relations,
+    ):
+        for label, average in averages.items():
+            found = average.intervals()
+            own = zip(regions, found, strict=False)
+            shares.write([{"predicted": label, "region": name, **one} for name, one in own if one["faces"]])
+            between = zip(pairs, found[len(regions) :], strict=True)
+            relations.write(
+                [{"predicted": label, "region": a, "takes_from": b, **one} for (a, b), one in between if one["faces"]]
+            )
+
+
+def write_heads(folder: Path, every: Average, blocks: int) -> None:
+    """Writes `heads.csv` and `heads_relations.csv`: means of each attention head over all faces."""
+    mean = Attention(*(every.means[name].value for name in Attention._fields))
+    columns = {"block": int, "head": int, "distance_px": float, "patches": float, **dict.fromkeys(every.regions, float)}
+    pairs = {"block": int, "head": int, "region": str, "takes_from": str, "mean": float}
+    with (
+        TableWriter(folder / "heads.csv", columns) as heads,
+        TableWriter(folder / "heads_relations.csv", pairs) as relations,
+    ):
+        for view, block, head in head_views(mean.distance, blocks):
+            which: dict[str, Any] = {"block": block, "head": head}
+            row = {"distance_px": float(mean.distance[view]), "patches": float(mean.patches[view].sum())}
+            heads.write([which | row | dict(zip(every.regions, _cells(mean.output[view]), strict=True))])
+            for region, values in zip(every.regions, mean.relations[view], strict=True):
+                named = zip(every.regions, _cells(values), strict=True)
+                relations.write([which | {"region": region, "takes_from": name, "mean": one} for name, one in named])
+
+
+def head_views(distance: Array, blocks: int) -> Iterator[tuple[int, int, int]]:
+    """Yields index, block and head, counted from 1, of the views of attention that are heads."""
+    views = np.flatnonzero(np.isfinite(distance))
+    for number, view in enumerate(views.tolist()):
+        block, head = divmod(number, len(views) // blocks)
+        yield view, block + 1, head + 1
+
+
+def _cells(values: Array) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]

@@ -27,7 +27,7 @@ def write_study(folder: Path, persons: int, paired: bool, facts: dict[str, str] 
                 cells = {"path": f"{person}-{index}-{photo}.png", "subject": f"s{person}", "condition": condition}
                 cells |= {"label": LABELS[high > 0.5], "confidence": max(high, 1 - high)}
                 rows.append(cells | {f"p_{LABELS[0]}": 1 - high, f"p_{LABELS[1]}": high})
-    with TableWriter(path, columns, facts=facts) as table:
+    with TableWriter(path, columns, facts=facts or {}) as table:
         table.write(rows)
     return path
 

@@ -1,9 +1,14 @@
 """A face and its explanation for the pages of reports."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import Evidence
+from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, render
 
 REGIONS = ("mouth", "nose", "chin")
 LABELS = ("neutral", "happiness", '"><i>x')
@@ -40,3 +45,13 @@ def make_evidence() -> Evidence:
     heat = np.arange(1024.0).reshape(32, 32) / 1024
     each = [(np.array([share, 0.0, -0.5]), heat - share) for share in (0.1, 0.25, -0.4)]
     return Evidence([1, 2, 0], dict(enumerate(each)), (np.array([0.9, 0.0, 0.1]), heat), ATTENTION)
+
+
+def write_page(
+    path: Path, facts: Mapping[str, str], labels: Sequence[str], records: Sequence[FaceRecord], **more: Any
+) -> None:
+    """Renders the page of a report as `write_report` does."""
+    values = {"title": "Title", "facts": facts, "labels": labels, "records": records, "regions": REGIONS}
+    values |= {"views": ["the whole encoder"], "grid": (0, 0), "meaning": {}, "averages": (), "people": ()}
+    values |= {"skipped": (), "generator": GENERATOR, "counts": Counter(record.label for record in records)}
+    render(path, "page", **values | more)

@@ -8,9 +8,9 @@ from PIL import Image
 from playwright.sync_api import Browser, expect
 
 from fer_vit.report.draw import printable
-from fer_vit.report.html import save_face, write_page
+from fer_vit.report.html import save_face
 from tests.helpers.browser import opened
-from tests.helpers.reports import REGIONS, VIEWS, make_evidence, make_view
+from tests.helpers.reports import REGIONS, VIEWS, make_evidence, make_view, write_page
 
 OWN = "document.title='owned'"
 NAMES = [
@@ -38,7 +38,7 @@ def test_hostile_names_and_labels_are_text_everywhere(chrome: Browser, tmp_path:
         view = replace(view, probabilities=probabilities, photo=np.full_like(view.photo, 10 + 16 * number))
         evidence = make_evidence()._replace(order=np.argsort([-p for p in probabilities.values()]).tolist())
         records.append(save_face(folder, number, view, evidence, REGIONS))
-    write_page(folder / "index.html", NAMES[0], {"Model": NAMES[1]}, labels, records, REGIONS, **VIEWS)
+    write_page(folder / "index.html", {"Model": NAMES[1]}, labels, records, title=NAMES[0], **VIEWS)
     page, wrong = opened(chrome, (folder / "index.html").as_uri())
     names = [printable(name) for name in NAMES]
     assert names[6:8] == ["two lines three.png", "photo?gnp.exe"]

@@ -14,10 +14,10 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.report.draw import to_photo, zoom
-from fer_vit.report.html import Evidence, FaceRecord, average_data, heat_maps, save_face, write_page
+from fer_vit.report.html import Evidence, FaceRecord, average_data, heat_maps, save_face
 from fer_vit.report.table import Interval
 from tests.helpers.browser import loaded, opened
-from tests.helpers.reports import ATTENTION, LABELS, REGIONS, VIEWS, make_evidence, make_view
+from tests.helpers.reports import ATTENTION, LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
 
 HOSTILE = "<script>alert(1)</script>.png"
 QUOTES = """a"b'c&amp;<!--</script>.png"""
@@ -47,7 +47,7 @@ def write(folder: Path) -> Path:
         40, mean, make_evidence()._replace(order=[0], labels={0: make_evidence().labels[0]}), REGIONS, found
     )
     write_page(
-        folder / "index.html", "A <title>", FACTS, LABELS, records, REGIONS, [average], **VIEWS,
+        folder / "index.html", FACTS, LABELS, records, title="A <title>", averages=[average], **VIEWS,
         meaning={"pixels": "Pixels.", "attention": "Attention <b>."}, skipped=[(HOSTILE, "no face")],
     )  # fmt: skip
     return folder / "index.html"
@@ -76,7 +76,7 @@ def browser(chrome: Browser, file: Path) -> tuple[Page, list[str]]:
 
 def open_records(chrome: Browser, folder: Path, records: list[FaceRecord]) -> tuple[Page, list[str]]:
     """A page of these faces, and its errors."""
-    write_page(folder / "index.html", "Title", {}, LABELS, records, REGIONS, **VIEWS)
+    write_page(folder / "index.html", {}, LABELS, records, **VIEWS)
     return opened(chrome, (folder / "index.html").as_uri())
 
 
@@ -343,7 +343,7 @@ def test_thousands_of_faces_stay_usable(chrome: Browser, tmp_path: Path) -> None
 
 
 def test_page_without_faces_says_so(tmp_path: Path) -> None:
-    write_page(tmp_path / "index.html", "Title", FACTS, LABELS, [], REGIONS, skipped=[("a.png", "no face")])
+    write_page(tmp_path / "index.html", FACTS, LABELS, [], skipped=[("a.png", "no face")])
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "No face was found." in page
     assert "<bdi>a.png</bdi>: no face" in page
@@ -355,6 +355,6 @@ def test_a_page_is_written_as_its_faces_come(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(file, "writelines", lambda pieces: written.extend(map(len, pieces)))
     monkeypatch.setattr(Path, "open", lambda *_, **__: file)
     record = FaceRecord("happiness", f'"{"x" * 50_000}"', "AA==")
-    write_page(tmp_path / "index.html", "Title", {}, LABELS, [record] * 50, REGIONS)
+    write_page(tmp_path / "index.html", {}, LABELS, [record] * 50)
     assert sum(written) > 2_500_000
     assert max(written) < 100_000

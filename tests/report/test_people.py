@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.html import Evidence, save_face, write_page
+from fer_vit.report.html import Evidence, save_face
 from tests.helpers.browser import loaded, opened
+from tests.helpers.reports import write_page
 
 NAME = """<img src=x onerror="document.title='owned'">.mp4"""
 LABELS = ("happiness", "<i>fear")
@@ -43,7 +44,7 @@ def write(folder: Path) -> Path:
     photo = replace(view, name="a.jpg", track=None, seconds=0.0, smoothed=None)
     records.append(save_face(folder, len(records), photo, evidence, REGIONS))
     people = [person(track, 30 - track) for track in range(10)]
-    write_page(folder / "index.html", "Title", {"Method": "x"}, LABELS, records, REGIONS, people=people)
+    write_page(folder / "index.html", {"Method": "x"}, LABELS, records, regions=REGIONS, people=people)
     return folder / "index.html"
 
 

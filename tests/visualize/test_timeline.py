@@ -10,7 +10,7 @@ from fer_vit import load
 from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.results import FaceResult
 from fer_vit.sources.drawn import draw_face
-from fer_vit.visualize.timeline import PICTURES, limit, pictures, watch
+from fer_vit.visualize.evidence import PICTURES, limit, pictures, watch
 from tests.helpers.videos import write_video
 
 
@@ -32,7 +32,7 @@ def test_every_frame_counts_and_absences_are_known() -> None:
     tracks = [[0]] * 5 + [[0, 1]] * 3 + [[]] * 2 + [[1]] + [[0, 1]] * 2
     videos, status = watch([*frames("a.mp4", tracks), Photo("a.mp4", "damaged: 3 packets", [])])
     assert status == {"ok": 11, "no face": 2, "damaged": 1}
-    first, second = videos["a.mp4"].lines()
+    first, second = videos["a.mp4"].lines("a.mp4")
     assert (first["track"], first["frames"], first["start"], first["end"]) == (0, 10, 0, 0.48)
     assert first["times"] == pytest.approx([0.04 * n for n in (*range(8), 11, 12)], abs=1e-3)
     assert first["gaps"] == [[0.28, 0.44]]
@@ -42,7 +42,7 @@ def test_every_frame_counts_and_absences_are_known() -> None:
 
 
 def test_a_long_curve_has_means_of_equal_spans() -> None:
-    (line,) = watch(frames("a.mp4", [[3]] * 5001))[0]["a.mp4"].lines()
+    (line,) = watch(frames("a.mp4", [[3]] * 5001))[0]["a.mp4"].lines("a.mp4")
     times, shares = np.arange(5001) * 0.04, np.arange(5001) % 1000 / 1000
     span = (times * 1000 / times[-1]).astype(int).clip(max=999)
     expected = [shares[span == n].mean() * 1000 for n in range(1000)]
@@ -90,7 +90,9 @@ def test_in_a_crowd_everyone_has_a_picture() -> None:
 
 def test_people_of_two_videos_are_not_one() -> None:
     videos, _ = watch([*frames("a.mp4", [[0]] * 3), *frames("b.mp4", [[0]] * 2)])
-    assert [(line["name"], line["frames"], line["gaps"]) for video in videos.values() for line in video.lines()] == [
+    assert [
+        (line["name"], line["frames"], line["gaps"]) for path, video in videos.items() for line in video.lines(path)
+    ] == [
         ("a.mp4", 3, []),
         ("b.mp4", 2, []),
     ]
@@ -105,4 +107,4 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
     limit(videos.values(), 2)
     shown = {path: [face.track for face in video.pictures()] for path, video in videos.items()}
     assert shown == {"a.mp4": [0], "b.mp4": [0]}
-    assert [line["frames"] for video in videos.values() for line in video.lines()] == [41, 41]
+    assert [line["frames"] for path, video in videos.items() for line in video.lines(path)] == [41, 41]
