@@ -9,8 +9,7 @@ from typing import Any, TypeAlias, cast
 
 import av
 import numpy as np
-from av.error import FFmpegError
-from av.video.reformatter import ColorRange, Colorspace, Interpolation
+from av.video.reformatter import ColorRange, Interpolation
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
@@ -22,7 +21,6 @@ from fer_vit.report.draw import Marked, draw_faces
 CODECS = ("libx264", "libopenh264", "mpeg4")  # the best first: H.264 plays everywhere, but FFmpeg may not contain it
 TICK = Fraction(1, 60000)  # seconds, the finest unit of MPEG-4; frame times at the usual rates are multiples
 PRIMING = 0.1  # seconds of sound before the first frame that are kept, because decoders may need them
-TAGS = {Colorspace.ITU709: 1, Colorspace.SMPTE170M: 6}  # also of their primaries and transfer functions (ITU-T H.273)
 EXACT = Interpolation.BILINEAR | Interpolation.ACCURATE_RND  # otherwise colours become darker by up to 3 levels
 Packet: TypeAlias = "av.Packet[Any]"
 
@@ -58,40 +56,31 @@ def annotate_video(
 
 def _add_video(file: av.container.OutputContainer, source: av.container.InputContainer, first: Frame) -> av.VideoStream:
     """Adds a stream for frames like `first`, in the colours that players assume or the tags of `source` name."""
-    codec_name = next(name for name in CODECS if name in av.codecs_available)
+    name = next(name for name in CODECS if name in av.codecs_available)
     height, width = (side + side % 2 for side in first.image.shape[:2])  # even, for the codecs
     rate, tags = source.streams.video[0].guessed_rate or 25, source.streams.video[0].codec_context
-    video = cast(av.VideoStream, file.add_stream(codec_name, rate, width=width, height=height, pix_fmt="yuv420p"))
+    video = cast(av.VideoStream, file.add_stream(name, rate, width=width, height=height, pix_fmt="yuv420p"))
     codec = video.codec_context
     codec.time_base = TICK
-    codec.colorspace = usual = TAGS[_colours(height)]
+    codec.colorspace = usual = 1 if height >= HD else 6  # BT.709 and BT.601 (ITU-T H.273)
     # Players convert primaries as well; these do not change when a face is drawn.
     codec.color_primaries = usual if tags.color_primaries == UNTAGGED else tags.color_primaries
     codec.color_trc = usual if tags.color_trc == UNTAGGED else tags.color_trc
     codec.color_range = ColorRange.MPEG
-    if codec_name != "libx264":  # which has a constant quality by default
+    if name != "libx264":  # which has a constant quality by default
         video.bit_rate = 8 * width * height
-    try:
-        codec.open()
-    except FFmpegError as error:
-        raise FerVitError(f"{codec_name} cannot encode frames of {width} x {height} pixels.") from error
     return video
-
-
-def _colours(height: int) -> Colorspace:
-    return Colorspace.ITU709 if height >= HD else Colorspace.SMPTE170M
 
 
 def _encode(video: av.VideoStream, frames: Iterable[tuple[list[Marked], Frame]]) -> Iterator[Packet]:
     """Yields the packets of frames with marked faces, padded to even sides."""
-    ticks = -(2**63)
+    matrix, ticks = "ITU709" if video.height >= HD else "SMPTE170M", -(2**63)
     for marked, (image, _, seconds) in frames:
         image = np.pad(draw_faces(image, marked), [(0, side % 2) for side in image.shape[:2]] + [(0, 0)], "edge")
-        frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(
-            format="yuv420p", dst_colorspace=_colours(len(image)).name, dst_color_range="MPEG", interpolation=EXACT
-        )
-        ticks = max(round(seconds / TICK), ticks + 1)
-        frame.pts, frame.time_base = ticks, TICK
+        frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+        frame = frame.reformat(format="yuv420p", dst_colorspace=matrix, dst_color_range="MPEG", interpolation=EXACT)
+        frame.pts = ticks = max(round(seconds / TICK), ticks + 1)
+        frame.time_base = TICK
         yield from video.encode(frame)
     yield from video.encode()
 
