@@ -163,15 +163,3 @@ def test_fingerprints_differ_by_model() -> None:
     next(model.parameters()).data.add_(1e-3)
     assert prints[0] == prints[1]
     assert len({*prints, fingerprint(model)}) == 6
-
-
-def test_without_calibration_only_low_confidence_makes_a_face_ambiguous(
-    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = (*CROPS, "--workers=0")
-    rows = predict(drawn / "faces" / "val", checkpoint, tmp_path / "a.parquet", *words)
-    assert {(row["prediction_set"], row["ambiguous"]) for row in rows} == {(None, None)}
-    assert "ambiguous" not in capsys.readouterr().out
-    least = sorted(row["confidence"] for row in rows)[2]
-    rows = predict(drawn / "faces" / "val", checkpoint, tmp_path / "b.parquet", *words, f"--min_confidence={least}")
-    assert sorted(row["ambiguous"] for row in rows) == [False] * (len(rows) - 2) + [True] * 2

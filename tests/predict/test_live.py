@@ -20,7 +20,7 @@ from fer_vit.geometry import Image
 from fer_vit.predict import live, video
 from fer_vit.predict.live import camera_frames, read_newest, shown_name, watch
 from fer_vit.predict.photos import NO_FACE, Photo
-from fer_vit.predict.recognizer import Recognizer, average_over_time
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult
 from fer_vit.predict.video import Frame, play, read_frames
 from tests.helpers.marks import slow
@@ -250,11 +250,6 @@ def test_watch_and_predict_agree(model: Recognizer, squares: Path) -> None:
         for face, same in zip(photo.faces, other.faces, strict=True):
             assert face.probabilities == pytest.approx(same.probabilities, abs=1e-5)
             assert (face.box == same.box).all()
-    first = [(p.seconds or 0.0, face) for p in seen for face in p.faces if face.track == 0]
-    times, shares = np.array([t for t, _ in first]), np.array([[*f.probabilities.values()] for _, f in first])
-    for now, face in first:
-        average = average_over_time(shares[now - times < 0.75], now - times[now - times < 0.75], 0.25, causal=True)
-        assert [*face.smoothed.values()] == pytest.approx(average.tolist(), abs=1e-9)
 
 
 def test_frames_stay_with_their_faces(no_model: Recognizer, tmp_path: Path) -> None:

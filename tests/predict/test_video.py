@@ -96,21 +96,14 @@ def test_times_that_start_late_or_are_guessed(name: str, kind: dict[str, object]
     assert end == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("a.ts", {}), *slow(("a.m2ts", {}), ("a.mpg", {"codec": "mpeg2video", "tick": 1 / NTSC}))]
-)
-def test_times_continue_in_joined_files(name: str, kind: dict[str, object], tmp_path: Path) -> None:
-    path = write_numbered(tmp_path / name, [float(n / NTSC) for n in range(40)], **kind)
-    alone, _ = read(path)
+@pytest.mark.parametrize("name", ["a.ts", *slow("a.m2ts")])
+def test_times_continue_in_joined_files(name: str, tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / name, [float(n / NTSC) for n in range(40)])
     path.write_bytes(path.read_bytes() * 3)
     found, end = read(path)
-    assert [shown for shown, *_ in found] == 3 * [shown for shown, *_ in alone]
-    times, expected = np.array([seconds for *_, seconds in found]), np.array([seconds for *_, seconds in alone])
-    assert np.allclose(times.reshape(3, 40) - times[::40, None], expected - expected[0], atol=2e-3)
-    assert np.allclose(times[40::40] - times[39:-1:40], 1 / float(NTSC), atol=2e-3)
+    assert [shown for shown, *_ in found] == 3 * [*range(40)]
+    assert np.allclose(np.diff([seconds for *_, seconds in found]), 1 / float(NTSC), atol=2e-3)
     assert end == ""
-    start, end = times[[50, 52]] - times[0] - 0.01
-    assert [number for _, number, _ in read(path, start=start, end=end)[0]] == [50, 51]
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
