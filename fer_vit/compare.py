@@ -159,10 +159,7 @@ def average(values: Array, group: IntArray, groups: int) -> Array:
 
 
 def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Study:
-    """Averages faces by the columns `by`, for the condition, and `person`.
-
-    Raises FerVitError when there are fewer than two conditions, or no such baseline.
-    """
+    """Averages faces by condition and person; raises FerVitError without two conditions or the baseline."""
     none = np.array(None)
     used = faces.predicted & (faces.columns[by] != none) & (faces.columns[person] != none)
     known = faces.take(used)
@@ -206,10 +203,7 @@ def label_shares(faces: Faces) -> dict[str, Array]:
 
 
 def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episode]]:
-    """Returns the uninterrupted expressions in clips, each with its observation, person by person.
-
-    `observations` are of all rows of the table, in its order, from 0; -1 for none. An episode ends with its own.
-    """
+    """Returns the uninterrupted expressions in clips, each with the observation (-1: none) of its rows."""
     people, track = People(), np.array([track or 0 for track in faces.columns["track"]])
     tracks = track.max() + 1
     columns = faces.columns | {"track": observations * tracks + track}
@@ -238,18 +232,13 @@ def clip_kinds(episodes: Sequence[tuple[int, Episode]], labels: Sequence[str], n
     return [kind for kind in kinds if kind.values]
 
 
-Means = dict[str, dict[str, Interval]]
-"""Results by measure and condition."""
-Tests = dict[str, dict[str, Any] | None]
-"""Results of `compare_pair` or `mixed_model` by measure and pair of conditions."""
+Means = dict[str, dict[str, Interval]]  # results by measure and condition
+Tests = dict[str, dict[str, Any] | None]  # results of `compare_pair` or `mixed_model` by measure and pair of conditions
 TESTED = ("t", "df", "p", "p corrected", "p by ranks", "g")
 
 
 def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> str:
-    """Writes results.json, results.md and index.html to a folder; returns the methods, warnings and the folder's name.
-
-    `facts` describe how the predictions were made.
-    """
+    """Writes results.json, results.md and index.html; returns methods and warnings."""
     sizes, text = study.counts(), methods(facts, study)
     rows = [["", *next(iter(sizes.values()))], *([name, *map(str, row.values())] for name, row in sizes.items())]
     parts, results = [Section("Methods", text, rows)], {"methods": text, "conditions": sizes}

@@ -12,10 +12,8 @@ import numpy as np
 
 from fer_vit.geometry import Array, IntArray, Mask
 
-COVERAGES = (90, 95)
-"""In percent."""
-LEAST = 19
-"""Calibration faces that a label needs for a threshold: fewer cannot cover 95 %."""
+COVERAGES = (90, 95)  # in percent
+LEAST = 19  # calibration faces that a label needs for a threshold: fewer cannot cover 95 %
 Thresholds = Mapping[str, Sequence[float | None]]
 """By coverage in percent: the least probability of a label in a set, for all faces and then for each label (1 + C).
 

@@ -77,10 +77,7 @@ def distill(
 
 
 def read_unlabelled(path: Path, names: tuple[str, ...]) -> Manifest:
-    """Reads the training faces of a manifest that were detected and have landmarks.
-
-    Raises FerVitError when there is none, or the manifest has other labels.
-    """
+    """Reads the detected training faces with landmarks; raises FerVitError without one, or for other labels."""
     rows = Manifest.read(path, ["train"]).split("train")
     check_same_labels(names, rows)
     known = np.isfinite(rows.landmarks()).all((1, 2))

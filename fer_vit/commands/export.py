@@ -29,12 +29,9 @@ from fer_vit.store.folder import average_networks, save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, find_folder
 from fer_vit.train.task import log_prior
 
-CALIBRATION = 512
-"""Faces that calibrate the 8-bit scales."""
-CALIBRATES = 100
-"""Faces that temperature and thresholds need; a handful gives extreme values."""
-GAIN = "pixel insertion, blurred"
-"""The measure of `fer-vit faithfulness` that a model's settings keep."""
+CALIBRATION = 512  # faces that calibrate the 8-bit scales
+CALIBRATES = 100  # faces that temperature and thresholds need; a handful gives extreme values
+GAIN = "pixel insertion, blurred"  # the measure of `fer-vit faithfulness` that a model's settings keep
 
 
 @accept_text
@@ -113,10 +110,7 @@ def export(
 
 
 def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
-    """Stores the training prior and the strength of the logit adjustment, and fits temperature and thresholds.
-
-    Returns a report.
-    """
+    """Stores training prior, logit adjustment, temperature and thresholds; returns a report."""
     model.net.adjust((), 0)
     logits, target = evaluate_logits(model, manifest)
     model.net.adjust(training_prior(manifest, strength), strength)
@@ -133,10 +127,7 @@ def calibrate_model(model: Recognizer, manifest: Path, strength: float) -> str:
 
 
 def training_prior(manifest: Path, strength: float) -> list[float]:
-    """Returns the share of each label among the training faces (C,), empty when there is no labelled one.
-
-    Raises FerVitError when the logit adjustment needs them, and a label has no face.
-    """
+    """Returns the share of each label among the training faces (C,); [] without labels."""
     rows = Manifest.read(manifest, ["train"]).split("train")
     targets = rows.targets() if len(rows) else None
     counts = np.zeros(len(rows.names)) if targets is None else targets.sum(0)

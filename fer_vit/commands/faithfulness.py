@@ -24,8 +24,7 @@ from fer_vit.store.hub import DEFAULT
 Table: TypeAlias = dict[str, dict[str, Interval]]
 Values: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FILES = ("faithfulness.json", "faithfulness.md")
-SHUFFLED = 200
-"""About the largest number of faces explained with shuffled weights, which takes a model for every block."""
+SHUFFLED = 200  # about the largest number of faces explained with shuffled weights, which takes a model for every block
 
 
 def faithfulness(

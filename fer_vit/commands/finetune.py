@@ -23,8 +23,7 @@ from fer_vit.store.hub import CARD_FILE, DEFAULT
 from fer_vit.train.cli import fit
 from fer_vit.train.run import newest_checkpoint
 
-FEWEST = 8
-"""Fewest training photos of each class: ten, less one for validation and one for the test."""
+FEWEST = 8  # fewest training photos of each class: ten, less one for validation and one for the test
 
 
 @accept_text
@@ -82,10 +81,7 @@ def finetune(
 
 
 def find_faces(photos: Path, manifest: Path, align: str | None, overwrite: bool) -> Path:
-    """Writes a manifest of the faces in a folder or zip, unless it exists or is given; returns its path.
-
-    Raises FerVitError when there are no photos, or the model to start from takes crops (`align`).
-    """
+    """Returns the manifest of the faces in a folder or zip, written unless it exists, or the given one."""
     if photos.suffix.lower() == ".parquet":
         return photos
     if align == "crop":

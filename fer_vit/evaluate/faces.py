@@ -24,8 +24,7 @@ from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.labels import Merge, merge_names
 from fer_vit.predict.recognizer import CHUNK, Recognizer
 
-Columns = dict[str, NDArray[np.object_]]
-"""Cells by column name (N,); None is empty."""
+Columns = dict[str, NDArray[np.object_]]  # cells by column name (N,); None is empty
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,13 +25,10 @@ from fer_vit.processes import cores
 
 EYES, MOUTH = ("right_eye", "left_eye"), ("mouth",)
 UNALTERED, MOST_TURNED = "unaltered", "heads turned most"
-TURNED = 0.1
-"""Fraction of the faces that count as turned heads."""
-SIDE = 48
-"""Blur and landmark shifts are given for a longer side of SIDE pixels and scaled to the image."""
+TURNED = 0.1  # fraction of the faces that count as turned heads
+SIDE = 48  # blur and landmark shifts are given for a longer side of SIDE pixels and scaled to the image
 
-Change = Callable[[Image, Array], Image]
-"""Changes an image, given its landmarks (5, 2)."""
+Change = Callable[[Image, Array], Image]  # changes an image, given its landmarks (5, 2)
 
 
 @dataclass(eq=False)

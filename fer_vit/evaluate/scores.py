@@ -18,18 +18,12 @@ from fer_vit.evaluate.faces import Faces
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 
-RESAMPLES = 2000
-"""Bootstrap resamples."""
-BINS = 15
-"""Bins of the calibration error."""
+RESAMPLES = 2000  # bootstrap resamples
+BINS = 15  # bins of the calibration error
 
 
 def resampled_sums(values: Array, units: IntArray | None = None) -> Array:
-    """Sums the values (N, M) of N faces in bootstrap resamples; returns (RESAMPLES, M).
-
-    `units` (N,), counted from 0, are the persons or photos that faces belong to. All faces of a unit are drawn
-    together, since they are similar.
-    """
+    """Sums the values (N, M) of N faces in bootstrap resamples (RESAMPLES, M), of all faces of a unit (N,) together."""
     if units is not None:
         each, values = values, np.zeros((units.max() + 1, values.shape[1]))
         np.add.at(values, units, each)
@@ -56,10 +50,7 @@ def score_intervals(
 
 
 def mean_intervals(values: Array, units: IntArray | None = None, binary: bool = False) -> list[Interval]:
-    """Returns the mean of each of M values over N faces (N, M) and its interval; values that are NaN do not count.
-
-    `binary`: values are 0 or 1; means of exactly 0 or 1 get Clopper-Pearson bounds.
-    """
+    """Returns the means of values (N, M), without NaN, over N faces with intervals; `binary`: each value is 0 or 1."""
     present = ~np.isnan(values)
 
     def means(sums: Array) -> dict[str, Array]:
@@ -72,10 +63,7 @@ def mean_intervals(values: Array, units: IntArray | None = None, binary: bool = 
 
 
 def bound(one: Interval, member: Mask, units: IntArray | None = None, binary: bool = True) -> Interval:
-    """Returns a result of the faces in `member` (N,): without an interval if they are of one person or image.
-
-    `binary`: exactly 0 or 1 gets the bounds of Clopper & Pearson.
-    """
+    """Returns a result of the faces in `member`: no interval for one unit, Clopper-Pearson's for `binary` 0 or 1."""
     count, (low, high) = count_units(member, units), (one["low"], one["high"])
     if count < 2:
         low = high = None
@@ -90,10 +78,7 @@ def count_units(member: Mask, units: IntArray | None) -> int:
 
 
 def face_sums(probabilities: Array, targets: Array) -> Array:
-    """Returns the summands of each face for the sums that `scores` reads (N, 3 C + 18).
-
-    `probabilities` and `targets` (fractions of votes) are (N, C); the true class has most votes.
-    """
+    """Returns what each face adds to the sums of `scores` (N, 3 C + 18); both inputs are (N, C)."""
     classes = np.eye(targets.shape[1])
     truth, guess = classes[targets.argmax(1)], classes[probabilities.argmax(1)]
     confidence, correct = probabilities.max(1), (truth * guess).sum(1)
@@ -142,10 +127,7 @@ def score_faces(
     units: IntArray | None = None,
     minus: Array | None = None,
 ) -> dict[str, Interval]:
-    """Returns the scores of N faces with their intervals.
-
-    `minus`: another model's probabilities (N, C), whose scores are subtracted, in every resample.
-    """
+    """Returns the scores of N faces with intervals, less the scores of another model with probabilities `minus`."""
     sums = [face_sums(one, targets) for one in (probabilities, minus) if one is not None]
 
     def results(sums_of: Array) -> dict[str, Array]:
@@ -191,18 +173,14 @@ def suspect_labels(probabilities: Array, targets: Array) -> IntArray:
     return np.column_stack([order, better[order]])
 
 
-FEW = 30
-"""Groups of fewer faces, or persons where these are known, are counted but not compared."""
+FEW = 30  # groups of fewer faces, or persons where these are known, are counted but not compared
 FOUND = "face found"
 LEAST_VOTES, MOST_VOTES = 6, 10
 """The range of the rows of the accuracy by votes; fewer and more votes are counted in the first and last row."""
 
 
 def describe(faces: Faces) -> dict[str, Interval]:
-    """Returns how often a face was found; with labels the scores, else confidence and frequencies of expressions.
-
-    With prediction sets also how many faces are ambiguous and, with labels, the accuracy on the others.
-    """
+    """Returns how many faces were found, or are ambiguous; and scores, or without labels confidence and labels."""
     photos = faces.take(np.unique(faces.paths.astype(str), return_index=True)[1])  # each counts once
     results = {FOUND: mean_intervals(photos.detected[:, None].astype(float), photos.units, binary=True)[0]}
     known = faces.take(faces.predicted)
@@ -239,10 +217,7 @@ def evaluate_faces(faces: Faces, by: Sequence[str] = (), other: Array | None = N
 
 
 def accuracy_by_votes(faces: Faces) -> dict[str, Any]:
-    """Returns faces and accuracy by the votes for the label (column `label_votes`), from 10 to 6 or fewer; {} without.
-
-    `faces` have labels and predictions.
-    """
+    """Returns faces and accuracy by the votes for the label (column `label_votes`); {} without the column."""
     counts = np.array([float(value) if str(value).isdigit() else np.nan for value in faces.columns.get(VOTES, ())])
     counts = counts.clip(LEAST_VOTES, MOST_VOTES)
     votes = [number for number in range(MOST_VOTES, LEAST_VOTES - 1, -1) if (counts == number).any()]
@@ -318,10 +293,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def compare_models(faces: Faces, other: Array) -> dict[str, Any]:
-    """Compares a model with another one's probabilities (N, C), NaN where it found no face, on the same faces.
-
-    McNemar's exact test compares the faces that only the first and only the second model predicts correctly.
-    """
+    """Compares a model with another one's probabilities (N, C), NaN without a face, by McNemar's exact test."""
     both = faces.predicted & np.isfinite(other[:, 0])
     faces, other = faces.take(both), other[both]
     assert faces.targets is not None

@@ -33,8 +33,7 @@ from fer_vit.predict.tables import find_tables
 from fer_vit.report.table import FACTS, SUFFIXES, csv_cell
 from fer_vit.store.hub import DEFAULT
 
-MARGIN = 0.15
-"""Margin of a picture on each side of a face's box, as a fraction of the box."""
+MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,11 @@ from fer_vit.report.draw import printable
 from fer_vit.report.html import render
 from fer_vit.report.table import NOTHING, Interval, interval_text, markdown
 
-FILES = ("results.json", "results.md", "index.html")
-"""The page is written last."""
+FILES = ("results.json", "results.md", "index.html")  # the page is written last
 KINDS = {"mistake": "mistakes", "label": "likely wrong labels", "differ": "where the two differ"}
 """Why a face is worth a look."""
-PICTURES = 500
-"""The largest number of faces on the page, so that it opens quickly."""
-SIDE = 96
-"""Longer side of the pictures in pixels."""
+PICTURES = 500  # the largest number of faces on the page, so that it opens quickly
+SIDE = 96  # longer side of the pictures in pixels
 
 
 class Section(NamedTuple):
