@@ -5,59 +5,54 @@ from types import SimpleNamespace
 import pytest
 
 from fer_vit.commands import models as verb
+from fer_vit.store.folder import shipped_configs
 from fer_vit.store.hub import shipped_models
-from tests.helpers.commands import main
+from tests.helpers.commands import run
 
-ROOT = Path(__file__).parents[2]
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
 
-def table(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    main(["models"])
-    return capsys.readouterr().out.splitlines()
+def test_every_config_is_one_line_with_its_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    run("configs")
+    header, *lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    assert header.split() == ["name", "accuracy", "what", "it", "is"]
+    assert [line.split()[0] for line in lines] == list(shipped_configs())
+    assert all(line.endswith(".") for line in lines), "the first line of a config is not a sentence"
+    (small,) = [line for line in lines if line.startswith("ferplus_small ")]
+    assert small.split()[2] == "validation"
+    assert float(small.split()[1].removesuffix("%")) > 80
 
 
 def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
+    run("models")
+    lines = capsys.readouterr().out.splitlines()
     for name, folder in shipped_models().items():
-        (line,) = [line for line in table(capsys) if line.startswith(name)]
-        found = {
-            one.metric_name: one.metric_value
-            for one in verb.card_data(folder).eval_results
-            if "test" in one.dataset_name
-        }
-        assert found.keys() == {"accuracy", "UAR", "ECE"}
-        for metric, value in found.items():
-            assert f"FERPlus official test {metric} {value:.1%}" in line
-            for text in (
-                readme.partition(f"[{name}]")[2].partition("\n")[0],
-                (folder / "README.md").read_text("utf-8"),
-            ):
-                assert f"{value:.1%}" in text
+        (line,) = [line for line in lines if line.startswith(name)]
+        tested = [one for one in verb.card_data(folder).eval_results if "test" in one.dataset_name]
+        assert {one.metric_name for one in tested} == {"accuracy", "UAR", "ECE"}
+        texts = README.partition(f"[{name}]")[2].partition("\n")[0], (folder / "README.md").read_text("utf-8")
+        for one in tested:
+            assert f"FERPlus official test {one.metric_name} {one.metric_value:.1%}" in line
+            assert all(f"{one.metric_value:.1%}" in text for text in texts)
 
 
 def test_models_in_the_hubs_cache(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def repo(name: str, folder: Path) -> SimpleNamespace:
+    run("export", tmp_path / "ours", "--checkpoint", checkpoint)
+    cards = {"none": None, "0": b"---\na: [\n---\n", "1": b"---\n- 1\n---\n", "2": b"\xff\xfe"}
+    for name, card in (cards | {"3": b"---\nmodel-index: 3\n---\n"}).items():  # other libraries' models
+        shutil.copytree(tmp_path / "ours", tmp_path / name, ignore=shutil.ignore_patterns("README.md"))
+        if card is not None:
+            (tmp_path / name / "README.md").write_bytes(card)
+    repos = []
+    for folder in tmp_path.iterdir():
         files = [SimpleNamespace(file_name=path.name) for path in folder.iterdir()]
-        return SimpleNamespace(
-            repo_id=name, revisions=[SimpleNamespace(last_modified=0, files=files, snapshot_path=folder)]
-        )
-
-    main(["export", str(tmp_path / "ours"), "--checkpoint", str(checkpoint)])
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    for name in ("config.json", "model.safetensors"):  # another library's, and without a card
-        (foreign / name).touch()
-    repos = [repo("somebody/ours", tmp_path / "ours"), repo("somebody/foreign", foreign)]
-    for number, card in enumerate(
-        (b"---\na: [\n---\n", b"---\n- 1\n---\n", b"\xff\xfe", b"---\nmodel-index: 3\n---\n")
-    ):
-        shutil.copytree(foreign, tmp_path / str(number))
-        (tmp_path / str(number) / "README.md").write_bytes(card)
-        repos.append(repo(f"somebody/{number}", tmp_path / str(number)))
+        revision = SimpleNamespace(last_modified=0, files=files, snapshot_path=folder)
+        repos.append(SimpleNamespace(repo_id=f"somebody/{folder.name}", revisions=[revision]))
     monkeypatch.setattr(verb, "scan_cache_dir", lambda: SimpleNamespace(repos=repos))
     capsys.readouterr()
-    (line,) = [line for line in table(capsys) if "cached" in line]
+    run("models")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "cached" in line]
     assert line.startswith("somebody/ours")
     assert line.split()[-2:] == ["-", "-"]
