@@ -79,7 +79,10 @@ def pixels(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
     """What each pixel adds to the score, from a blurred face to this one (integrated gradients)."""
     with evaluating(net):
         maps = integrated_gradients(net, seen.image, seen.boxes, seen.valid, directions).float()
-    return box_sums(maps, seen.where), maps, region_sums(maps, seen.boxes)
+    rows, columns = overlaps(seen.where, maps.shape[2:], 1)
+    with no_autocast(maps):
+        scores = torch.einsum("bny,ebyx,bnx->ebn", rows, maps, columns)  # pixels at a box's edge count in part
+    return scores, maps, region_sums(maps, seen.boxes)
 
 
 def relevance(net: RegionViT, seen: Trace, directions: Tensor) -> Attribution:
@@ -190,13 +193,6 @@ def blur(image: Tensor) -> Tensor:
     weights = (weights / weights.sum(1, keepdim=True)).to(image.dtype)
     with no_autocast(image):
         return weights @ image @ weights.T
-
-
-def box_sums(pixels: Tensor, boxes: Tensor) -> Tensor:
-    """Adds up the scores of pixels (E, B, S, S) inside each box (B, N, 4): (E, B, N); edges count in part."""
-    rows, columns = overlaps(boxes, pixels.shape[2:], 1)
-    with no_autocast(pixels):
-        return torch.einsum("bny,ebyx,bnx->ebn", rows, pixels, columns)
 
 
 def region_sums(pixels: Tensor, boxes: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ What a region takes from another is a mean over the other's tokens and the patch
 not win by its size. Attention to class and register tokens and to patches outside all regions is left out.
 
 B images, H heads, T tokens, R regions, C classes, U units: sets of tokens that are masked together, N boxes, V views of
-attention: the whole encoder, then every head of every block, then the query of every expression with pooling "query",
-and last the interactions of regions.
+attention: the whole encoder, then every head of every block, then the query of every expression with pooling "query";
+in a report, last, the interactions of regions.
 """
 
 from collections.abc import Iterator
@@ -105,10 +105,10 @@ def masked_logits(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
     return net.forward_head(net.forward_features(tokens._replace(valid=valid))).float()
 
 
-def drops(net: RegionViT, tokens: Tokens, units: Tensor) -> Tensor:
+def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None = None) -> Tensor:
     """How much the logits of a model in evaluation mode fall when each unit (B, U, T) is masked alone: (B, U, C)."""
-    # Not the logits of a trace: other kernels may have computed them, which matters in bfloat16.
-    intact = net.forward_head(net.forward_features(tokens)).float()
+    if intact is None:  # not the logits of a trace: other kernels may have computed them, which matters in bfloat16
+        intact = net.forward_head(net.forward_features(tokens)).float()
     falls = [intact - masked_logits(net, tokens, unit) for unit in units.unbind(1)]
     return torch.stack(falls, dim=1) if falls else intact.new_zeros(len(intact), 0, intact.shape[1])
 
@@ -169,8 +169,7 @@ class Views(NamedTuple):
     """Attention to draw on a face.
 
     A head's relations are without earlier blocks or residual paths. The distance is from Dosovitskiy et al., "An Image
-    is Worth 16x16 Words" (ICLR 2021), figure 7. The last view is no attention: its relations are the `interactions` of
-    regions, all else is 0.
+    is Worth 16x16 Words" (ICLR 2021), figure 7.
     """
 
     relations: Tensor  # how much each region (row) takes from each (B, V, R, R); rows sum to 1, or 0 if they take none
@@ -180,19 +179,22 @@ class Views(NamedTuple):
 
 
 @torch.no_grad()
-def attention_views(net: RegionViT, seen: Trace) -> Views:
-    """Returns attention through the whole encoder, by every head, by every expression's query; last, interactions."""
+def attention_views(seen: Trace, *more: Tensor) -> Views:
+    """Returns attention through the whole encoder, by every head, by every expression's query.
+
+    A view that follows for each of `more` relations (B, R, R) is no attention: all else in it is 0.
+    """
     maps, distance = head_maps(seen)
     queries = seen.pooled.weights.float().mean(1)  # (B, 1 or C, T)
     queries = queries if queries.shape[1] > 1 else queries[:, :0]
-    maps = normalize(torch.cat([rollout(seen)[:, None], maps, queries], 1), p=1, dim=-1)  # (B, V - 1, T)
-    maps = pad(maps, (0, 0, 0, 1))
+    maps = pad(torch.cat([rollout(seen)[:, None], maps, queries], 1), (0, 0, 0, len(more)))
+    maps = normalize(maps, p=1, dim=-1)  # (B, V, T)
     heads = [_between(seen.membership, head) for block in seen.attention for head in block.unbind(1)]
-    between = pad(torch.stack([relations(seen), *heads], 1), (0, 0, 0, 0, 0, queries.shape[1]))
-    between = torch.cat([between, interactions(net, seen)[:, None]], 1)
+    between = [relations(seen), *heads]
+    between += [torch.zeros_like(between[0])] * queries.shape[1]
     output = normalize(region_means(seen.membership, maps.mT).mT, p=1, dim=-1)
-    distance = pad(distance, (1, queries.shape[1] + 1), value=torch.nan)
-    return Views(between, output, seen.layout.patch_map(maps), distance)
+    distance = pad(distance, (1, queries.shape[1] + len(more)), value=torch.nan)
+    return Views(torch.stack([*between, *more], 1), output, seen.layout.patch_map(maps), distance)
 
 
 @torch.no_grad()
@@ -206,15 +208,13 @@ def interactions(net: RegionViT, seen: Trace) -> Tensor:
     alone, faces, label = units(seen.layout, seen.membership), torch.arange(len(seen.logits)), seen.logits.argmax(1)
     found = seen.logits.new_zeros(*alone.shape[:2], alone.shape[1])
     with evaluating(net):
-        single = drops(net, seen.tokens, alone)[faces, :, label]  # (B, R)
+        intact = net.forward_head(net.forward_features(seen.tokens)).float()
+        single = drops(net, seen.tokens, alone, intact)[faces, :, label]  # (B, R)
         strongest = single.abs().topk(min(STRONGEST, single.shape[1])).indices.sort().values.unbind(1)  # (B,) each
-        pairs = [*combinations(strongest, 2)]
-        together = [alone[faces, a] | alone[faces, b] for a, b in pairs]  # (B, T) each
-        joint = drops(net, seen.tokens, torch.stack(together, 1))[faces, :, label] if pairs else single[:, :0]
-    for (a, b), both in zip(pairs, joint.unbind(1), strict=True):
-        change = (both - single[faces, a] - single[faces, b]).abs()
-        notable = change >= NOTABLE * single.abs().amax(1)
-        found[faces, a, b] = found[faces, b, a] = change * notable
+        for a, b in combinations(strongest, 2):
+            both = intact - masked_logits(net, seen.tokens, alone[faces, a] | alone[faces, b])  # (B, C)
+            change = (both[faces, label] - single[faces, a] - single[faces, b]).abs()
+            found[faces, a, b] = found[faces, b, a] = change * (change >= NOTABLE * single.abs().amax(1))
     return normalize(found.flatten(1), p=1, dim=1).view_as(found)
 
 

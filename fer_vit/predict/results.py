@@ -134,7 +134,7 @@ class FaceResult:
         valid = torch.tensor([name in self.regions for name in names], dtype=torch.bool)
         device = self.net.centres.device
         seen = trace(self.net, *(values[None].to(device) for values in (image, boxes.float(), valid)))
-        return Attention(*(values[0].double().cpu().numpy() for values in attention_views(self.net, seen)))
+        return Attention(*(values[0].double().cpu().numpy() for values in attention_views(seen)))
 
     def _repr_png_(self) -> bytes | None:
         """Returns the picture of `plot` for a notebook."""

@@ -70,7 +70,7 @@ class FaceView:
 
 
 class Attention(NamedTuple):
-    """Attention on a face in V views: the whole encoder, each head, each expression's query; last, interactions."""
+    """Attention on a face in V views: the whole encoder, each head, each query; in reports, interactions."""
 
     relations: Array  # how much each of R regions (row) takes from each (column) (V, R, R)
     output: Array  # how much each region gives to what is classified (V, R)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fer_vit.data.sample import Batch, collate
 from fer_vit.explain.methods import explain_each
-from fer_vit.explain.trace import Trace, attention_views, trace
+from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.detect import Face
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image
@@ -202,7 +202,7 @@ def explain_labels(net: RegionViT, seen: Trace, method: str, labels: LabelChoice
     ranked = torch.eye(order.shape[1], device=order.device)[order].unbind(1)  # (B, C) each, the most probable first
     directions = torch.stack([*ranked[:number], ranked[0] - ranked[min(1, len(ranked) - 1)]])
     explanations = explain_each(net, seen, method, directions)
-    attention = [_array(values) for values in attention_views(net, seen)]
+    attention = [_array(values) for values in attention_views(seen, interactions(net, seen))]
     for row, ranking in enumerate(order.tolist()):
         *each, contrast = [
             (_array(one.shares[row]), _array(adaptive_avg_pool2d(one.heat[row, None], GRID)[0])) for one in explanations

@@ -87,7 +87,7 @@ def test_patches_dropped_by_hard_attention_have_no_attention() -> None:
 def test_relations_against_loops(tokens: str) -> None:
     net = build(tokens=tokens, reg_tokens=1)
     seen = trace(net, *faces(2))
-    flow, found = relations(seen), attention_views(net, seen).relations[:, 1:-1].unflatten(1, (2, 2))
+    flow, found = relations(seen), attention_views(seen).relations[:, 1:].unflatten(1, (2, 2))
     assert (flow.mT[~VALID[:2]] == 0).all()
     size = net.layout.num_tokens
     for face in range(2):
@@ -109,11 +109,9 @@ def test_relations_against_loops(tokens: str) -> None:
 def test_views_are_the_encoder_then_heads_then_queries_then_interactions(change: dict[str, object]) -> None:
     net = build(**change)
     seen = trace(net, *faces())
-    views, (maps, distance), queries = (
-        attention_views(net, seen),
-        head_maps(seen),
-        4 if "query" in change.values() else 0,
-    )
+    views, (maps, distance) = attention_views(seen, interactions(net, seen)), head_maps(seen)
+    queries = 4 if "query" in change.values() else 0
+    assert all(torch.equal(a, b[:, :-1]) for a, b in zip(attention_views(seen)[:3], views, strict=False))
     assert views.relations.shape == (3, 1 + 4 + queries + 1, 3, 3)
     assert torch.allclose(views.relations[:, 0], relations(seen))
     assert not views.relations[:, 5:-1].any()

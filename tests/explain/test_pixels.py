@@ -4,7 +4,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from fer_vit.explain.methods import PASSES, blur, box_sums, covered, explain, region_sums, spread
+from fer_vit.explain.methods import PASSES, blur, covered, explain, region_sums, spread
 from fer_vit.explain.trace import membership, region_means, token_boxes, units
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
@@ -91,19 +91,16 @@ def test_a_token_lies_where_it_was_cut_from() -> None:
 
 def test_boxes_against_pixels_one_by_one() -> None:
     """Boxes with fractions, beyond the image, empty, and a little smaller and larger than a pixel."""
-    pixels = torch.randn(1, 32, 32, generator=torch.Generator().manual_seed(2))
     boxes = torch.cat([BOXES, torch.tensor([[20.0, 3.0, 20.8, 4.0], [25.0, 3.0, 26.5, 4.0]])])
     scores = torch.tensor([[3.0, -2.0, 5.0, 4.0, 6.0]])
-    sums, drawn, inside = np.zeros(5), np.zeros((32, 32)), np.zeros((32, 32), bool)
+    drawn, inside = np.zeros((32, 32)), np.zeros((32, 32), bool)
     for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
         part = np.zeros((32, 32))
         for y, x in np.ndindex(32, 32):
             width = max(min(right, x + 1) - max(left, x), 0)
             part[y, x] = width * max(min(bottom, y + 1) - max(top, y), 0)
             inside[y, x] |= left <= x + 0.5 <= right and top <= y + 0.5 <= bottom
-        sums[number] = (part * pixels[0].double().numpy()).sum()
         drawn += scores[0, number].item() * part / max(part.sum(), 1)
-    assert np.allclose(box_sums(pixels[None], boxes[None])[0, 0], sums, atol=1e-4)
     assert np.allclose(spread(scores[None], boxes[None], 32)[0, 0], drawn, atol=1e-6)
     assert np.array_equal(covered(boxes[None], 32)[0], inside)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.explain.methods import METHODS, explain
-from fer_vit.explain.trace import attention_views, trace
+from fer_vit.explain.trace import attention_views, interactions, trace
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import PhotoOptions
@@ -24,7 +24,7 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
 ) -> None:
     seen = trace(net, *faces)
     found = list(explain_labels(net, seen, method, labels))
-    views, eye = attention_views(net, seen), torch.eye(4)
+    views, eye = attention_views(seen, interactions(net, seen)), torch.eye(4)
     order = net(*faces).argsort(1, descending=True)
     for row in range(2):
         assert found[row].order == order[row].tolist()
