@@ -5,7 +5,6 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import current_process
 from pathlib import Path
@@ -25,7 +24,7 @@ from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.face.detect import Detector, DetectorName, Face
-from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, decode_image, read_image, to_rgb
+from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, decode_image, from_pil, read_image, to_rgb
 from fer_vit.files import files_below
 from fer_vit.geometry import Image, crop_matrix
 from fer_vit.processes import one_thread, start_worker
@@ -45,7 +44,7 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     if isinstance(images, str | Path):
         return [*find_images([images], MEDIA_SUFFIXES)]
     if isinstance(images, Pil.Image):
-        return [from_pil(images)]
+        return [to_rgb(from_pil(ImageOps.exif_transpose(images)))]
     if isinstance(images, np.ndarray) and images.ndim < 4:
         return [to_rgb(images)]
     if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
@@ -60,20 +59,7 @@ def is_video(path: object) -> bool:
     if not isinstance(path, Path):
         return False
     suffix = path.suffix.lower()
-    if suffix == ".gif" and path.is_file():
-        with suppress(Exception), Pil.open(path) as image:  # Pillow raises many types for broken files
-            return bool(getattr(image, "is_animated", False))
-    return suffix in VIDEO_SUFFIXES
-
-
-def from_pil(image: Pil.Image) -> Image:
-    """Converts a PIL image as the file reader does: rotated by EXIF, 16 bits reduced to 8."""
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I;16"):
-        return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        raise FerVitError(f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255.")
-    return to_rgb(np.asarray(image.convert("RGB")))
+    return suffix in VIDEO_SUFFIXES or (suffix == ".gif" and image_file.is_animated(path))
 
 
 def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXES) -> list[Path]:
@@ -114,7 +100,6 @@ FaceMode = Literal["detect", "crop"]
 OK = "ok"
 NO_FACE = "no face"
 FIRST_FRAME = "animated: only the first frame is read"  # the status of an animated PNG, WebP or AVIF
-HEADER = 2**16  # bytes at the start of a file that show whether it is animated
 READ = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
 
@@ -221,7 +206,7 @@ class PhotoDataset(Dataset[Item]):
         try:
             image, reduction, faces = self.read(source)
             samples = self.crop_faces(image, reduction, faces, path)
-            animated = isinstance(source, Path) and _is_animated(source)
+            animated = isinstance(source, Path) and image_file.is_animated(source)
             taken_whole = self.face == "crop" and detect.is_photo(image)
         except ImageError as error:
             return Photo(path, str(error), [], index), []
@@ -260,11 +245,6 @@ class PhotoDataset(Dataset[Item]):
             to_crop[:, :2] /= reduction
             samples.append(Sample(crop, *place_regions(points, self.spec), None, number, path, to_crop))
         return samples
-
-
-def _is_animated(path: Path) -> bool:
-    with path.open("rb") as file:
-        return image_file.is_animated(file.read(HEADER))
 
 
 def photo_loader(dataset: Dataset[Item], batch_size: int, num_workers: int) -> DataLoader[PhotoBatch]:

@@ -30,7 +30,6 @@ def uploads(tmp_path: Path, yunet_named: None, monkeypatch: pytest.MonkeyPatch) 
     Image.fromarray(np.full((90, 90, 3), 120, np.uint8)).save(folder / "empty.png")
     (folder / "text.jpg").write_text("Hello")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", None)
     return folder
 
 

@@ -3,6 +3,7 @@
 import io
 import random
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image, ImageOps
 
 import fer_vit.face.image as reader
-from fer_vit.face.image import ImageError, count_scans, decode_image, encode_png, image_size, read_bytes, read_image
+from fer_vit.face.image import ImageError, count_scans, decode_image, encode_png, read_bytes, read_image
 from tests.helpers.hostile import BOMBS, FORMATS, bomb, many_scans, picture, tiff_bomb
 
 
@@ -93,52 +94,13 @@ def test_reading_files_and_reasons_of_failures(tmp_path: Path) -> None:
         read_bytes(tmp_path / ("a" * 300))
 
 
-# Headers
-
-PLAIN = Image.new("RGB", (70, 50))
-
-
-@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, modes in FORMATS.items() for mode in modes])
-def test_sizes_of_all_formats(kind: str, mode: str) -> None:
-    for seed in range(10):
-        data = picture(np.random.default_rng(seed), kind, mode, 70, 50)
-        expected = (0, 0) if kind == "AVIF" or data[12:16] in (b"VP8 ", b"VP8L") else (70, 50)
-        assert image_size(data) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [
-        ("JPEG", {"progressive": True}),
-        ("JPEG", {"comment": b"\xff\xc0\x00\x11\x08\xff\xff\xff\xff" * 9}),
-        ("JPEG", {"icc_profile": b"\xff\xda\xff\xc0" * 50_000}),
-        ("TIFF", {"big_tiff": True}),
-        ("WEBP", {"icc_profile": b"x"}),
-    ],
-)
-def test_sizes_in_other_places(kind: str, how: dict[str, object]) -> None:
-    assert image_size(encoded(PLAIN, kind, **how)) == (70, 50)
-
-
-def test_sizes_in_rare_headers() -> None:
-    entries = ((256, 3, 1, 70 << 16), (256, 4, 1, 900), (257, 4, 1, 50))  # two widths, in the other byte order
-    tiff = b"MM\0\x2a" + struct.pack(">IH", 8, 3) + b"".join(struct.pack(">HHII", *entry) for entry in entries)
-    assert image_size(tiff) == (900, 50)
-    old = b"BM" + bytes(12) + struct.pack("<IHH", 12, 70, 50)
-    top = b"BM" + bytes(12) + struct.pack("<Iii", 40, 70, -50)
-    assert image_size(old) == image_size(top) == (70, 50)
-    data = encoded(PLAIN, "JPEG")
-    data = data[:20] + b"garbage\xff\0\xff\xd0" + b"\xff" * 9 + data[20:]
-    assert image_size(data) == (70, 50)
-    assert decode_image(data).shape == (50, 70, 3)
-
+# Files that would take memory or time
 
 SHORT = [b"", b"text", b"\0" * 1000, b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0"]
 
 
 @pytest.mark.parametrize("data", [*SHORT, b"P6 2 2 255 " * 9, b"#?RADIANCE\n"])
 def test_other_formats_and_short_files_reach_no_decoder(data: bytes) -> None:
-    assert image_size(data) is None
     with pytest.raises(ImageError, match=r"^(not an image that can be decoded|the file is empty)$"):
         decode_image(data)
 
@@ -160,26 +122,23 @@ def test_the_largest_photos_of_phones_pass() -> None:
 
 
 def test_scans() -> None:
-    assert count_scans(encoded(PLAIN, "PNG")) == 0
-    assert count_scans(encoded(PLAIN, "JPEG") + b"\xff\xda" * 1000) == 1  # a film may follow a photo
-    assert count_scans(encoded(PLAIN, "JPEG", progressive=True)) == 10
+    plain = Image.fromarray(drawing())
+    assert count_scans(encoded(plain, "PNG")) == 0
+    assert count_scans(encoded(plain, "JPEG") + b"\xff\xda" * 1000) == 1  # a film may follow a photo
+    assert count_scans(encoded(plain, "JPEG", progressive=True)) == 10
     assert count_scans(many_scans(64, reader.MAX_SCANS)) == reader.MAX_SCANS
     assert decode_image(many_scans(64, reader.MAX_SCANS)).shape == (64, 64, 3)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # from Pillow about damaged EXIF
 @pytest.mark.parametrize("kind", FORMATS)
-def test_torn_headers_have_a_size_or_none(kind: str) -> None:
+def test_torn_files_are_images_or_errors(kind: str) -> None:
     rng = random.Random(0)
     whole = picture(np.random.default_rng(1), kind, FORMATS[kind][0], 70, 50)
-    torn = [whole[:end] for end in range(min(len(whole), 400))]
-    for _ in range(500):
+    for _ in range(300):
         data = bytearray(whole[: rng.randrange(4, len(whole))])
         for _ in range(rng.randrange(4)):
             data[rng.randrange(min(len(data), 300))] = rng.randrange(256)
-        torn.append(bytes(data))
-    torn += [bomb(name)[:end] for name in BOMBS for end in range(100)]
-    for data in torn:
-        size = image_size(data)
-        assert size is None or (len(size) == 2 and min(size) >= 0)
-        assert count_scans(data) >= 0
-        assert reader.reduction_to(data, 10) in (1, 2, 4, 8)
+        with suppress(ImageError):
+            assert reader.reduction_to(bytes(data), 10) in (1, 2, 4)
+            assert decode_image(bytes(data)).ndim == 3
