@@ -115,9 +115,9 @@ def create_app(service: Jobs | LivePage, hosts: Collection[str] = ()) -> ASGIApp
         docs_url=None,
         redoc_url=None,
         responses={status: {} for status in ERRORS},
+        exception_handlers={RequestValidationError: refuse_values},
         form_limits={"max_files": MAX_FILES, "max_fields": 8, "max_part_size": 1000},
     )
-    app.exception_handler(RequestValidationError)(refuse_values)
     name = "upload" if isinstance(service, Jobs) else "live"
     pages = {"/": ("text/html", f"app/{name}.html"), f"/{name}.js": ("text/javascript", f"app/{name}.js")}
     pages |= {f"/{path.partition('/')[2]}": ("text/css", path) for path in ("report/page.css", "app/app.css")}

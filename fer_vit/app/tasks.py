@@ -157,11 +157,10 @@ def draw_photos(paths: Sequence[Path], rows_by_name: Mapping[str, list[dict[str,
             photo, file = Pil.fromarray(read_image(path)), f"photos/{len(drawn)}.jpg"
             scale = min(1.0, SHOWN / max(photo.size))
             photo.thumbnail((SHOWN, SHOWN))
-            boxes = [np.array([float(row[side]) for side in BOX]) * scale for row in faces]
-            marked = [
-                Marked(box, row["label"], float(row["confidence"]), number)
-                for number, (box, row) in enumerate(zip(boxes, faces, strict=True))
-            ]
+            marked = []
+            for number, row in enumerate(faces):
+                box = np.array([float(row[side]) for side in BOX]) * scale
+                marked.append(Marked(box, row["label"], float(row["confidence"]), number))
             Pil.fromarray(draw_faces(np.asarray(photo), marked)).save(f"../{file}", quality=88)
             drawn.append({"name": str(path), "file": file})
     return drawn

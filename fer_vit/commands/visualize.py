@@ -79,9 +79,6 @@ def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:
     check_output(output, overwrite, REPORT)
     if output.is_dir() and any(output.iterdir()) and not is_report(output / "index.html"):
         raise FerVitError(f"{output} is not a report and would be replaced. Choose another folder.")
-    if any(output.resolve().is_relative_to(folder.resolve()) for folder in images):
-        raise FerVitError(
-            f"{output} lies among the photos; its pictures would be read as photos. Choose another folder."
-        )
-    if any(folder.resolve().is_relative_to(output.resolve()) for folder in images):
-        raise FerVitError(f"{output} holds the photos, and they would be replaced. Choose another folder.")
+    report, places = output.resolve(), [image.resolve() for image in images]
+    if any(report.is_relative_to(place) or place.is_relative_to(report) for place in places):
+        raise FerVitError(f"{output} lies among the photos, or holds them. Choose another folder for the report.")

@@ -77,8 +77,7 @@ def rasterize(figure: Figure) -> Image:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
 
-BARS = 12
-"""Probabilities beside a face, at most."""
+BARS = 12  # probabilities beside a face, at most
 
 
 def prediction_figure(view: FaceView) -> Figure:
@@ -101,11 +100,9 @@ def prediction_figure(view: FaceView) -> Figure:
     return figure
 
 
-ARCS = 12
-"""Pairs of regions that are joined by an arc, at most."""
+ARCS = 12  # pairs of regions that are joined by an arc, at most
 SHADOW = "#000000aa"
-FOOT = 0.75
-"""Height of the text below the face, in inches."""
+FOOT = 0.75  # height of the text below the face, in inches
 
 
 def strongest_pairs(relations: Array, present: Sequence[int]) -> list[tuple[float, int, int]]:
@@ -114,11 +111,11 @@ def strongest_pairs(relations: Array, present: Sequence[int]) -> list[tuple[floa
     return [pair for pair in sorted(pairs, reverse=True)[:ARCS] if pair[0] > 0]
 
 
-def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str], number: int = 0) -> Figure:
-    """Draws one view of the attention on a face.
+def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str]) -> Figure:
+    """Draws the attention of the whole encoder, the first view, on a face.
 
     Arcs are as wide as the attention between two regions. The area of a disc is the attention from a region to the
-    output. `regions` are the model's R regions, of which the face may lack some; `number` is the index of the view.
+    output. `regions` are the model's R regions, of which the face may lack some.
     """
     close = draw.zoom(view, 640)
     height, width = close.photo.shape[:2]
@@ -126,7 +123,7 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
     foot = FOOT / figure.get_figheight()
     axes = figure.add_axes((0, foot, 1, 1 - foot))
     axes.imshow(close.photo.mean(2), cmap="gray", vmin=0, vmax=330, extent=(0, width, height, 0))
-    relations, output, patches = (values[number] for values in attention[:3])
+    relations, output, patches = (values[0] for values in attention[:3])
     if patches.size:
         colours = np.broadcast_to(to_rgba(REGION), (*patches.shape, 4)).copy()
         colours[..., 3] = 0.75 * patches / max(patches.max(), 1e-12)

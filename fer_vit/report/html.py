@@ -23,12 +23,9 @@ from fer_vit.report import draw
 from fer_vit.report.draw import Attention, FaceView, printable
 from fer_vit.report.table import Interval
 
-PHOTO = 480
-"""Longer side of the pictures of a face, in pixels."""
-WHOLE = 1200
-"""Longer side of photos with several faces, in pixels."""
-HEAT = 96
-"""Side of a heat map for the page, in pixels."""
+PHOTO = 480  # longer side of the pictures of a face, in pixels
+WHOLE = 1200  # longer side of photos with several faces, in pixels
+HEAT = 96  # side of a heat map for the page, in pixels
 GENERATOR = "fer-vit visualize"
 
 
@@ -169,9 +166,8 @@ def render(path: Path, name: str, **values: object) -> None:
     """Renders values with the template `NAME.html` and the script `NAME.js`; replaces an existing page."""
     style, script = (_LOADER.get_source(_ENVIRONMENT, file)[0] for file in ("page.css", f"{name}.js"))
     digest = script_digest(name)
-    page = _ENVIRONMENT.get_template(f"{name}.html").generate(style=style, script=script, digest=digest, **values)
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(page)
+    page = _ENVIRONMENT.get_template(f"{name}.html").render(style=style, script=script, digest=digest, **values)
+    path.write_text(page, encoding="utf-8")
 
 
 def script_digest(name: str) -> str:

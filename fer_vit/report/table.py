@@ -16,12 +16,9 @@ from fer_vit.report.draw import printable
 
 SUFFIXES = (".csv", ".parquet", ".jsonl")
 Cell = str | int | float | None
-ROW_GROUP = 5_000
-"""Rows of a Parquet file that are held in memory before they are written."""
-FACTS = "predictions"
-"""The metadata that records how predictions were made."""
-NOTHING = "-"
-"""Cell of a missing result."""
+ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
+FACTS = "predictions"  # the metadata that records how predictions were made
+NOTHING = "-"  # cell of a missing result
 
 
 class Interval(TypedDict):
@@ -78,7 +75,11 @@ class TableWriter:
         with ExitStack() as stack:
             file = self.path if self.live else stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
             if self.path.suffix.lower() == ".parquet":
-                metadata = {"pandas": _nullable(self.columns), FACTS: json.dumps(self.facts)}
+                integers = [name for name, kind in self.columns.items() if kind is int]
+                kept = {"pandas_type": "int64", "numpy_type": "Int64", "metadata": None}  # in pandas, with empty cells
+                columns = [{"name": name, "field_name": name, **kept} for name in integers]
+                pandas = {"index_columns": [], "column_indexes": [], "columns": columns}
+                metadata = {"pandas": json.dumps(pandas), FACTS: json.dumps(self.facts)}
                 schema = arrow_schema(self.columns).with_metadata(metadata)
                 self._parquet = stack.enter_context(pq.ParquetWriter(file, schema))
             else:
@@ -108,16 +109,6 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Tabl
     return pa.Table.from_pylist(texts, schema)
 
 
-def _nullable(columns: Mapping[str, type]) -> str:
-    """Returns the metadata by which pandas reads integers with empty cells as integers, not as floats."""
-    whole = [
-        {"name": name, "field_name": name, "pandas_type": "int64", "numpy_type": "Int64", "metadata": None}
-        for name, kind in columns.items()
-        if kind is int
-    ]
-    return json.dumps({"index_columns": [], "column_indexes": [], "columns": whole})
-
-
 def csv_cell(cell: Cell) -> Cell:
     """Returns a cell for CSV.
 
@@ -145,15 +136,10 @@ def faithfulness_table(
 
     The methods' rows are `differences` to the control `random`; its own row, the last, is what was `found`.
     """
-    rows = [
-        ["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())],
-        *(
-            [method, *(interval_text(values[name], "+.3f") for name in better)]
-            for method, values in differences.items()
-        ),
-        ["`random` itself", *(interval_text(found["random"][name], ".3f") for name in better)],
-    ]
-    return markdown(rows)
+    rows = [["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())]]
+    for method, values in differences.items():
+        rows.append([method, *(interval_text(values[name], "+.3f") for name in better)])
+    return markdown([*rows, ["`random` itself", *(interval_text(found["random"][name], ".3f") for name in better)]])
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:

@@ -29,15 +29,12 @@ from fer_vit.report.html import Evidence
 
 PICTURES = 120
 """Pictures of one person, at most; and of all people in one video four times as many, but at least one of each."""
-POINTS = 1000
-"""Points of a curve, at most: means over as many equal spans of the video."""
-FRAMES = 8
-"""Frames that are explained together."""
+POINTS = 1000  # points of a curve, at most: means over as many equal spans of the video
+FRAMES = 8  # frames that are explained together
 LabelChoice = Literal["predicted", "all"]
 Shown: TypeAlias = tuple[FaceResult, Image | None]
 """A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
-GRID = 24
-"""Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
+GRID = 24  # rows and columns of a heat map: each cell is a mean, since single pixels are hard to see
 
 
 @dataclass

@@ -28,12 +28,10 @@ from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, average_data, r
 from fer_vit.report.table import Cell, Interval, TableWriter
 from fer_vit.visualize.evidence import LabelChoice, Shown, explain_faces, explain_labels, limit, pictures, watch
 
-OTHER, BYTES = 0.1, 60_000
-"""Seconds and bytes of a face besides its explanation: detection, pictures and their files."""
+OTHER, BYTES = 0.1, 60_000  # seconds and bytes of a face besides its explanation: detection, pictures and their files
 REPORT = "photos", "faces.parquet", "shares.csv", "relations.csv", "heads.csv", "heads_relations.csv", "index.html"
 """All that a report may contain, and a new one replaces. The page comes last, when all that it shows exists."""
-WHOLE = "the whole encoder"
-"""Name of the first view of attention."""
+WHOLE = "the whole encoder"  # name of the first view of attention
 ATTENTION_TEXT = (
     "Where the model looks: the attention between regions, and to the output, which is classified. "
     "It does not depend on the expression, and a region with much attention need not change the prediction."
@@ -91,7 +89,7 @@ def write_report(
         counts=Counter(record.label for record in records),
         regions=regions,
         averages=[one.data(label, model.crop_spec.size) for label, one in found.items() if len(one.rows) >= FACES],
-        views=name_views(model, every.means["distance"].value) if records else [WHOLE],
+        views=name_views(model, every.mean("distance")) if records else [WHOLE],
         grid=model.net.layout.grid,
         meaning=meanings(model, method),
         people=[line for path, video in videos.items() for line in video.lines(_short(path, root))],
@@ -191,31 +189,10 @@ def _measured(gain: Sequence[float]) -> str:
     return f"Measured faithfulness: {mean:.2f}{spread}, the gain in pixel insertion over random scores (0 is no gain)."
 
 
-FACES = 30
-"""Faces below which the page has no average."""
-SIDE = 144
-"""Side of the mean face in pixels."""
+FACES = 30  # faces below which the page has no average
+SIDE = 144  # side of the mean face in pixels
 MEANS = {"region": str, "faces": int, "mean": float, "low": float, "high": float}
-OUTPUT = "output"
-"""Name in tables of the pooled tokens, which attend to the regions."""
-
-
-class Mean:
-    """The mean of arrays of one shape; NaN does not count."""
-
-    def __init__(self) -> None:
-        self.total, self.count = np.zeros(()), np.zeros((), int)
-
-    def add(self, values: Array) -> None:
-        """Adds an array."""
-        self.total = self.total + np.nan_to_num(values)
-        self.count = self.count + ~np.isnan(values)
-
-    @property
-    def value(self) -> Array:
-        """The mean; NaN where there is no number."""
-        mean: Array = np.divide(self.total, self.count, out=np.full(self.total.shape, np.nan), where=self.count > 0)
-        return mean
+OUTPUT = "output"  # name in tables of the pooled tokens, which attend to the regions
 
 
 class Average:
@@ -228,7 +205,8 @@ class Average:
     def __init__(self, regions: Sequence[str]) -> None:
         self.regions = regions
         self.rows: list[Float32Array] = []
-        self.means: defaultdict[str, Mean] = defaultdict(Mean)  # by name of a part of a face
+        self.total: defaultdict[str, Any] = defaultdict(float)  # sum of each part of a face by name
+        self.count: defaultdict[str, Any] = defaultdict(int)  # the numbers in it, without NaN
 
     def add(self, view: FaceView, evidence: Evidence) -> None:
         """Adds a face."""
@@ -245,8 +223,14 @@ class Average:
             "photo": warp(view.photo, view.to_crop * SIDE / view.crop_size, SIDE).astype(float),
         }
         for name, values in parts.items():
-            self.means[name].add(values)
+            self.total[name] += np.nan_to_num(values)
+            self.count[name] += ~np.isnan(values)
         self.rows.append(np.concatenate([shares, output[0], relations[0].ravel()]).astype(np.float32))
+
+    def mean(self, name: str) -> Array:
+        """Returns the mean of a part of a face; NaN where there is no number."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.total[name] / self.count[name])
 
     def intervals(self) -> list[Interval]:
         """Returns the mean of each value of `rows` with its interval."""
@@ -258,7 +242,7 @@ class Average:
 
     def face(self, label: str, crop_size: int) -> tuple[FaceView, Evidence]:
         """Returns the mean face, predicted as a label, and its explanation."""
-        mean = {name: mean.value for name, mean in self.means.items()}
+        mean = {name: self.mean(name) for name in self.total}
         boxes = zip(self.regions, mean["boxes"], strict=True)
         view = FaceView(
             mean["photo"].round().astype(np.uint8),
@@ -292,7 +276,7 @@ def write_tables(folder: Path, averages: Mapping[str, Average], regions: Sequenc
 
 def write_heads(folder: Path, every: Average, blocks: int) -> None:
     """Writes `heads.csv` and `heads_relations.csv`: means of each attention head over all faces."""
-    mean = Attention(*(every.means[name].value for name in Attention._fields))
+    mean = Attention(*map(every.mean, Attention._fields))
     columns = {"block": int, "head": int, "distance_px": float, "patches": float, **dict.fromkeys(every.regions, float)}
     pairs = {"block": int, "head": int, "region": str, "takes_from": str, "mean": float}
     with (

@@ -347,14 +347,3 @@ def test_page_without_faces_says_so(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "No face was found." in page
     assert "<bdi>a.png</bdi>: no face" in page
-
-
-def test_a_page_is_written_as_its_faces_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[int] = []
-    file = io.StringIO()
-    monkeypatch.setattr(file, "writelines", lambda pieces: written.extend(map(len, pieces)))
-    monkeypatch.setattr(Path, "open", lambda *_, **__: file)
-    record = FaceRecord("happiness", f'"{"x" * 50_000}"', "AA==")
-    write_page(tmp_path / "index.html", {}, LABELS, [record] * 50)
-    assert sum(written) > 2_500_000
-    assert max(written) < 100_000
