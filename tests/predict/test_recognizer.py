@@ -144,16 +144,10 @@ def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("thing", "message"),
-    [
-        (np.zeros((8, 8, 3), np.float32), "Expected an image as uint8"),
-        (np.zeros((8, 8, 2), np.uint8), "Expected an image as uint8"),
-        (b"photo.jpg", "Expected a path, an image of numpy or PIL"),
-        (torch.zeros(8, 8, 3, dtype=torch.uint8), "Expected a path, an image of numpy or PIL"),
-    ],
+    "thing", [np.zeros((8, 8, 3), np.float32), np.zeros((8, 8, 2), np.uint8), b"photo.jpg", torch.zeros(8, 8, 3).byte()]
 )
-def test_wrong_inputs(model: Recognizer, thing: object, message: str) -> None:
-    with pytest.raises(FerVitError, match=message):
+def test_wrong_inputs(model: Recognizer, thing: object) -> None:
+    with pytest.raises(FerVitError, match=r"Expected (an image as uint8|a path, an image of numpy or PIL)"):
         model.predict(thing)
 
 

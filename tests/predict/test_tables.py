@@ -66,7 +66,6 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
     [
         (ONCE[:3], {}, "Expected 3 images from photos/0.jpg on, each once and in order, in .*part-00000-"),
         ([*ONCE, ("2", 0)], {}, "each once"),
-        ([*ONCE, ("0", 0)], {}, "each once"),
         ([*ONCE[2:], *ONCE[:2]], {}, "in order"),
         (ONCE[1:], {}, "each once"),
         ([*ONCE[:2], ONCE[2], *ONCE[2:]], {}, "each once"),
