@@ -276,42 +276,34 @@ def regions_in_photo(regions: Mapping[str, Array], to_crop: Array, size: tuple[i
     return [name for name, centre in zip(regions, centres, strict=True) if ((centre >= 0) & (centre < size)).all()]
 
 
-def average_over_time(probabilities: Array, elapsed: Array, constant: float, causal: bool) -> Array:
-    """Averages log-probabilities at T times, given as probabilities (T, C), into probabilities (C,) at one time.
-
-    `elapsed` are the seconds (T,) from each time to the result's time, negative for later ones, and `constant` is the
-    time constant in seconds; 0 uses the result's time only. If `causal`, the average of the past is exponential, for
-    live video; otherwise it is Gaussian and has no delay.
-    """
-    ages = elapsed / max(constant, 1e-9)
-    weights = np.where(ages >= 0, np.exp(-ages.clip(0)), 0.0) if causal else np.exp(-0.5 * ages**2)
-    logs = weights @ np.log(np.maximum(probabilities, FLOOR)) / weights.sum()
-    average: Array = np.exp(logs) / np.exp(logs).sum()
-    return average
-
-
 def smooth_faces(
     photos: Iterable[Photo[FaceResult]], constant: float, causal: bool = False
 ) -> Iterator[Photo[FaceResult]]:
-    """Yields photos unchanged, and frames with `smoothed` probabilities.
+    """Yields photos unchanged, and frames with `smoothed` probabilities: averages of log-probabilities over time.
 
-    Frames are delayed by half a window; if `causal`, by nothing.
+    The average is Gaussian, without a shift in time, so frames come half a window later. If `causal`, for live video,
+    it is exponential over the past, and frames come at once. `constant` is the time constant in seconds; 0: no average.
     """
-    reach = REACH * constant
     for _, frames in groupby(photos, attrgetter("source")):
-        window, done = deque[Timed](), 0  # `done` frames at its start have been yielded
-        for frame in chain(frames, [None]):
-            now = frame.seconds if frame else None  # also None for a photo, and at the end of a damaged video
-            if frame and now is not None:
-                window.append((now, frame))
-            while done < len(window) and (causal or now is None or now - window[done][0] > reach):
-                yield _smooth_frame(*window[done], window, constant, causal)
-                done += 1
-            while done and now is not None and now - window[0][0] > 2 * reach:
-                window.popleft()
-                done -= 1
-            if frame and now is None:
-                yield frame
+        yield from _smooth_video(frames, constant, causal)
+
+
+def _smooth_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: bool) -> Iterator[Photo[FaceResult]]:
+    window, done = deque[Timed](), 0  # `done` frames at its start have been yielded
+    reach, delay = REACH * constant, -math.inf if causal else REACH * constant
+    for frame in chain(frames, [None]):
+        # A photo, and the end of a damaged video, have no time.
+        now = math.inf if frame is None or frame.seconds is None else frame.seconds
+        if frame and now < math.inf:
+            window.append((now, frame))
+        while done < len(window) and now - window[done][0] > delay:
+            yield _smooth_frame(*window[done], window, constant, causal)
+            done += 1
+        while done and now - window[0][0] > 2 * reach:
+            window.popleft()
+            done -= 1
+        if frame and now == math.inf:
+            yield frame
 
 
 def _smooth_frame(
@@ -321,7 +313,10 @@ def _smooth_frame(
     faces = []
     for face in frame.faces:
         same = [(age, one) for age, other in near for one in other.faces if one.track == face.track]
-        probabilities, elapsed = np.array([[*one.probabilities.values()] for _, one in same]), [age for age, _ in same]
-        average = average_over_time(probabilities, np.array(elapsed), constant, causal)
-        faces.append(replace(face, smoothed=dict(zip(face.probabilities, average.tolist(), strict=True))))
+        ages = np.array([age for age, _ in same]) / max(constant, 1e-9)
+        weights = np.exp(-ages if causal else -0.5 * ages**2)
+        logs = np.log(np.maximum([[*one.probabilities.values()] for _, one in same], FLOOR))
+        average = np.exp(weights @ logs / weights.sum())
+        values = (average / average.sum()).tolist()
+        faces.append(replace(face, smoothed=dict(zip(face.probabilities, values, strict=True))))
     return frame._replace(faces=faces)

@@ -116,8 +116,7 @@ def predict_folder(
         report, *_ = _write_tables(model, images, options, share, facts, again)
     if left := sum(not path.exists() for path in plan):
         exist = f"{len(plan) - left:,} of {len(plan):,} tables exist"
-        rest = "Other processes write the rest, or the same command resumes them."
-        return f"{report}\n{outputs.table}: {exist}. {rest}"
+        return f"{report}\n{outputs.table}: {exist}. Other processes, or the same command, write the rest."
     check_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
         outputs.write_people(_read_people(plan), model.labels)
