@@ -20,9 +20,8 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.detect import CROP_SCORE, FaceDetector, best, yunet_path
+from fer_vit.face.detect import CROP_SCORE, SIDE, FaceDetector, best, network_input, yunet_path
 from fer_vit.face.image import decode_image
-from fer_vit.face.landmarks import SIDE, network_input
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.processes import cores
 

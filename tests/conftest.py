@@ -82,7 +82,7 @@ def usual_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Faces that only a test's detector sees have their landmarks where an average face has them."""
     import numpy as np
 
-    from fer_vit.face.landmarks import SIDE
+    from fer_vit.face.detect import SIDE
     from fer_vit.geometry import TEMPLATE, apply, invert
 
     def find(image: object, to_cut: "np.typing.NDArray[np.float64]") -> "np.typing.NDArray[np.float64]":

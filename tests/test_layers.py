@@ -33,7 +33,7 @@ HOMES = {
     },
     "av": {"predict/annotate.py", "predict/video.py"},
     "cv2": {
-        *(f"face/{name}.py" for name in ("crop", "detect", "image", "landmarks")),
+        *(f"face/{name}.py" for name in ("crop", "detect", "image")),
         "evaluate/robustness.py",
         "predict/video.py",
         "predict/live.py",

@@ -16,8 +16,7 @@ from tqdm import tqdm
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.face.crop import cover_regions
-from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDetector, resized
-from fer_vit.face.landmarks import head_pose
+from fer_vit.face.detect import CROP_SCORE, Detector, Face, FaceDetector, NoDetector, head_pose, resized
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray
 from fer_vit.predict.photos import PhotoDataset, photo_loader
 from fer_vit.predict.recognizer import CHUNK, Recognizer

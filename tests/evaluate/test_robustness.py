@@ -21,9 +21,8 @@ from fer_vit.evaluate.robustness import (
     turn,
 )
 from fer_vit.face.crop import CropSpec, cover_regions, region_boxes
-from fer_vit.face.detect import NoDetector, full_image_face
+from fer_vit.face.detect import NoDetector, full_image_face, head_pose
 from fer_vit.face.image import encode_png
-from fer_vit.face.landmarks import head_pose
 from fer_vit.geometry import TEMPLATE
 from fer_vit.sources.drawn import draw_face
 

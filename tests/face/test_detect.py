@@ -1,4 +1,4 @@
-"""Detection on real photos, in crops, and the way the model file is found."""
+"""Detection on real photos and in crops, landmarks against ONNX Runtime, known poses, and how a model file is found."""
 
 import hashlib
 import pickle
@@ -13,13 +13,33 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from fer_vit.errors import FerVitError
 from fer_vit.face import detect
-from fer_vit.face.crop import mirror
-from fer_vit.face.detect import Face, FaceDetector, detect_in_crop, refine_landmarks, yunet_path
-from fer_vit.geometry import TEMPLATE, Array, Image, crop_matrix
-from tests.face.conftest import ASTRONAUT
+from fer_vit.face.crop import mirror, warp
+from fer_vit.face.detect import (
+    Face,
+    FaceDetector,
+    detect_in_crop,
+    find_landmarks,
+    head_pose,
+    refine_landmarks,
+    yunet_path,
+)
+from fer_vit.geometry import MIRRORED, TEMPLATE, Array, Image, apply, compose, crop_matrix, fit_matrix, invert
+from fer_vit.labels import EXPRESSIONS
+from fer_vit.sources.drawn import draw_face
+from tests.helpers.heads import turn_head
+
+ASTRONAUT = np.array([[203.0, 101.5], [247.0, 103.5], [223.0, 126.5], [202.0, 140.0], [244.0, 140.0]])
+"""The landmarks of scikit-image's astronaut, read off the photo by eye."""
+
+
+@pytest.fixture(scope="module")
+def astronaut() -> Image:
+    """A photo (512, 512, 3) of one smiling woman, whose face is 90 pixels wide."""
+    return np.asarray(pytest.importorskip("skimage.data").astronaut())
 
 
 def resized(image: Image, scale: float) -> Image:
@@ -27,10 +47,9 @@ def resized(image: Image, scale: float) -> Image:
     return np.asarray(cv2.resize(image, None, fx=scale, fy=scale, interpolation=method), np.uint8)
 
 
-def error(face: Face, expected: Array) -> float:
-    """Mean distance of the landmarks in units of the eyes' distance."""
-    distance = np.linalg.norm(face.landmarks - expected, axis=1).mean()
-    return float(distance / np.linalg.norm(expected[1] - expected[0]))
+def error(found: Array, true: Array) -> float:
+    """Mean distance of landmarks in units of the eyes' distance."""
+    return float(np.linalg.norm(found - true, axis=1).mean() / np.linalg.norm(true[1] - true[0]))
 
 
 @pytest.mark.parametrize("scale", [0.15, 0.5, 1.0, 1.6, 3.5])
@@ -41,7 +60,7 @@ def test_finds_the_one_face_of_a_photo(yunet: Path, astronaut: Image, scale: flo
     if mirrored:
         image, landmarks = mirror(image, landmarks)
     (face,) = FaceDetector(yunet)(image)
-    assert error(face, landmarks) < (0.1 if scale == 1 else 0.2)
+    assert error(face.landmarks, landmarks) < (0.1 if scale == 1 else 0.2)
     assert face.score > 0.85 or scale != 1
     assert (face.box[:2] < landmarks.min(0)).all()
     assert (landmarks.max(0) < face.box[2:]).all()
@@ -56,8 +75,8 @@ def test_two_faces_far_apart_in_a_large_photo(yunet: Path, astronaut: Image) -> 
     assert [face.score for face in faces] == sorted((face.score for face in faces), reverse=True)
     assert len(faces) == 2
     left, right = sorted(faces, key=lambda face: float(face.box[0]))
-    assert error(left, ASTRONAUT / 2 + np.array([200, 300])) < 0.2
-    assert error(right, ASTRONAUT + np.array([3000, 2000])) < 0.15
+    assert error(left.landmarks, ASTRONAUT / 2 + np.array([200, 300])) < 0.2
+    assert error(right.landmarks, ASTRONAUT + np.array([3000, 2000])) < 0.15
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (3000, 1), (7, 3), (300, 400)])
@@ -145,6 +164,107 @@ def test_a_photos_size_hardly_changes_the_crop(yunet: Path, astronaut: Image) ->
 
     assert max(scales(True)) < 1.06 * min(scales(True))
     assert max(scales(False)) > 1.1 * min(scales(False))
+
+
+# Landmarks and poses
+
+EYES = np.linalg.norm(ASTRONAUT[1] - ASTRONAUT[0])
+FRAME = crop_matrix(ASTRONAUT, detect.SIDE)
+
+
+def about_the_nose(degrees: float, scale: float = 1.0, right: float = 0.0) -> Array:
+    """Turns and scales the photo about the nose, and shifts it by so many distances of the eyes."""
+    x, y = ASTRONAUT[2]
+    matrix = np.asarray(cv2.getRotationMatrix2D((x, y), degrees, scale), float)
+    matrix[0, 2] += right * EYES
+    return matrix
+
+
+@pytest.mark.parametrize("degrees", [-40, -20, 0, 20, 40])
+@pytest.mark.parametrize(("scale", "right"), [(1.0, 0.0), (0.7, 0.2), (1.3, -0.2)])
+def test_a_face_is_found_turned_and_moved(astronaut: Image, degrees: float, scale: float, right: float) -> None:
+    change = about_the_nose(degrees, scale, right)
+    image = warp(astronaut, change, 512)
+    assert error(find_landmarks(image, FRAME), apply(change, ASTRONAUT)) < 0.17
+
+
+def test_a_mirrored_face_has_mirrored_landmarks(astronaut: Image) -> None:
+    flip = np.array([[-1.0, 0, 512], [0, 1, 0]])
+    frame = crop_matrix(apply(flip, ASTRONAUT)[list(MIRRORED)], detect.SIDE)
+    expected = apply(flip, find_landmarks(astronaut, FRAME))[list(MIRRORED)]
+    assert error(find_landmarks(np.ascontiguousarray(astronaut[:, ::-1]), frame), expected) < 0.003
+
+
+def test_landmarks_of_drawn_faces_beat_the_template() -> None:
+    """Drawn faces, which were not in its training data."""
+    found, usual = [], []
+    for seed in range(40):
+        image, landmarks = draw_face(EXPRESSIONS[seed % 8], seed, 96)[:2]
+        to_cut = fit_matrix(image, detect.SIDE)
+        found.append(error(find_landmarks(image, to_cut), landmarks))
+        usual.append(error(np.array(TEMPLATE) * 96, landmarks))
+    assert np.median(found) < 0.8 * np.median(usual)
+
+
+def test_onnx_runtime_agrees(astronaut: Image) -> None:
+    """Both passes, each with the mirror image, by another program."""
+    session = pytest.importorskip("onnxruntime").InferenceSession(detect.LANDMARKS)
+
+    def predict(image: Image, to_cut: Array) -> Array:
+        cut = detect.network_input(warp(image, to_cut, detect.SIDE))[None]
+        (points,) = session.run(None, {session.get_inputs()[0].name: cut})
+        return apply(invert(to_cut), points.reshape(5, 2) * detect.SIDE)
+
+    def both(to_cut: Array) -> Array:
+        mirrored = predict(warp(astronaut, to_cut, detect.SIDE)[:, ::-1], np.eye(2, 3)) * [-1, 1] + [detect.SIDE, 0]
+        return (predict(astronaut, to_cut) + apply(invert(to_cut), mirrored[list(MIRRORED)])) / 2
+
+    first = compose(about_the_nose(0), FRAME)
+    expected = both(crop_matrix(both(first), detect.SIDE))
+    np.testing.assert_allclose(find_landmarks(astronaut, first), expected, atol=1e-2)
+
+
+def project(head: Array, yaw: float, pitch: float, roll: float) -> Array:
+    """The landmarks (5, 2) of a head (5, 3) that is turned by degrees, in pixels of a camera."""
+    turn = Rotation.from_euler("ZYX", [roll, -yaw, -pitch], degrees=True).as_rotvec()
+    camera = np.array([[900.0, 0, 320], [0, 900, 240], [0, 0, 1]])
+    return np.asarray(cv2.projectPoints(head - head.mean(0), turn, np.array([0, 0, detect.DISTANCE]), camera, None)[0])[
+        :, 0
+    ]
+
+
+@pytest.mark.parametrize("pose", [(0, 0, 0), (40, 0, 0), (-60, 10, 5), (20, -30, 60), (-10, 25, -170)])
+def test_pose_of_the_mean_head(pose: tuple[float, float, float]) -> None:
+    assert head_pose(project(detect.HEAD, *pose)) == pytest.approx(
+        pose, abs=1
+    )  # it is seen from slightly different points
+
+
+def test_the_mean_face_is_frontal_and_a_mirrored_one_turns_the_other_way() -> None:
+    assert np.abs(head_pose(TEMPLATE)).max() < 3
+    points = project(detect.HEAD, 25, 10, 15)
+    yaw, pitch, roll = head_pose(points)
+    assert head_pose((points * [-1, 1])[list(MIRRORED)]) == pytest.approx((-yaw, pitch, -roll), abs=1e-3)
+
+
+def test_roll_of_a_turned_photo(astronaut: Image) -> None:
+    photo, detector, found = astronaut[:260, 90:350], FaceDetector(), []
+    for angle in (0, -45, -30, -15, 15, 30, 45):
+        turn = cv2.getRotationMatrix2D((129.5, 129.5), -angle, 1)  # OpenCV counts counter-clockwise
+        image = np.asarray(cv2.warpAffine(photo, turn, (260, 260), borderMode=cv2.BORDER_REPLICATE), np.uint8)
+        found.append(head_pose(refine_landmarks(image, detector(image)[:1])[0].landmarks).roll - angle)
+    assert np.abs(np.subtract(found, found[0])).max() < 2
+
+
+def test_sign_and_order_of_the_yaw_of_drawn_heads(rng: np.random.Generator) -> None:
+    poses = rng.uniform((-40, -15), (40, 15), (120, 2))
+    heads = (turn_head(draw_face("neutral", seed, 112)[0], *pose) for seed, pose in enumerate(poses))
+    found, true = np.array([head_pose(detect.full_image_face(head).landmarks).yaw for head in heads]), poses[:, 0]
+    large = np.abs(true) >= 10
+    assert (np.sign(found) == np.sign(true))[large].mean() >= 0.95
+    difference, expected = np.subtract.outer(found, found), np.subtract.outer(true, true)
+    apart = np.abs(expected) >= 10
+    assert (np.sign(difference) == np.sign(expected))[apart].mean() >= 0.95
 
 
 # The model file

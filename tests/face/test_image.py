@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 import fer_vit.face.image as reader
 from fer_vit.face.image import ImageError, count_scans, decode_image, encode_png, read_bytes, read_image
-from tests.helpers.hostile import BOMBS, FORMATS, bomb, many_scans, picture, tiff_bomb
+from tests.helpers.hostile import BOMBS, FORMATS, bomb, claiming, many_scans, picture, tiff_bomb
 
 
 def drawing(height: int = 24, width: int = 40) -> np.ndarray:
@@ -118,7 +118,7 @@ def test_the_largest_photos_of_phones_pass() -> None:
     assert reader.MAX_PIXELS > 16_384 * 12_288
     assert decode_image(tiff_bomb(300)).shape == (300, 300, 3)
     with pytest.raises(ImageError, match=r"^too large: 16,385 x 16,384 pixels, the limit is 268 megapixels$"):
-        decode_image(b"BM" + bytes(12) + struct.pack("<Iii", 40, 16_385, 16_384))
+        decode_image(claiming("BMP", 18, struct.pack("<ii", 16_385, 16_384)))
 
 
 def test_scans() -> None:
