@@ -42,7 +42,19 @@ PLAIN_VERBS = {
     "models": "list the available models with their results",
     "export": "write a model for other programs: safetensors, ONNX or torch.export",
 }
-EXAMPLES = """\
+VERBS = PLAIN_VERBS | LIGHTNING_VERBS
+LISTED = "\n".join(f"  {name:<14} {text}" for name, text in VERBS.items())
+HELP = f"""\
+fer-vit {__version__}: vision transformers for facial expression recognition
+
+usage: fer-vit COMMAND ...   (`fer-vit COMMAND --help` lists its options)
+
+commands:
+{LISTED}
+
+`--debug` shows the traceback of an error; `fer-vit --version` prints the version.
+
+examples:
   fer-vit prepare drawn faces faces.parquet
   fer-vit fit --config drawn --data.manifest faces.parquet
   fer-vit fit --config drawn --data.manifest s3://bucket/shards
@@ -75,10 +87,8 @@ def main(args: list[str] | None = None) -> None:
     debug = "--debug" in args
     args = [word for word in args if word != "--debug"]
     try:
-        try:
-            run(args)
-        finally:
-            sys.stdout.flush()
+        run(args)
+        sys.stdout.flush()
         return
     except BrokenPipeError:  # a reader such as `head` has closed the output
         if debug:
@@ -111,7 +121,7 @@ def run(args: list[str]) -> None:
     """Runs a command without catching its errors."""
     verb = args[0] if args else "--help"
     if verb in ("-h", "--help"):
-        print(help_text())
+        print(HELP)
     elif verb == "--version":
         print(f"fer-vit {__version__}")
     elif verb in PLAIN_VERBS:
@@ -119,19 +129,7 @@ def run(args: list[str]) -> None:
     elif verb in LIGHTNING_VERBS:
         import_verb("fer_vit.train.cli").train(args)
     else:
-        hint = suggest(verb, [*PLAIN_VERBS, *LIGHTNING_VERBS])
-        raise FerVitError(f"There is no command `{verb}`.{hint} `fer-vit --help` lists the commands.")
-
-
-def help_text() -> str:
-    """Returns the text of `fer-vit --help`."""
-    verbs = "\n".join(f"  {name:<14} {text}" for name, text in {**PLAIN_VERBS, **LIGHTNING_VERBS}.items())
-    return (
-        f"fer-vit {__version__}: vision transformers for facial expression recognition\n\n"
-        f"usage: fer-vit COMMAND ...   (`fer-vit COMMAND --help` lists its options)\n\ncommands:\n{verbs}\n\n"
-        f"`--debug` shows the traceback of an error; `fer-vit --version` prints the version.\n\n"
-        f"examples:\n{EXAMPLES}"
-    )
+        raise FerVitError(f"There is no command `{verb}`.{suggest(verb, VERBS)} `fer-vit --help` lists the commands.")
 
 
 def import_verb(module: str) -> Any:
@@ -151,8 +149,9 @@ def import_verb(module: str) -> Any:
 
 def run_plain(verb: str, args: list[str]) -> None:
     """Runs a command that is a typed function, `commands.<verb>.<verb>`."""
-    function = verb_function(verb)
-    module, parser = sys.modules[function.__module__], verb_parser(verb, function)
+    module = import_verb(f"fer_vit.commands.{verb}")
+    function = getattr(module, verb)
+    parser = verb_parser(verb, function)
     if hasattr(module, "add_options"):
         module.add_options(parser)
     if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in args):  # an empty path would be the current folder
@@ -172,11 +171,6 @@ def run_plain(verb: str, args: list[str]) -> None:
     result = function(**values)
     if hasattr(module, "show"):  # the command only returns its result
         module.show(result)
-
-
-def verb_function(verb: str) -> Any:
-    """Returns the function of a plain command."""
-    return getattr(import_verb(f"fer_vit.commands.{verb}"), verb)
 
 
 def verb_parser(verb: str, function: Any) -> ArgumentParser:

@@ -42,8 +42,7 @@ def commands(page: Path) -> list[list[str]]:
     text = prose(page).replace("\\\n", " ")
     found = re.findall(r"^(?: {4}.*)?\bfer-vit (\w+ .+)$|`fer-vit (fit [^`]+|\w+ (?!-)[^`]+)`", text, re.M)
     lines = [shlex.split((block or inline).partition(" > ")[0], comments=True) for block, inline in found]
-    known = {*cli.PLAIN_VERBS, *cli.LIGHTNING_VERBS}
-    return [words for words in lines if words[0] in known and not any(word.isupper() for word in words)]
+    return [words for words in lines if words[0] in cli.VERBS and not any(word.isupper() for word in words)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

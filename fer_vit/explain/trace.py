@@ -9,7 +9,7 @@ in a report, last, the interactions of regions.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -71,19 +71,15 @@ def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
             inputs[0].requires_grad_()  # weights of a frozen network that do not depend on the tokens
         recorded.append(inputs[0])
 
-    blocks, by_mask = model.vit.blocks, model.drop_by_mask
-    before = use_fused_attention(blocks, fused=False)
-    model.drop_by_mask = True
-    # timm's attention that is not fused passes the weights through this layer.
-    hooks = [blocks.get_submodule(f"{name}.attn_drop").register_forward_hook(keep) for name in before]
-    try:
+    with ExitStack() as restore:
+        restore.callback(setattr, model, "drop_by_mask", model.drop_by_mask)
+        model.drop_by_mask = True
+        for name, fused in use_fused_attention(model.vit.blocks, fused=False).items():
+            layer = model.vit.blocks.get_submodule(name)
+            restore.callback(setattr, layer, "fused_attn", fused)
+            # timm's attention that is not fused passes the weights through this layer.
+            restore.enter_context(layer.attn_drop.register_forward_hook(keep))
         yield recorded
-    finally:
-        for hook in hooks:
-            hook.remove()
-        model.drop_by_mask = by_mask
-        for name, fused in before.items():
-            blocks.get_submodule(name).fused_attn = fused
 
 
 @contextmanager
@@ -189,8 +185,8 @@ def attention_views(seen: Trace, *more: Tensor) -> Views:
     queries = queries if queries.shape[1] > 1 else queries[:, :0]
     maps = pad(torch.cat([rollout(seen)[:, None], maps, queries], 1), (0, 0, 0, len(more)))
     maps = normalize(maps, p=1, dim=-1)  # (B, V, T)
-    heads = [_between(seen.membership, head) for block in seen.attention for head in block.unbind(1)]
-    between = [relations(seen), *heads]
+    flows = [_all_blocks(seen), *(head for block in seen.attention for head in block.unbind(1))]  # (B, T, T) each
+    between = [_between(seen.membership, flow) for flow in flows]
     between += [torch.zeros_like(between[0])] * queries.shape[1]
     output = normalize(region_means(seen.membership, maps.mT).mT, p=1, dim=-1)
     distance = pad(distance, (1, queries.shape[1] + len(more)), value=torch.nan)
@@ -235,12 +231,6 @@ def head_maps(seen: Trace) -> tuple[Tensor, Tensor]:
         far = (normalize(located, p=1, dim=-1) * distances).sum(-1)  # (B, H, T)
         distance.append((far * there[:, None]).sum(-1) / there.sum(-1).clamp(min=1)[:, None])
     return torch.cat(maps, 1), torch.cat(distance, 1)
-
-
-@torch.no_grad()
-def relations(seen: Trace) -> Tensor:
-    """How much each region (row) takes from each (column) by attention rollout (B, R, R), with the residual paths."""
-    return _between(seen.membership, _all_blocks(seen))
 
 
 @torch.no_grad()

@@ -58,14 +58,7 @@ class ConvStem(nn.Module):
     """
 
     def __init__(
-        self,
-        img_size: int,
-        patch_size: int,
-        in_chans: int = 3,
-        embed_dim: int = 192,
-        bias: bool = True,
-        convs: int = 3,
-        **_: object,
+        self, img_size: int, patch_size: int, in_chans: int, embed_dim: int, bias: bool = True, convs: int = 3, **_: Any
     ) -> None:
         super().__init__()
         self.patch_size = (patch_size, patch_size)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, explain, relevance_flow
-from fer_vit.explain.trace import drops, relations, trace, units
+from fer_vit.explain.trace import attention_views, drops, trace, units
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
 
@@ -116,7 +116,7 @@ def test_bfloat16_agrees_approximately(method: str) -> None:
     exact = explain(net, image, boxes, valid, method).scores
     with torch.autocast("cpu", torch.bfloat16):
         rough = explain(net, image, boxes, valid, method).scores
-        assert relations(trace(net, image, boxes, valid)).dtype == torch.float32
+        assert attention_views(trace(net, image, boxes, valid)).relations.dtype == torch.float32
     assert rough.dtype == torch.float32
     assert torch.allclose(rough[:2].abs().sum(1), torch.ones(2), atol=1e-5)
     for a, b in zip(exact[:2], rough, strict=False):

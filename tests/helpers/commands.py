@@ -3,6 +3,7 @@
 import csv
 import json
 from functools import cache, wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,9 @@ def parse(verb: str, *words: str) -> None:
     if verb not in cli.PLAIN_VERBS:
         parse_fit(*words)
         return
-    function = wraps(cli.verb_function(verb))(lambda **values: None)
+    module = import_module(f"fer_vit.commands.{verb}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "verb_function", lambda _: function)
+        patch.setattr(module, verb, wraps(getattr(module, verb))(lambda **values: None))
         cli.run_plain(verb, list(words))
 
 

@@ -55,7 +55,7 @@ def reference_stem(widths: list[int], bias: bool, convs: int) -> nn.Sequential:
     ("stem", "widths", "convs"),
     [
         (ConvStem(32, 8, 1, 16), [1, 4, 8, 16], 3),
-        (ConvStem(32, 8), [3, 48, 96, 192], 3),
+        (ConvStem(32, 8, 3, 192), [3, 48, 96, 192], 3),
         (ConvStem(32, 2, 3, 16, bias=False), [3, 16], 3),
         (ConvStem(32, 8, 1, 16, convs=1), [1, 4, 8, 16], 1),
     ],
