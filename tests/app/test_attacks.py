@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import socket
 import subprocess
@@ -38,8 +37,7 @@ from tests.helpers.servers import Server, running
 
 pytestmark = pytest.mark.slow
 
-REQUESTS = int(os.environ.get("FER_VIT_REQUESTS", 1000))
-"""Requests made from the schema."""
+REQUESTS = 1000  # made from the schema
 
 
 @pytest.fixture

@@ -58,6 +58,9 @@ def test_every_response_has_the_security_headers(client: TestClient) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert not [name for name in headers if name.startswith("access-control")]
+    assert (
+        client.get("/docs").status_code == client.get("/redoc").status_code == 404
+    )  # they load scripts from elsewhere
     assert "frame-ancestors 'self'" in POLICY
     assert "unsafe" not in POLICY
 
@@ -223,24 +226,11 @@ def test_an_upload_that_is_still_stored_counts_as_a_job(client: TestClient, monk
         assert first.result().status_code == 200
 
 
-def test_the_schema_names_every_route_of_the_api(client: TestClient) -> None:
-    paths = client.get("/openapi.json").json()["paths"]
-    results = {"/results/{name}", "/results/{name}/close", "/results/{name}/{file}"}
-    assert {*paths} == {"/api/models", "/api/predict", "/api/report", *results}
-    assert client.get("/docs").status_code == 404
-    assert client.get("/redoc").status_code == 404
+REFUSED = [("socket.connect", (None, (host, 443))) for host in ("192.0.2.1", "2001:db8::1")]
+REFUSED += [("socket.sendto", (None, ("192.0.2.1", 53))), ("socket.getaddrinfo", ("example.org", 443, 0, 0, 0))]
 
 
-@pytest.mark.parametrize(
-    ("event", "args"),
-    [
-        ("socket.connect", (None, ("192.0.2.1", 443))),
-        ("socket.connect", (None, ("2001:db8::1", 443, 0, 0))),
-        ("socket.sendto", (None, ("192.0.2.1", 53))),
-        ("socket.getaddrinfo", ("example.org", 443, 0, 0, 0)),
-        ("socket.gethostbyname", ("example.org",)),
-    ],
-)
+@pytest.mark.parametrize(("event", "args"), [*REFUSED, ("socket.gethostbyname", ("example.org",))])
 def test_a_connection_is_refused(event: str, args: tuple[Any, ...]) -> None:
     with pytest.raises(PermissionError, match="fer-vit app does not"):
         refuse_network(event, args)

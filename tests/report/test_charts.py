@@ -8,24 +8,14 @@ import pytest
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.report.charts import (
-    attention_figure,
-    draw_confusion,
-    prediction_figure,
-    rasterize,
-    strongest_pairs,
-)
+from fer_vit.report.charts import attention_figure, draw_confusion, prediction_figure, rasterize, strongest_pairs
 from fer_vit.report.draw import REGION, Attention, FaceView
 from fer_vit.sources.drawn import draw_face
 
 
-def test_a_class_may_be_called_anything() -> None:
-    assert draw_confusion(np.eye(2, dtype=int), ["$$", "x_$a_$"]).ndim == 3
-
-
 def test_the_diagonal_is_dark_where_all_is_right() -> None:
-    right = draw_confusion(np.diag([5, 7, 0]), ["a", "b", "c"])
-    wrong = draw_confusion(np.fliplr(np.diag([5, 7, 0])), ["a", "b", "c"])
+    right = draw_confusion(np.diag([5, 7, 0]), ["$$", "x_$a_$", "c"])  # a class may have any name
+    wrong = draw_confusion(np.fliplr(np.diag([5, 7, 0])), ["$$", "x_$a_$", "c"])
     assert right.dtype == np.uint8
     assert right.shape == wrong.shape
     blue = np.array([8, 48, 107])  # the dark end of matplotlib's Blues
