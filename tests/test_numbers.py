@@ -16,7 +16,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.recognizer import CHUNK
 from fer_vit.sources.drawn import draw_face
-from tests.helpers.commands import TINY, build_fit, main
+from tests.helpers.commands import TINY, build_fit, fails, fit, main
 from tests.helpers.marks import slow
 
 ALL = EXPRESSIONS[:3]
@@ -38,16 +38,6 @@ def faces(train: tuple[str, ...], val: tuple[str, ...], each: int = 3, landmarks
 
 def evenly(image: bytes) -> list[Row]:
     return [Row(image, f"{k}.png", split, label) for k, split in enumerate(("train", "val")) for label in ALL]
-
-
-def fit(path: Path, names: tuple[str, ...], rows: list[Row], *words: str) -> Path:
-    """Trains and validates by the command line; returns the checkpoint."""
-    write_manifest(path / "faces.parquet", Reading(names, rows), "drawn")
-    where = [f"--data.manifest={path / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={path}"]
-    main(["fit", *TINY, *where, *words])
-    checkpoint = path / "default" / "version_0" / "checkpoints" / "best.ckpt"
-    main(["validate", f"--ckpt_path={checkpoint}", *where, *TINY[5:]])
-    return checkpoint
 
 
 REGIONS_ONLY = ["--model.network.tokens=region", "--model.align=crop"]
@@ -79,15 +69,15 @@ def test_training_at_the_edge(rows: list[Row], words: list[str], tmp_path: Path)
 
 
 def test_one_class_is_nothing_to_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        fit(tmp_path, ALL[:1], faces(ALL[:1], ALL[:1]))
-    line = "fer-vit: error: Expected at least two classes, but got 1. Add images of others."
-    assert capsys.readouterr().err.splitlines()[-1] == line
+    write_manifest(tmp_path / "faces.parquet", Reading(ALL[:1], faces(ALL[:1], ALL[:1])), "drawn")
+    line = fails(capsys, "fit", *TINY, f"--data.manifest={tmp_path / 'faces.parquet'}")
+    assert line == "fer-vit: error: Expected at least two classes, but got 1. Add images of others."
 
 
 def test_two_classes_from_training_to_the_page(tmp_path: Path) -> None:
     names = ALL[:2]
-    checkpoint = fit(tmp_path, names, faces(names, names), *MIX)
+    write_manifest(tmp_path / "faces.parquet", Reading(names, faces(names, names)), "drawn")
+    checkpoint = fit(tmp_path / "faces.parquet", tmp_path, *TINY, *MIX)
     photos = tmp_path / "photos"
     photos.mkdir()
     for name, data in {"black": BLACK, "white": WHITE, "face": encode_png(draw_face(names[0], 0, 48)[0])}.items():

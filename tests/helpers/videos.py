@@ -121,12 +121,6 @@ def scene(
         yield image, [Seen(n, p, w, bool((covers == n).sum() > 0.85 * w * w)) for n, p, w in seen]
 
 
-def as_face(seen: Seen) -> Face:
-    """A face where a detector would find it."""
-    middle, half = seen.landmarks.mean(0), 0.4 * seen.width
-    return Face(np.concatenate([middle - half, middle + half]), seen.landmarks, 0.9)
-
-
 class TrackScores(NamedTuple):
     """How well tracks follow people: IDF1 (Ristani et al. 2016), MOTA and switches (Bernardin & Stiefelhagen 2008)."""
 
