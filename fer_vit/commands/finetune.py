@@ -17,7 +17,6 @@ from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import interval_text
-from fer_vit.sources.common import is_zip
 from fer_vit.store.folder import TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, DEFAULT
 from fer_vit.train.cli import fit
@@ -90,9 +89,6 @@ def find_faces(photos: Path, manifest: Path, align: str | None, overwrite: bool)
     if manifest.exists() and not overwrite:
         print(f"The faces are read from {manifest}: `--overwrite` reads {photos} again.")
         return manifest
-    if not (photos.is_dir() or is_zip(photos)):
-        expected = "a folder with a folder of photos for each class, a zip of it, or a manifest (.parquet)"
-        raise FerVitError(f"Expected {expected}, but there is none at {photos}.")
     prepare("folder", photos, manifest, cut=True, overwrite=overwrite)
     return manifest
 

@@ -22,25 +22,24 @@ RESAMPLES = 2000  # bootstrap resamples
 BINS = 15  # bins of the calibration error
 
 
-def resampled_sums(values: Array, units: IntArray | None = None) -> Array:
-    """Sums the values (N, M) of N faces in bootstrap resamples (RESAMPLES, M), of all faces of a unit (N,) together."""
-    if units is not None:
-        each, values = values, np.zeros((units.max() + 1, values.shape[1]))
-        np.add.at(values, units, each)
-    random, chance = np.random.default_rng(0), np.full(len(values), 1 / len(values))
-    # 100 resamples at once, to save memory
-    draws = (random.multinomial(len(values), chance, 100).astype(float) for _ in range(0, RESAMPLES, 100))
-    return np.concatenate([drawn @ values for drawn in draws])
-
-
 def score_intervals(
     values: Array, score: Callable[[Array], Mapping[str, Array]], units: IntArray | None = None
 ) -> dict[str, Interval]:
-    """Returns results that are functions of sums over N faces, with their intervals; `units`: see `resampled_sums`.
+    """Returns results that are functions of sums over N faces, with their intervals.
 
     `values` (N, M) are what each face adds to the sums; `score` returns results (...), or NaN, of sums (..., M).
+    `units` (N,), counted from 0, are the persons or photos that faces belong to. All faces of a unit are drawn
+    together, since they are similar.
     """
-    drawn = score(resampled_sums(values, units)) if count_units(np.ones(len(values), bool), units) > 1 else {}
+    sums, drawn = values, dict[str, Array]()
+    if units is not None:
+        sums = np.zeros((units.max() + 1, values.shape[1]))
+        np.add.at(sums, units, values)
+    if (count := len(sums)) > 1:
+        random, chance = np.random.default_rng(0), np.full(count, 1 / count)
+        # 100 resamples at once, to save memory
+        draws = (random.multinomial(count, chance, 100).astype(float) for _ in range(0, RESAMPLES, 100))
+        drawn |= score(np.concatenate([draw @ sums for draw in draws]))
     results = {}
     for name, value in score(values.sum(0)).items():
         mean = float(value) if np.isfinite(value) else None
@@ -218,16 +217,17 @@ def evaluate_faces(faces: Faces, by: Sequence[str] = (), other: Array | None = N
 
 def accuracy_by_votes(faces: Faces) -> dict[str, Any]:
     """Returns faces and accuracy by the votes for the label (column `label_votes`); {} without the column."""
-    counts = np.array([float(value) if str(value).isdigit() else np.nan for value in faces.columns.get(VOTES, ())])
-    counts = counts.clip(LEAST_VOTES, MOST_VOTES)
-    votes = [number for number in range(MOST_VOTES, LEAST_VOTES - 1, -1) if (counts == number).any()]
-    if not votes:
+    votes = faces.columns.get(VOTES)
+    if votes is None:
         return {}
-    member = np.column_stack([counts == number for number in votes])
+    numbers = [*range(MOST_VOTES, LEAST_VOTES - 1, -1)]
+    counts = np.array([float(value) if str(value).isdigit() else np.nan for value in votes])
+    member = counts.clip(LEAST_VOTES, MOST_VOTES)[:, None] == numbers
     accuracies = mean_intervals(np.where(member, faces.correct[:, None], np.nan), faces.units, binary=True)
     return {
         f"{number}{' or fewer' * (number == LEAST_VOTES)}": {"faces": accuracy["faces"], "accuracy": accuracy}
-        for number, accuracy in zip(votes, accuracies, strict=True)
+        for number, accuracy in zip(numbers, accuracies, strict=True)
+        if accuracy["faces"]
     }
 
 

@@ -20,7 +20,7 @@ from fer_vit.evaluate.robustness import (
     summarize_robustness,
     turn,
 )
-from fer_vit.face.crop import CropSpec, cover_regions, region_boxes
+from fer_vit.face.crop import CropSpec, cover_regions
 from fer_vit.face.detect import NoDetector, full_image_face, head_pose
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import TEMPLATE
@@ -34,18 +34,6 @@ def crop(folder: Path, change: Change | None = None, shift: float = 0.0) -> Corr
     write_manifest(folder / "m.parquet", Reading(("a", "b"), [Row(encode_png(IMAGE), "a.png", "val", "a")]), "drawn")
     rows = Manifest.read(folder / "m.parquet")
     return CorruptedPhotos([0], CropSpec(48), "crop", NoDetector(), rows, rows.landmarks(), change, shift)
-
-
-def test_covered_eyes_are_gone_and_nothing_else() -> None:
-    covered = cover_regions(IMAGE, LANDMARKS, EYES)
-    boxes = region_boxes(LANDMARKS, EYES)
-    left, top = np.floor(boxes[:, :2].min(0)).astype(int)
-    right, bottom = np.ceil(boxes[:, 2:].max(0)).astype(int)
-    inside = np.zeros(IMAGE.shape[:2], bool)
-    inside[top:bottom, left:right] = True
-    assert (covered[~inside] == IMAGE[~inside]).all()
-    assert len(np.unique(covered[inside], axis=0)) == 1
-    assert inside[LANDMARKS[:2, 1].astype(int), LANDMARKS[:2, 0].astype(int)].all()
 
 
 def test_a_turn_goes_about_the_middle() -> None:

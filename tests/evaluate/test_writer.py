@@ -74,6 +74,8 @@ def test_the_matrix_and_the_gallery_in_a_browser(browser: tuple[Page, list[str]]
     assert loaded(page.locator(".card:visible img"))
     boxes = page.locator(".card:visible img").evaluate_all("images => images.map(i => [i.width, i.height])")
     assert all(width == height > 50 for width, height in boxes)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert wrong == []
 
 
