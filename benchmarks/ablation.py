@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks import machine
 from fer_vit.data.manifest import Manifest
@@ -165,23 +165,24 @@ def step_seconds(nets: dict[str, RegionViT], rounds: int) -> dict[str, list[floa
     return machine.in_turns(steps, rounds)
 
 
-def training_step(net: RegionViT, batch: int, device: torch.device) -> "partial[None]":
+def training_step(net: RegionViT, batch: int, device: torch.device) -> Callable[[], None]:
     """Returns a training step as in `fit`: bfloat16 if supported, AdamW, clipped gradients."""
     use_fused_attention(net, fused=device.type != "cpu")
     size = net.config.img_size
     image = torch.rand(batch, 3, size, size, device=device)
     corner = torch.rand(batch, len(net.config.regions), 2, device=device) * size / 2
     boxes = torch.cat([corner, corner + size / 3], dim=-1)
-    return partial(_step, net, torch.optim.AdamW(net.parameters()), image, boxes)
+    optimiser = torch.optim.AdamW(net.parameters())
 
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=has_bf16("auto")):
+            loss = net(image, boxes).float().logsumexp(-1).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimiser.step()
 
-def _step(net: RegionViT, optimiser: torch.optim.Optimizer, image: Tensor, boxes: Tensor) -> None:
-    with torch.autocast(image.device.type, torch.bfloat16, enabled=has_bf16("auto")):
-        loss = net(image, boxes).float().logsumexp(-1).mean()
-    optimiser.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-    optimiser.step()
+    return step
 
 
 def main(

@@ -45,15 +45,8 @@ class Seen(Dataset[Array]):
 
     def __getitem__(self, row: int) -> Array:
         grey = cv2.cvtColor(decode_image(self.rows.image_bytes(row)), cv2.COLOR_RGB2GRAY)
-        faces = self.detector(np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8))
-        face = best(faces)
+        face = best(self.detector(np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8)))
         return np.full((5, 2), np.nan) if face is None else face.landmarks
-
-
-def seen(rows: Manifest) -> Array:
-    """Returns YuNet's landmarks (N, 5, 2)."""
-    found = DataLoader(Seen(rows), None, num_workers=cores())
-    return np.array([*tqdm(found, "YuNet looks", len(rows), disable=None)])
 
 
 class Faces(Dataset[tuple[Tensor, Tensor]]):
@@ -62,7 +55,8 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
     def __init__(self, path: Path, split: Split) -> None:
         self.rows, self.train = Manifest.read(path, [split]).split(split), split == "train"
         self.augment = Augment(CHANGES)
-        self.points = seen(self.rows)
+        found = DataLoader(Seen(self.rows), None, num_workers=cores())
+        self.points = np.array([*tqdm(found, "YuNet finds landmarks", len(self.rows), disable=None)])  # (N, 5, 2)
         self.known = np.flatnonzero(np.isfinite(self.points).all((1, 2)))
 
     def __len__(self) -> int:

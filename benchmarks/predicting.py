@@ -9,6 +9,7 @@ size, aligns each face and calls the model. It runs a second time with fer-vit's
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -57,17 +58,11 @@ def paste(photo: Image, face: Image, rng: np.random.Generator) -> None:
     photo[top : top + side, left : left + side] = cv2.resize(face, (side, side), interpolation=cv2.INTER_CUBIC)
 
 
-class PlainYuNet:
-    """OpenCV's detector as in its documentation, at full image size."""
-
-    def __init__(self) -> None:
-        self.net = cv2.FaceDetectorYN.create(str(yunet_path()), "", (320, 320), 0.6)
-
-    def __call__(self, image: Image) -> list[Array]:
-        """Returns the landmarks (5, 2) of every face in an image (H, W, 3)."""
-        self.net.setInputSize(image.shape[1::-1])
-        found = self.net.detect(np.ascontiguousarray(image[..., ::-1]))[1]
-        return [] if found is None else [face[4:14].reshape(5, 2).astype(float) for face in found]
+def find_faces(yunet: cv2.FaceDetectorYN, image: Image) -> list[Array]:
+    """Returns the landmarks (5, 2) of faces by OpenCV's detector as in its documentation, at full image size."""
+    yunet.setInputSize(image.shape[1::-1])
+    found = yunet.detect(np.ascontiguousarray(image[..., ::-1]))[1]
+    return [] if found is None else [face[4:14].reshape(5, 2).astype(float) for face in found]
 
 
 @torch.inference_mode()
@@ -97,8 +92,9 @@ def against_the_loop(photos: Path, rounds: int) -> None:
     """Prints photos per second of `predict` and two loops, measured in turns."""
     files = sorted(photos.glob("*.jpg"))
     model, own = load(), FaceDetector()
+    yunet = cv2.FaceDetectorYN.create(str(yunet_path()), "", (320, 320), 0.6)
     finders = {
-        "loop, photos at their own size": PlainYuNet(),
+        "loop, photos at their own size": partial(find_faces, yunet),
         "loop, fer-vit's detector": lambda image: [face.landmarks for face in refine_landmarks(image, own(image))],
     }
     found: dict[str, list[float]] = {name: [] for name in ("fer-vit predict", *finders)}

@@ -16,7 +16,7 @@ from typing import Any
 import lightning as L
 import timm
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 from torch.nn import functional as F
@@ -61,27 +61,17 @@ def faces(config: RegionViTConfig, number: int) -> Batch:
     )
 
 
-class Clock(Callback):
-    """Records the start of each training step."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        """Records the time."""
-        synchronize()
-        self.times.append(time.perf_counter())
-
-
-def synchronize() -> None:
-    """Waits for the GPU."""
-    if DEVICE.type == "cuda":
+def now() -> float:
+    """Returns the time in seconds at which the GPU has finished."""
+    if CUDA:
         torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def lightning_step(config: RegionViTConfig, batch: Batch, compiled: bool) -> float:
     """Returns the seconds of a step of FERTask in Lightning's Trainer, as in `fer-vit fit`."""
-    clock = Clock()
+    times: list[float] = []
+    clock = LambdaCallback(on_train_batch_start=lambda *_: times.append(now()))
     with TemporaryDirectory() as folder:
         off = dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
         how: dict[str, Any] = {"precision": "bf16-mixed", "accelerator": DEVICE.type, "devices": 1, **off}
@@ -89,7 +79,7 @@ def lightning_step(config: RegionViTConfig, batch: Batch, compiled: bool) -> flo
         trainer = L.Trainer(max_steps=WARM_UP + STEPS + 1, gradient_clip_val=1.0, logger=log, callbacks=[clock], **how)
         task = FERTask(config, labels=list(EXPRESSIONS), compile=compiled)
         trainer.fit(task, DataLoader([batch] * (WARM_UP + STEPS + 1), batch_size=None))  # type: ignore[arg-type]
-    return (clock.times[-1] - clock.times[WARM_UP]) / STEPS
+    return (times[-1] - times[WARM_UP]) / STEPS
 
 
 def bare_vit(config: RegionViTConfig) -> torch.nn.Module:
@@ -106,16 +96,14 @@ def plain_step(net: torch.nn.Module, image: Tensor, target: Tensor) -> float:
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05)
     for step in range(WARM_UP + STEPS):
         if step == WARM_UP:
-            synchronize()
-            start = time.perf_counter()
+            start = now()
         with torch.autocast(DEVICE.type, torch.bfloat16):
             loss = F.cross_entropy(net(image), target)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
-    synchronize()
-    return (time.perf_counter() - start) / STEPS
+    return (now() - start) / STEPS
 
 
 def against_a_bare_vit(config: RegionViTConfig, number: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
@@ -132,7 +120,7 @@ def against_a_bare_vit(config: RegionViTConfig, number: int, rounds: int, compil
     return found
 
 
-def peak(side: int = 8192 if DEVICE.type == "cuda" else 2048) -> float:
+def peak(side: int = 8192 if CUDA else 2048) -> float:
     """Returns the measured multiply-adds per second of large bfloat16 matrix products."""
     a = torch.randn(side, side, device=DEVICE, dtype=torch.bfloat16)
     (times,) = in_turns({"product": lambda: a @ a}, 5, 1.0).values()
