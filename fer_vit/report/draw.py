@@ -16,11 +16,11 @@ from PIL import ImageDraw, ImageFont
 
 from fer_vit.geometry import Array, Image, apply, compose, invert
 
-REGION = "#c3ffa5"
-"""Colour of regions and attention. Regions have names, so one colour is enough; it is far from all others, also for
-people with colour-blindness."""
-
-EXPRESSIONS = {
+REGION = "#c3ffa5"  # of regions, which have names, and of attention; far from the others, also with colour-blindness
+FOR, AGAINST = "#e8590c", "#1c7ed6"  # of heat maps
+ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
+CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])  # indices in a box (xyxy), clockwise from the upper left
+EXPRESSIONS = {  # over time
     "neutral": "#9aa0a8",
     "happiness": "#f0b400",
     "surprise": "#1fb5c4",
@@ -30,20 +30,11 @@ EXPRESSIONS = {
     "fear": "#7d52c8",
     "contempt": "#b5713c",
 }
-"""Colour of each usual expression over time."""
-
-FOR, AGAINST = "#e8590c", "#1c7ed6"
-"""Colours of heat maps."""
-ACCENT, FAINT = "#3a3a3c", "#b4b4ba"
 
 
 def expression_colour(label: str) -> str:
     """Returns the colour of an expression; one that is not usual has some colour, always the same."""
     return EXPRESSIONS.get(label, f"hsl({crc32(label.encode(errors='replace')) % 360}, 45%, 55%)")
-
-
-CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
-"""Indices of a box's corners in xyxy: clockwise from the upper left."""
 
 
 @dataclass(frozen=True)

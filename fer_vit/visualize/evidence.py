@@ -186,9 +186,11 @@ def explain_faces(
         explanations = zip(explain_labels(model.net, seen, method, labels), faces, strict=False)
         for row, (evidence, (face, image)) in enumerate(explanations):
             picture = read(face.path) if image is None else image
-            view = face.view(as_image(chunk.image[row]) if picture is None else picture)
-            if picture is None:
-                view = replace(view, box=None, to_crop=np.eye(2, 3))
+            if picture is None:  # what the model saw
+                crop = (255 * chunk.image[row]).round().byte().permute(1, 2, 0).cpu().numpy()
+                view = replace(face.view(crop), box=None, to_crop=np.eye(2, 3))
+            else:
+                view = face.view(picture)
             yield face, replace(view, regions=visible_regions(model.crop_spec, chunk, row)), evidence
 
 
@@ -211,11 +213,6 @@ def explain_labels(net: RegionViT, seen: Trace, method: str, labels: LabelChoice
 
 def _array(values: Tensor) -> Array:
     return values.double().cpu().numpy()
-
-
-def as_image(crop: Tensor) -> Image:
-    """Returns what the model saw of a face (3, S, S) as an image (S, S, 3)."""
-    return (255 * crop).round().byte().permute(1, 2, 0).cpu().numpy()
 
 
 def _read_again(path: str) -> Image | None:
