@@ -201,10 +201,13 @@ class VideoDataset(IterableDataset[Item]):
             frames = read_frames(Path(path), options.every, options.fps, options.start, options.end)
             try:
                 yield from track_faces(self.photos, frames, path, index, options.detect_every)
-            except ImageError as error:
-                yield Photo(path, str(error), [], index), []
-            except (cv2.error, MemoryError):  # from frames of an odd shape, or huge ones
-                yield Photo(path, "the video cannot be processed", [], index), []
+            except (
+                ImageError,
+                cv2.error,
+                MemoryError,
+            ) as error:  # from frames of an odd shape, or huge ones
+                reason = str(error) if isinstance(error, ImageError) else "the video cannot be processed"
+                yield Photo(path, reason, [], index), []
 
 
 Found = tuple[Frame, list[Face | None], list[int]]

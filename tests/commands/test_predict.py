@@ -125,6 +125,7 @@ def test_a_folder_belongs_to_one_prediction(
         (["--detector", "landmarks"], f"{table} was written with detector none, but now it is landmarks"),
         (["--checkpoint", DEFAULT], "was written with model"),
         (["--min_confidence", 0.5], "was written with min_confidence None, but now it is 0.5"),
+        (["--overwrite"], "Finished tables in a folder are kept"),
         (["--features"], "was written with features None, but now it is True"),
         (["--every", 3], "was written with every None, but now it is 3"),
     ):
