@@ -1,21 +1,19 @@
 """The commands fit, validate and test: LightningCLI over a task (FERTask, MaskedPretraining) and FaceDataModule."""
 
-import inspect
 import json
 import logging
 import os
 import shlex
 import warnings
 from argparse import ArgumentError, ArgumentParser
-from argparse import Namespace as Words
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import lightning as L
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import Namespace, dict_to_namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -65,7 +63,7 @@ class TrainCLI(LightningCLI):
         monitor, mode = ("val/accuracy", "max") if self.task == "classification" else ("val/loss", "min")
         parser.set_defaults({"checkpoint.filename": "best", "checkpoint.monitor": monitor, "checkpoint.mode": mode})
         words = "What is trained: a classifier, or by masked pretraining an encoder from which a classifier starts."
-        parser.add_argument("--task", type=Task, default=self.task, help=words)
+        parser.add_argument("--task", type=Task, default="classification", help=words)
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
         parser.link_arguments(crop, "data.spec", compute_fn=CropSpec)
         parser.link_arguments("task", "data.unlabelled", compute_fn=needs_no_labels)
@@ -82,9 +80,10 @@ class TrainCLI(LightningCLI):
             raise FerVitError(f"{error}{suggest_option(args, parser)}") from error
         if name := self.config.model.get("init"):
             taken = model_settings(folder.read_model(name, pretraining=True)[0])
-            taken["network"] = Namespace(**asdict(taken["network"]))  # type: ignore[no-untyped-call]
-            settings = Namespace(model=Namespace(**taken))  # type: ignore[no-untyped-call]
-            self.config = parser.parse_args(args, settings)
+            taken["network"] = asdict(taken["network"])
+            self.config = parser.parse_args(args, dict_to_namespace({"model": taken}))
+        if self.verb != "fit" and not self.config.ckpt_path:
+            raise FerVitError(f"Expected `--ckpt_path FILE`, because `{self.verb}` evaluates a checkpoint.")
 
     def before_instantiate_classes(self) -> None:
         """Checks the precision; replaces bfloat16 by float32 where it would be emulated, many times slower."""
@@ -116,11 +115,8 @@ def train(args: list[str]) -> str:
     """
     hide_noise()
     verb, *words = args
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
-    pairs = zip(["", *words], words, strict=False)
-    words = [folder.find_config(word) if before in ("-c", "--config") else word for before, word in pairs]
     try:
-        cli = build_run(verb, words, first_options(words))
+        cli = build_run(verb, words)
         method = {name: cli.config_init[name] for name in cli.run_options}
         run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
         if verb != "fit":
@@ -146,75 +142,55 @@ def fit(config: str | Path, **overrides: Any) -> str:
     return train(words)
 
 
-def build_run(verb: str, options: list[str], given: Words) -> TrainCLI:
-    """Builds everything for a run; `given` has the options that are needed first (see `first_options`)."""
-    checkpoint = folder.load_checkpoint(given.ckpt_path) if given.ckpt_path else None
-    if verb != "fit" and not given.help and not checkpoint:
-        raise FerVitError(f"Expected `--ckpt_path FILE`, because `{verb}` evaluates a checkpoint, but got none.")
-    settings = checkpoint_settings(checkpoint, given.ckpt_path) if checkpoint else None
-    task = choose_task(given, checkpoint)
-    options = [*options, f"--task={task}"]
-    if checkpoint:  # contains the weights
-        options.append("--model.network.pretrained=false")
-        if task == "classification":
-            options.append("--model.init=null")
+def build_run(verb: str, words: list[str]) -> TrainCLI:
+    """Builds everything for a run.
+
+    The task and the checkpoint, whose settings are defaults, are read first, from the options or else from the last
+    config that names one. Raises FerVitError when the checkpoint is of another task.
+    """
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-c", "--config", action="append", default=[], type=folder.find_config)
+    parser.add_argument("--ckpt_path")
+    parser.add_argument("--task")
+    given, options = parser.parse_known_args(words)
+    first: dict[str, Any] = {}
+    for config in given.config:
+        with suppress(OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports them
+            first |= yaml.safe_load(Path(config).read_text())
+    first |= {name: word for name, word in vars(given).items() if word is not None}
+    checkpoint, settings, path = None, None, Path(str(first.get("ckpt_path") or "null"))
+    task: Task = first.get("task") or "classification"
+    if str(path) != "null":
+        checkpoint = folder.load_checkpoint(path)
+        task = "pretraining" if folder.is_pretraining(checkpoint["hyper_parameters"]) else "classification"
+        if first.get("task", task) != task:
+            advice = "A classifier starts from any model by `--model.init`."
+            raise FerVitError(f"Expected a checkpoint of {first['task']}, but {path} is of {task}. {advice}")
+        settings = checkpoint_settings(checkpoint, path)
+        options += ["--model.network.pretrained=false", *["--model.init=null"] * (task == "classification")]
+    options = [*(f"--config={config}" for config in given.config), *options, f"--ckpt_path={path}", f"--task={task}"]
     name = next((Path(config).stem for config in given.config if os.path.isfile(config)), "default")
     cli = TrainCLI(verb, options, name, settings, task)
-    if path := cli.config.ckpt_path:  # perhaps from a config; checked before the run has a folder
-        if not checkpoint or Path(path) != given.ckpt_path:
-            checkpoint = folder.load_checkpoint(Path(path))
+    if checkpoint:  # before the run has a folder
         cli.model.on_load_checkpoint(checkpoint)
     return cli
-
-
-def first_options(words: list[str]) -> Words:
-    """Reads the options that are needed first: `ckpt_path`, `config`, `task`, and whether only help is requested."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--ckpt_path", type=lambda word: None if word == "null" else Path(word))
-    parser.add_argument("-c", "--config", action="append", default=[])
-    parser.add_argument("--task", choices=get_args(Task))
-    parser.add_argument("-h", "--help", "--print_config", dest="help", nargs="?", const=True)
-    return parser.parse_known_args(words)[0]
 
 
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     """Returns the settings in a checkpoint as options of the command line, without file names.
 
-    Raises FerVitError when they do not fit the weights or are not fer-vit's, as in an untrusted file.
+    Raises FerVitError when they do not fit the weights.
     """
     settings, state = folder.unpack_checkpoint(checkpoint, path)
     folder.build_network(settings, state, path)
-    task = MaskedPretraining if folder.is_pretraining(checkpoint["hyper_parameters"]) else FERTask
-    left_out = ("labels", "init")
-    hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name not in left_out}
-    if unknown := hyper.keys() - inspect.signature(task).parameters.keys():
-        raise FerVitError(f"{path} is of another version of fer-vit (`{min(unknown)}` is unknown). Upgrade fer-vit.")
-    network = Namespace(**asdict(settings["config"]))  # type: ignore[no-untyped-call]
-    return Namespace(model=Namespace(**{**hyper, "network": network}))  # type: ignore[no-untyped-call]
+    hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name not in ("labels", "init")}
+    defaults: Namespace = dict_to_namespace({"model": hyper | {"network": asdict(settings["config"])}})
+    return defaults
 
 
 def needs_no_labels(task: Task) -> bool:
     """Whether faces without a label can be learned from; `--help` shows this name."""
     return task == "pretraining"
-
-
-def choose_task(given: Words, checkpoint: dict[str, Any] | None) -> Task:
-    """Returns the task of the option, else of the last config that has one, else of the checkpoint.
-
-    Raises FerVitError when the checkpoint is of the other task.
-    """
-    chosen = given.task
-    for config in reversed(given.config):
-        with suppress(OSError, ValueError, yaml.YAMLError):  # LightningCLI reports them
-            content = yaml.safe_load(Path(config).read_text())
-            chosen = chosen or (content.get("task") if isinstance(content, dict) else None)
-    if not checkpoint:
-        return chosen or "classification"
-    task: Task = "pretraining" if folder.is_pretraining(checkpoint["hyper_parameters"]) else "classification"
-    if chosen not in (None, task):
-        advice = "A classifier starts from any model by `--model.init`."
-        raise FerVitError(f"Expected a checkpoint of {chosen}, but {given.ckpt_path} is of {task}. {advice}")
-    return task
 
 
 def hide_noise() -> None:

@@ -124,6 +124,10 @@ class LastCheckpoint(ModelCheckpoint):
         if trainer.strategy.reduce_boolean_decision(self.sigterm, all=False):
             trainer._signal_connector.received_sigterm = True
 
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Ends the run at the step after this validation, which could not be resumed."""
+        trainer._signal_connector.received_sigterm = False
+
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Saves the step at which SIGTERM stopped the run."""
         if isinstance(exception, SIGTERMException):

@@ -10,6 +10,7 @@ import yaml
 
 from fer_vit import load
 from fer_vit.face.crop import CropSpec
+from fer_vit.train.task import FERTask, MaskedPretraining
 from tests.helpers.commands import TINY, fails, main
 
 Build = Callable[..., SimpleNamespace]
@@ -55,6 +56,23 @@ def test_a_checkpoint_that_a_config_names_is_compared(
     with pytest.raises(SystemExit):
         build(*words, "--model.network.depth=1")
     assert "another architecture" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "task"),
+    [
+        ("--config=a.yaml -c c.yaml", MaskedPretraining),
+        ("--config=a.yaml --config=b.yaml", FERTask),
+        ("--task=pretraining --config=b.yaml", MaskedPretraining),
+    ],
+)
+def test_the_task_is_that_of_the_option_or_of_the_last_config(
+    words: str, task: type, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("a", "task: pretraining"), ("b", "task: classification"), ("c", "trainer: {}")):
+        Path(f"{name}.yaml").write_text(content)
+    assert type(build(*TINY[:5], *words.split()).model) is task
 
 
 def test_model_and_data_agree_on_the_crop(build: Build, checkpoint: Path) -> None:

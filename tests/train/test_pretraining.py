@@ -13,7 +13,6 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.sources.drawn import read
 from fer_vit.store.folder import load_checkpoint, load_network
-from fer_vit.train.cli import choose_task, first_options
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import MaskedPretraining
 from tests.helpers.commands import TINY, fails, fit, main
@@ -87,7 +86,8 @@ def test_the_command_line_pretrains_without_labels(
     saved = load_checkpoint(pretrained)
     assert "labels" not in saved["hyper_parameters"]
     assert not any("head" in name or "pool" in name for name in saved["state_dict"])
-    assert (pretrained.parent / "best.ckpt").is_file()
+    best = {state.get("best_model_path") for state in saved["callbacks"].values()}
+    assert str(pretrained.parent / "best.ckpt") in best  # recorded before last.ckpt is saved
     assert "val/loss" in EventAccumulator(str(pretrained.parents[1])).Reload().Tags()["scalars"]
     manifest, logs = f"--data.manifest={unlabelled / 'shards'}", f"--trainer.logger.init_args.save_dir={tmp_path}"
     main(["validate", f"--ckpt_path={pretrained}", manifest, logs, "--data.num_workers=0"])
@@ -107,19 +107,6 @@ def test_a_pretrained_encoder_is_no_classifier(
     line = fails(capsys, "fit", *TINY, f"--data.manifest={unlabelled / 'faces.parquet'}")
     assert "rows without a label" in line
     assert "task" in fails(capsys, "fit", "--task=dreaming", manifest)
-
-
-def test_the_option_wins_over_the_last_config(tmp_path: Path) -> None:
-    for name, content in (("a", "task: pretraining"), ("b", "task: classification"), ("c", "trainer: {}")):
-        (tmp_path / f"{name}.yaml").write_text(content)
-
-    def chosen(*words: str) -> str:
-        return choose_task(first_options([word.replace("AT", str(tmp_path)) for word in words]), None)
-
-    assert chosen() == "classification"
-    assert chosen("--config=AT/a.yaml", "-c", "AT/c.yaml") == "pretraining"
-    assert chosen("--config=AT/a.yaml", "--config=AT/b.yaml") == "classification"
-    assert chosen("--task=pretraining", "--config=AT/b.yaml", "--config=AT/gone.yaml") == "pretraining"
 
 
 def test_a_classifier_starts_from_it(
