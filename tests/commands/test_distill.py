@@ -176,5 +176,6 @@ def test_wrong_arguments(faces: Path, seven: Path, tmp_path: Path, capsys: pytes
     words = ["distill", "ferplus-small", faces, out]
     assert "would replace the manifest" in fails(capsys, *words[:2], seven, seven, "--overwrite")
     assert "Expected labels neutral, " in fails(capsys, *words, f"--unlabelled={seven}")
+    assert "Expected training faces with labels in" in fails(capsys, *words[:2], photos, out)
     assert "would replace" in fails(capsys, *words[:3], photos, f"--unlabelled={photos}", "--overwrite")
     assert not out.exists()

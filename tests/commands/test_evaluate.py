@@ -39,8 +39,9 @@ def tables(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFacto
     names = [rows.name(row) for row in range(len(rows))]
     lines = [f"{name},{name.split('/')[1]}" for name in names]
     (folder / "truth.csv").write_text("\n".join(["path,label", *lines]))
-    ages = [f"{name},{'old' if row % 2 else 'young'}" for row, name in enumerate(names)]
-    (folder / "ages.csv").write_text("\n".join(["path,age", *ages[:-1], f"{names[-1]},baby"]))
+    ages = [f"{name},{'old' if row % 2 else 'young'},{row < 9},{row % 8}" for row, name in enumerate(names)]
+    ages[-1] = f"{names[-1]},baby,,"
+    (folder / "ages.csv").write_text("\n".join(["path,age,near_duplicate,label_votes", *ages]))
     return folder
 
 
@@ -81,7 +82,9 @@ def test_a_model_on_a_manifest(
     assert found["by"]["source"] == {"groups": {}, "few": {"drawn": 26}, "unknown": 0}
     assert found["by"]["age"]["few"] == {"baby": 1, "old": 12, "young": 13}
     page = (tmp_path / "e" / "index.html").read_text("utf-8")
-    assert page.count('<figure class="card"') == page.count("<img src=") - 1  # the chart of calibration
+    assert page.count('<figure class="card"') == page.count("<img src=") - 2  # the charts of calibration and votes
+    assert found["without near-duplicates"]["accuracy"]["faces"] == count - 9
+    assert found["by votes"]["7"]["faces"] == 3
     assert "Too few to compare, under 30: baby (1), old (12), young (13)." in page
     assert len(re.findall('data-kinds="mistake', page)) == count - confusion.trace()
     out, text = capsys.readouterr().out, (tmp_path / "e" / "results.md").read_text()
@@ -163,6 +166,10 @@ def test_errors_write_nothing(
         ((tmp_path / "short.csv", *labels), "1 of 26 are not there"),
         ((table, *labels, "--robustness"), "needs images"),
         ((table, "--columns", tables / "p.csv", "--by", "age"), "There is no column `age`"),
+        ((table, "--against", table), "need labels. Add `--labels`"),
+        ((table, *labels, "--against", "ferplus-small"), "ferplus-small is no table, and a model needs images"),
+        ((table, "--classes", "anger", "fear"), "need a manifest, not a table"),
+        ((table, "--classes", "anger", "--merge", json.dumps(MERGE)), "exclude each other"),
         ((drawn / "faces.parquet", *labels, "--checkpoint", checkpoint), "`--labels` is for a table"),
     ):
         output = () if "--output" in words else ("--output", tmp_path / "new")

@@ -123,6 +123,22 @@ def test_a_calibrated_folder_has_sets(
         assert len(least) == 1 + len(model.labels)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("model.txt", "Expected a folder, NAME.onnx or NAME.pt2"),
+        ("model.pt2 --half", "are for folders"),
+        ("model.pt2 --quantize=m.parquet", "is for ONNX"),
+        ("model --logit_adjust=0.5", "`--logit_adjust` needs `--calibrate`"),
+        ("model --faithfulness=gone.json", "Expected a faithfulness.json"),
+    ],
+)
+def test_options_that_do_not_fit(words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, *options = words.split()
+    assert message in fails(capsys, "export", tmp_path / name, *options)
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("pool", ["avg", "query"])
 def test_rare_expressions_gain(pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Menon et al. 2021 by hand: half the logarithm of each label's share in training, off its logit."""
