@@ -79,3 +79,13 @@ def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE,
     It turns, scales and shifts; with `align` "crop" it does not turn, for models trained on upright crops.
     """
     return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")
+
+
+def move(size: int, degrees: float, scale: float, right: float, down: float) -> Array:
+    """Returns the matrix (2, 3) that turns and scales a square of `size` pixels about its middle, and shifts it.
+
+    The turn is clockwise; the shifts are fractions of the side.
+    """
+    turn = scale * np.exp(1j * np.deg2rad(degrees))
+    shift = size * (complex(right, down) + (0.5 + 0.5j) - turn * (0.5 + 0.5j))
+    return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])

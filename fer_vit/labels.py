@@ -37,6 +37,8 @@ def canonical(name: str) -> str:
     return SYNONYMS.get(name, name)
 
 
+JOINERS = {0x200C: None, 0x200D: None}  # not printable, but part of Persian words
+
 Merge: TypeAlias = dict[str, str | None]
 """New labels by old ones; None drops the faces of a label."""
 
@@ -78,14 +80,9 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
 
 def check_labels(names: Sequence[object], path: object) -> None:
     """Raises FerVitError when labels from a file or folder are unreadable or not distinct."""
-    odd = [name for name in names if not (isinstance(name, str) and len(name) <= 100 and _printable(name))]
-    if odd:
+    letters = [name.translate(JOINERS) if isinstance(name, str) and len(name) <= 100 else "" for name in names]
+    if odd := [name for name, seen in zip(names, letters, strict=True) if not (seen and seen.isprintable())]:
         raise FerVitError(f"{path}: expected labels of 1 to 100 printable characters, but got {short(ascii(odd[0]))}.")
     if not 0 < len(set(names)) == len(names) <= 1000:
         came = short(", ".join(map(str, names)) or "none")
         raise FerVitError(f"{path}: expected 1 to 1,000 labels that differ from each other, but got {came}.")
-
-
-def _printable(name: str) -> bool:
-    letters = name.translate({0x200C: None, 0x200D: None})  # joiners, as in Persian
-    return bool(letters) and letters.isprintable()

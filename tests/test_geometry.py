@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 from skimage.transform import estimate_transform
 
-from fer_vit.geometry import LANDMARKS, MIRRORED, TEMPLATE, apply, compose, crop_matrix, fit_matrix, invert, similarity
+from fer_vit.geometry import (
+    LANDMARKS,
+    MIRRORED,
+    TEMPLATE,
+    apply,
+    compose,
+    crop_matrix,
+    fit_matrix,
+    invert,
+    move,
+    similarity,
+)
 from tests.helpers.landmarks import FACE, turned
 
 
@@ -66,3 +77,17 @@ def test_landmarks_are_named_and_mirrored_by_name() -> None:
     assert [LANDMARKS[row][0] for row in MIRRORED] == [name[0].translate(swapped) for name in LANDMARKS]
     assert [LANDMARKS[row].partition("_")[2] for row in MIRRORED] == [name.partition("_")[2] for name in LANDMARKS]
     np.testing.assert_allclose(np.asarray(TEMPLATE)[list(MIRRORED)] * (-1, 1) + (1, 0), TEMPLATE)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "point", "there"),
+    [
+        ((90, 1, 0, 0), (96, 48), (48, 96)),  # clockwise, since y points down
+        ((0, 1.5, 0, 0), (96, 48), (120, 48)),
+        ((0, 1, 0.25, -0.125), (10, 20), (34, 8)),
+    ],
+)
+def test_a_square_is_turned_scaled_and_shifted_about_its_middle(
+    amounts: tuple[float, float, float, float], point: tuple[float, float], there: tuple[float, float]
+) -> None:
+    assert apply(move(96, *amounts), point) == pytest.approx(there)

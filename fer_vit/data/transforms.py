@@ -9,7 +9,7 @@ import numpy as np
 
 from fer_vit.errors import check_number
 from fer_vit.face.crop import INTERPOLATION, REDUCTION, CropSpec, cover_regions, crop_face, face_matrix, mirror
-from fer_vit.geometry import Array, Image
+from fer_vit.geometry import Array, Image, move
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else its import looks for updates on the network
 import albumentations as A
@@ -77,7 +77,9 @@ class Augment:
         """
         config, rng = self.config, np.random.default_rng(seed)
         # All are drawn, also for changes that are off, so that one option does not change the numbers of another.
-        change = move(rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift), spec.size)
+        amounts = rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift)
+        degrees, scale, right, down = amounts.tolist()
+        change = move(spec.size, degrees, 1 + scale, right, down)
         noise = rng.normal(0, config.jitter * spec.size, (5, 2))  # in crop pixels
         mirrored, covered, blind = rng.random(3) < (config.mirror, config.cover, config.blind)
         if blind:
@@ -94,17 +96,6 @@ class Augment:
         steps = pipeline(config, spec.size)
         steps.set_random_state(rng, random.Random(seed))  # noqa: S311 - augmentation, no secret
         return steps(image=crop)["image"], points, to_crop
-
-
-def move(amounts: Array, size: int) -> Array:
-    """Returns the matrix (2, 3) that turns, scales and shifts a crop of `size` pixels about its middle.
-
-    The amounts (4,) are degrees, relative change of size, and shifts as fractions of the side.
-    """
-    degrees, scale, right, down = amounts.tolist()
-    turn = (1 + scale) * np.exp(1j * np.deg2rad(degrees))
-    shift = size * (complex(right, down) + (0.5 + 0.5j) - turn * (0.5 + 0.5j))
-    return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])
 
 
 @lru_cache

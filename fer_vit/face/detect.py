@@ -347,7 +347,7 @@ def yunet_path() -> Path:
     cache = cache_folder()
     https = pooch.HTTPDownloader(hooks={"response": _stay_on_https})
     try:
-        return Path(pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", YUNET_NAME, cache, _readable_by_all, https))
+        return Path(pooch.retrieve(YUNET_URL, f"sha256:{YUNET_SHA256}", YUNET_NAME, cache, downloader=https))
     except (OSError, ValueError) as error:
         remedy = f"Fetch {YUNET_URL} and set FER_VIT_YUNET=path/to/file, or use `--detector builtin`."
         raise FerVitError(f"Cannot download YuNet to {cache}, see FER_VIT_CACHE ({error}). {remedy}") from error
@@ -357,10 +357,3 @@ def _stay_on_https(response: Any, **_: Any) -> None:
     """Refuses a redirect away from https, which `requests` would follow."""
     if response.is_redirect and not (goal := urljoin(response.url, response.headers["location"])).startswith("https:"):
         raise OSError(f"{response.url} redirects to {goal}, which is not https")
-
-
-def _readable_by_all(path: str, action: str, _: object) -> str:
-    """Lets other users of a shared cache read a new download, which pooch makes private to this user."""
-    if action != "fetch":
-        os.chmod(path, 0o644)
-    return path

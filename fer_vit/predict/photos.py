@@ -22,11 +22,11 @@ import fer_vit.face.detect as detect
 import fer_vit.face.image as image_file
 from fer_vit.data.sample import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.face.crop import CropSpec, crop_face, place_regions
+from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detect import Detector, DetectorName, Face
 from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, decode_image, from_pil, read_image, to_rgb
 from fer_vit.files import files_below
-from fer_vit.geometry import Image, crop_matrix
+from fer_vit.geometry import Image
 from fer_vit.processes import one_thread, start_worker
 
 Source: TypeAlias = Path | Image  # a file (a photo or a video), or an image in memory (H, W, 3), RGB uint8
@@ -71,7 +71,8 @@ def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXE
     named = {str(item): _named(str(item)) for item in inputs}
     found: dict[Path, None] = {}
     for item, paths in named.items():
-        images = [image for path in paths for image in _images_in(path, suffixes)]
+        images = [image for path in paths for image in (files_below(path) if path.is_dir() else [path])]
+        images = [image for image in images if image in paths or image.suffix.lower() in suffixes]
         if not images:
             names = ", ".join(sorted(suffixes))
             raise FerVitError(f"Expected images ({names}) in {item}, but found none. Name a folder with images.")
@@ -90,10 +91,6 @@ def _named(item: str) -> list[Path]:
     if not matches:
         raise FerVitError(f"Expected an image, a folder or a pattern that matches some, but there is no {item}.")
     return sorted(matches.values())
-
-
-def _images_in(path: Path, suffixes: Set[str]) -> Iterable[Path]:
-    return (file for file in files_below(path) if file.suffix.lower() in suffixes) if path.is_dir() else [path]
 
 
 FaceMode = Literal["detect", "crop"]
@@ -227,14 +224,10 @@ class PhotoDataset(Dataset[Item]):
         reduction = image_file.reduction_to(data, detect.MAX_SIDE)
         image = decode_image(data, reduction)
         faces = self.detector(image)
-        if reduction > 1 and any(self._needs_more(face) for face in faces):
+        crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
+        if reduction > 1 and any(np.linalg.det(matrix[:, :2]) > 1 for matrix in crops):  # a crop has more pixels
             image, reduction, faces = decode_image(data), 1, [face.moved(reduction) for face in faces]
         return image, reduction, [face.moved(reduction) for face in detect.refine_landmarks(image, faces)]
-
-    def _needs_more(self, face: Face) -> bool:
-        """Returns whether a face's crop has more pixels than the face in its image."""
-        to_crop = crop_matrix(face.landmarks, self.spec.size, self.spec.template, self.spec.align)
-        return float(np.linalg.det(to_crop[:, :2])) > 1
 
     def crop_faces(self, image: Image, reduction: int, faces: Sequence[Face | None], path: str) -> list[Sample]:
         """Returns the crops of an image's faces, which are in pixels of the image at full size."""

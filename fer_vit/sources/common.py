@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from errno import EINVAL
 from functools import partial
 from pathlib import Path
 
@@ -62,32 +61,27 @@ def _unit(row: Row) -> str:
     return row.extra.get(PERSON, row.name)
 
 
-def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields line number (from 1) and cells of a comma-separated file's lines that are not blank."""
+def read_table(
+    path: Path, columns: tuple[str, ...], header: bool = True, separator: str = ","
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields line number (from 1) and cells by column, in lower case, of a table's lines that are not blank.
+
+    Without a header, the table has the given columns. Raises FerVitError when a column is missing, or a line has
+    another number of cells.
+    """
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        table = csv.reader(file)
+        table = csv.DictReader(file, None if header else columns, delimiter=separator)
         try:
+            names = [name.strip().lower() for name in table.fieldnames or ()]
+            if not {column.lower() for column in columns} <= set(names):
+                raise bad_line(path, 1, f"the columns {', '.join(columns)}", ",".join(table.fieldnames or ()))
             for cells in table:
-                if cells:
-                    yield table.line_num, cells
+                values = [cell.strip() for cell in cells.values() if isinstance(cell, str)]
+                if len(values) != len(names) or len(cells) > len(names):
+                    raise bad_line(path, table.line_num, f"{len(names)} columns", separator.join(values))
+                yield table.line_num, dict(zip(names, values, strict=True))
         except csv.Error as error:
             raise bad_line(path, table.line_num, "comma-separated values", str(error)) from error
-
-
-def read_table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields line number and cells by lower-case column of a comma-separated file with a header.
-
-    Raises FerVitError when a column is missing, or a line has another number of cells than the header.
-    """
-    lines = read_csv(path)
-    line, header = next(lines, (1, []))
-    names = [cell.strip().lower() for cell in header]
-    if not {column.lower() for column in columns} <= set(names):
-        raise bad_line(path, line, f"the columns {', '.join(columns)}", ",".join(header))
-    for line, cells in lines:
-        if len(cells) != len(names):
-            raise bad_line(path, line, f"{len(names)} columns", ",".join(cells))
-        yield line, dict(zip(names, map(str.strip, cells), strict=True))
 
 
 def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
@@ -157,12 +151,10 @@ def _extract(archive: Path, folder: Path, out: Path) -> None:
                 raise FerVitError(f"Expected a zip that uses deflate, but {archive} does not. Unpack it first.")
             size, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
             if size > free:
-                came = f"{free:,} beside {out}. Choose another folder."
-                raise FerVitError(f"Expected room for the {size:,} bytes in {archive}, but there are {came}")
+                room = f"room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}"
+                raise FerVitError(f"Expected {room}. Choose another folder.")
             file.extractall(folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno != EINVAL:  # from a damaged zip: a seek before its start
-            raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
         raise FerVitError(f"Expected a complete zip at {archive}, but got: {error}. Fetch it again.") from error
 
 

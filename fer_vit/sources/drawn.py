@@ -21,7 +21,7 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, remove_stale
-from fer_vit.geometry import TEMPLATE, Array, Image, apply
+from fer_vit.geometry import TEMPLATE, Array, Image, apply, move
 from fer_vit.labels import EXPRESSIONS
 
 Look = dict[str, float]
@@ -135,7 +135,7 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
     full = _values(expression)
     moved = Parameters(*(look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)).tolist())
 
-    frame = _frame(look) * size
+    frame = move(1, look["roll"], look["scale"], look["shift_x"], look["shift_y"]) * size
     fill = partial(_fill, canvas, 2 * frame)
     _head(fill, look, skin, hair)
     eyes = [_eye(fill, look, moved, side, skin, iris) for side in (-1, 1)]
@@ -153,13 +153,6 @@ def _values(expression: str) -> Array:
     if expression not in TABLE:
         raise FerVitError(f"Expected one of the expressions {', '.join(TABLE)}, but got `{expression}`.")
     return np.array(TABLE[expression])
-
-
-def _frame(look: Look) -> Array:
-    """The (2, 3) matrix from the face's frame to an image of side 1: turn and scale about the middle, then shift."""
-    angle, shift = np.deg2rad(look["roll"]), (look["shift_x"], look["shift_y"])
-    linear = look["scale"] * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    return np.column_stack([linear, np.add(0.5, shift) - linear @ (0.5, 0.5)])
 
 
 def _light(image: Array, look: Look, rng: np.random.Generator) -> Image:

@@ -48,20 +48,13 @@ def _read_table(path: Path) -> Reading:
             raise bad_line(path, line, "an emotion from 0 to 6", cell["emotion"])
         if cell["usage"] not in USAGE:
             raise bad_line(path, line, f"a Usage from {', '.join(USAGE)}", cell["usage"])
-        image = _png(cell["pixels"])
-        if image is None:
-            came = f"{len(cell['pixels'].split())} values: {cell['pixels']}"
-            raise bad_line(path, line, f"{SIDE * SIDE} pixels from 0 to 255", came)
-        rows.append(Row(image, f"{path.name}:{line}", USAGE[cell["usage"]], NAMES[int(cell["emotion"])]))
+        values = cell["pixels"].split()
+        try:
+            pixels = np.frombuffer(bytes(map(int, values)), np.uint8).reshape(SIDE, SIDE)
+        except ValueError as error:
+            came = f"{len(values)} values: {cell['pixels']}"
+            raise bad_line(path, line, f"{SIDE * SIDE} pixels from 0 to 255", came) from error
+        rows.append(Row(encode_png(pixels), f"{path.name}:{line}", USAGE[cell["usage"]], NAMES[int(cell["emotion"])]))
     if not rows:
         raise FerVitError(f"Expected faces in {path}, but got only a header. Restore the file as distributed.")
     return Reading(NAMES, rows, notes=missing_splits(rows, path))
-
-
-def _png(text: str) -> bytes | None:
-    """Makes an image from a line's pixels; None when they are not 48 x 48 values from 0 to 255."""
-    try:
-        pixels = bytes(map(int, text.split()))
-    except ValueError:
-        return None
-    return encode_png(np.frombuffer(pixels, np.uint8).reshape(SIDE, SIDE)) if len(pixels) == SIDE * SIDE else None

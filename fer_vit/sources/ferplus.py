@@ -19,11 +19,9 @@ import numpy as np
 from fer_vit.data.schema import VOTES, Reading, Row, Split
 from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.common import bad_line, not_found, read_csv
+from fer_vit.sources.common import bad_line, not_found, read_table
 
-NAMES = EXPRESSIONS  # the first eight vote columns; after them come unknown and NF (not a face)
-
-COLUMNS = len(NAMES) + 2
+NAMES, OTHERS = EXPRESSIONS, ("unknown", "nf")  # the vote columns; NF is not a face
 FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FER2013Test": "test"}
 
 
@@ -51,10 +49,11 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
 def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> None:
     """Adds a table's images to a reading. The folder is listed once, which is faster than a check of every file."""
     existing = set(os.listdir(table.parent))
-    for line, cells in read_csv(table):
-        name, counts = cells[0], _counts(cells)
-        if counts is None:
-            raise bad_line(table, line, "file name, box and ten vote counts", ",".join(cells))
+    for line, cells in read_table(table, ("name", "box", *NAMES, *OTHERS), header=False):
+        name, _, *texts = cells.values()
+        if not all(text.isdecimal() for text in texts):
+            raise bad_line(table, line, "file name, box and ten vote counts", ",".join(cells.values()))
+        counts = [int(text) for text in texts]
         votes = soft(counts) if labels == "soft" else None
         label = majority(counts) if labels == "majority" else None if votes is None else int(votes.argmax())
         if name not in existing:
@@ -67,14 +66,6 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
             reading.dropped["unknown or not a face"] += 1
         else:
             reading.dropped["no soft label" if labels == "soft" else "no majority"] += 1
-
-
-def _counts(cells: Sequence[str]) -> list[int] | None:
-    try:
-        counts = [int(cell) for cell in cells[2:]]
-    except ValueError:
-        return None
-    return counts if len(counts) == COLUMNS and min(counts) >= 0 else None
 
 
 def majority(counts: Sequence[int]) -> int | None:

@@ -11,9 +11,10 @@ import os
 from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
-from fer_vit.sources.common import bad_line, hold_out, not_found
+from fer_vit.sources.common import bad_line, hold_out, not_found, read_table
 
-NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")  # the labels 1 to 7
+NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
+LABELS = {str(number): name for number, name in enumerate(NAMES, 1)}
 
 ATTRIBUTES = {
     "gender": ("male", "female", "unclear"),
@@ -35,31 +36,23 @@ def read(root: Path) -> Reading:
     table, images = base / "EmoLabel" / "list_patition_label.txt", base / "Image" / "aligned"
     manual = base / "Annotation" / "manual"
     reading = Reading(NAMES, [], extra=tuple(ATTRIBUTES) if manual.is_dir() else ())
-    if table.is_file() and images.is_dir():
-        existing = set(os.listdir(images))
-        for line, text in enumerate(table.read_text("utf-8-sig", errors="replace").splitlines(), 1):
-            if not text.strip():
-                continue
-            stem, split, label = _parse(table, line, text)
-            name = f"{stem}_aligned.jpg"
-            if name in existing:
-                extra = _attributes(manual / f"{stem}_manu_attri.txt")
-                reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label, extra=extra))
-            else:
-                reading.dropped["image missing"] += 1
+    existing = set(os.listdir(images)) if images.is_dir() else set()
+    columns = ("name", "label")
+    for line, cells in read_table(table, columns, header=False, separator=" ") if table.is_file() else ():
+        stem, label = cells["name"].removesuffix(".jpg"), LABELS.get(cells["label"])
+        split, name = SPLITS.get(stem.partition("_")[0]), f"{stem}_aligned.jpg"
+        if split is None or label is None:
+            expected = "`train_00001.jpg 5` or `test_...`, with a label from 1 to 7"
+            raise bad_line(table, line, expected, " ".join(cells.values()))
+        if name in existing:
+            extra = _attributes(manual / f"{stem}_manu_attri.txt")
+            reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label, extra=extra))
+        else:
+            reading.dropped["image missing"] += 1
     if not reading.rows:
         raise not_found(root, "EmoLabel/list_patition_label.txt and the unpacked images of Image/aligned")
     reading.notes.append("RAF-DB has no validation split.")
     return hold_out(reading)
-
-
-def _parse(table: Path, line: int, text: str) -> tuple[str, Split, str]:
-    """Returns a line's image without suffix, its split and its label."""
-    name, label = [*text.split(), "", ""][:2]
-    split = SPLITS.get(name.partition("_")[0])
-    if split is None or label not in map(str, range(1, len(NAMES) + 1)):
-        raise bad_line(table, line, "`train_00001.jpg 5` or `test_...`, with a label from 1 to 7", text)
-    return name.removesuffix(".jpg"), split, NAMES[int(label) - 1]
 
 
 def _attributes(file: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@ import cv2
 import numpy as np
 import pytest
 
-from fer_vit.data.transforms import Augment, AugmentConfig, move
+from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.face.crop import CropSpec, crop_face
 from fer_vit.geometry import MIRRORED, TEMPLATE, Align, apply
 
@@ -52,20 +52,6 @@ def test_landmarks_move_with_the_picture(change: dict[str, float]) -> None:
         before = apply(to_crop, POINTS)
         assert np.allclose(points, (before * [-1, 1] + [SIZE, 0])[[*MIRRORED]] if mirrored else before)
     assert np.ptp(moved, axis=0).max() > 1 or change == {"mirror": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("amounts", "point", "there"),
-    [
-        ((90, 0, 0, 0), (96, 48), (48, 96)),  # clockwise, since y points down
-        ((0, 0.5, 0, 0), (96, 48), (120, 48)),
-        ((0, 0, 0.25, -0.125), (10, 20), (34, 8)),
-    ],
-)
-def test_a_crop_is_turned_scaled_and_shifted_about_its_middle(
-    amounts: tuple[float, ...], point: tuple[float, float], there: tuple[float, float]
-) -> None:
-    assert apply(move(np.array(amounts), 96), point) == pytest.approx(there)
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:

@@ -11,7 +11,7 @@ from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Image
 from fer_vit.sources import common
-from fer_vit.sources.common import add_landmarks, drop_near_duplicates, hold_out, not_found, read_csv, read_table
+from fer_vit.sources.common import add_landmarks, drop_near_duplicates, hold_out, not_found, read_table
 
 
 def reading(**counts: int) -> Reading:
@@ -56,7 +56,8 @@ def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
 def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'\xef\xbb\xbfa,"(0, 1)"\r\n\r\nb,2\r\n')
-    assert list(read_csv(path)) == [(1, ["a", "(0, 1)"]), (3, ["b", "2"])]
+    found = list(read_table(path, ("x", "y"), header=False))
+    assert found == [(1, {"x": "a", "y": "(0, 1)"}), (3, {"x": "b", "y": "2"})]
     for text, message in (
         ("a.png,1\n", "line 1: expected the columns file, Age, but got `a.png,1`"),
         ("file,age,x\na.png,1,2\n\nb.png,1\n", "line 4: expected 3 columns, but got `b.png,1`"),
