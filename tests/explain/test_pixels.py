@@ -5,7 +5,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from fer_vit.explain.methods import PASSES, blur, covered, explain, region_sums, spread
-from fer_vit.explain.trace import membership, region_means, token_boxes, units
+from fer_vit.explain.trace import membership, region_means, units
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout
@@ -76,17 +76,6 @@ def test_shares_and_token_scores_are_sums_of_pixels() -> None:
         scores += [heat[face, y : y + 10, x : x + 8].sum() for y in (10, 20) for x in (8, 16)]
         scores += [0.0] * 4
         assert np.allclose(found.scores[face], np.array(scores) / np.abs(scores).sum(), atol=1e-5)
-
-
-def test_a_token_lies_where_it_was_cut_from() -> None:
-    net, (image, boxes, valid) = build(reg_tokens=1), faces(1)
-    boxes = boxes.masked_fill(~valid[..., None], 0.0)
-    tokens = net.tokenize(image, boxes, valid)
-    found = token_boxes(net.layout, 8, tokens.centres, boxes)[0].tolist()
-    assert found[:2] == [[16.0] * 4] * 2  # class and register token: nothing
-    assert found[2 + 4 + 3] == [24, 8, 32, 16]
-    assert found[18:22] == [[2, 2, 8, 8], [8, 2, 14, 8], [2, 8, 8, 14], [8, 8, 14, 14]]
-    assert found[26:] == [[0.0] * 4] * 4
 
 
 def test_boxes_against_pixels_one_by_one() -> None:

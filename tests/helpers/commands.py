@@ -10,6 +10,7 @@ from typing import Any
 import lightning  # noqa: F401 - its log goes to the stderr of this moment, which must outlive a test
 import pyarrow.parquet as pq
 import pytest
+from jsonargparse import capture_parser
 
 from fer_vit import cli
 from fer_vit.train.cli import TrainCLI
@@ -77,18 +78,7 @@ def build_fit(*args: str) -> tuple[FERTask, FaceDataModule]:
 @cache
 def fit_parser() -> Any:
     """The parser of `fit`, which takes long to build."""
-
-    class Found(BaseException):
-        pass
-
-    def found(self: TrainCLI, parser: Any, args: Any) -> None:
-        raise Found(parser)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainCLI, "parse_arguments", found)
-        with pytest.raises(Found) as parser:
-            TrainCLI("fit", [], "default", None)
-    return parser.value.args[0]
+    return capture_parser(lambda: TrainCLI("fit", [], "default", None))
 
 
 def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:

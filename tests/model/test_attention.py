@@ -159,15 +159,3 @@ def test_the_faster_attention() -> None:
     cpu, cases = torch.device("cpu"), {(68, False): False, (229, False): True, (229, True): False}
     assert {case: fused_is_faster(cpu, *case) for case in cases} == cases
     assert fused_is_faster(torch.device("cuda"), 68, True)
-
-
-@pytest.mark.parametrize("kind", [DotAttention, AdditiveAttention, GaussianAttention])
-@pytest.mark.parametrize("valid", [None, MASK])
-def test_gradients_against_finite_differences(kind: type[DotAttention], valid: Tensor | None) -> None:
-    layer = build(kind).double()
-    layer.fused_attn = False
-    batch = tokens(valid)
-    relation = layer.relation(batch)
-    relation = relation.double() if kind is GaussianAttention else relation
-    x = batch.x.double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: layer(x, attn_mask=relation), x, atol=1e-5)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.ops import roi_align
 
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, crop_features, crop_image, position_code
@@ -96,30 +97,7 @@ def build(grid: int, side: int, *names: str) -> RegionEmbed:
     return RegionEmbed(config, SimpleNamespace(patch_embed=Crops(grid, side), embed_dim=8))
 
 
-def bilinear(channel: Tensor, x: float, y: float) -> float:
-    """Returns the value at a point of a map (H, W), whose pixels hold the values at their centres."""
-    height, width = channel.shape
-    x, y = min(max(x - 0.5, 0), width - 1), min(max(y - 0.5, 0), height - 1)
-    left, top = min(int(x), width - 2), min(int(y), height - 2)
-    (a, b), (c, d) = channel[top : top + 2, left : left + 2].tolist()
-    return (a * (left + 1 - x) + b * (x - left)) * (top + 1 - y) + (c * (left + 1 - x) + d * (x - left)) * (y - top)
-
-
-def roi_align(channel: Tensor, box: list[float], side: int) -> list[list[float]]:
-    """He et al. 2017: every cell is the mean of 2 x 2 points, at a quarter and three quarters of its sides."""
-    x0, y0, x1, y1 = box
-    width, height = (x1 - x0) / side, (y1 - y0) / side
-    quarters = list(product((0.25, 0.75), repeat=2))
-    return [
-        [
-            sum(bilinear(channel, x0 + (j + u) * width, y0 + (i + v) * height) for u, v in quarters) / 4
-            for j in range(side)
-        ]
-        for i in range(side)
-    ]
-
-
-@pytest.mark.parametrize("stride", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("stride", [1.0, 2.0])
 def test_regions_are_cropped_by_roi_align(stride: float) -> None:
     generator = torch.Generator().manual_seed(2)
     source = torch.rand(2, 3, 30, 30, generator=generator)
@@ -132,8 +110,8 @@ def test_regions_are_cropped_by_roi_align(stride: float) -> None:
     tokens = embed(source, boxes * stride - (stride - 1) / 2)
     assert embed.patch_embed.seen.shape == (4, 3, grid * side, grid * side)
     for face, region in product(range(2), range(2)):
-        expected = [roi_align(channel, boxes[face, region].tolist(), grid * side) for channel in source[face].double()]
-        assert torch.allclose(embed.patch_embed.seen[2 * face + region], torch.tensor(expected), atol=1e-5)
+        expected = roi_align(source[[face]].double(), [boxes[face, [region]].double()], grid * side, 1.0, 2, True)
+        assert torch.allclose(embed.patch_embed.seen[2 * face + region], expected[0].float(), atol=1e-5)
     assert torch.equal(tokens, embed.patch_embed(embed.patch_embed.seen).view(2, 18, 8))
 
 
@@ -160,8 +138,8 @@ def test_regions_are_cropped_in_full_precision(rounded: torch.dtype, autocast: b
     with torch.autocast("cpu", rounded, enabled=autocast):
         embed(source, boxes)
     assert embed.patch_embed.seen.dtype == torch.float32
-    expected = [[roi_align(channel, boxes[0, 0].tolist(), 6) for channel in face] for face in source]
-    assert torch.allclose(embed.patch_embed.seen, torch.tensor(expected), atol=1e-5)
+    expected = roi_align(source.double(), [*boxes.double()], 6, 1.0, 2, True).float()
+    assert torch.allclose(embed.patch_embed.seen, expected, atol=1e-5)
 
 
 def test_positions_of_each_choice() -> None:

@@ -103,10 +103,3 @@ def test_the_decoder_is_torchs(causal: bool) -> None:
     result, weights = block(queries, memory, valid)
     assert torch.allclose(result, expected, atol=1e-5)
     assert torch.allclose(weights.sum(-1), torch.ones(2, HEADS, 3), atol=1e-6)
-
-
-def test_missing_tokens_change_no_query() -> None:
-    pool, batch = pools()["query"], tokens()
-    x = torch.where(VALID[..., None], batch.x, 1e3)
-    x[:, :PREFIX] = 7.0
-    assert torch.equal(pool(batch).x, pool(batch._replace(x=x)).x)

@@ -10,7 +10,6 @@ from fer_vit.model.tokens import (
     drop_regions,
     keep_patches,
     patch_centres,
-    sincos_1d,
     sincos_2d,
     sincos_reading,
     token_centres,
@@ -96,9 +95,3 @@ def test_token_centres_of_any_box(grid: int) -> None:
     centres = token_centres(boxes, grid)
     assert centres.shape == (1, 2, grid * grid, 2)
     assert torch.allclose(centres.view(-1, 2), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13)
-
-
-def test_sincos_1d_is_the_formula_of_the_paper() -> None:
-    positions = torch.tensor([[0.0, 1.0, 7.25], [41.0, 100.0, -3.0]])
-    expected = torch.tensor([[paper(p, 16) for p in row] for row in positions.tolist()])
-    assert torch.allclose(sincos_1d(positions, 16), expected, atol=1e-5)
