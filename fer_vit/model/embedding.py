@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.tokens import sincos_2d, sincos_reading
+from fer_vit.model.tokens import sincos_1d, sincos_2d
 
 
 class Normalize(nn.Module):
@@ -91,8 +91,9 @@ def position_code(config: RegionViTConfig, centres: Tensor, dim: int, patch_size
     """Returns the sinusoidal encoding (..., D) of centres (..., 2) in crop pixels; 0 for a model without positions."""
     if config.pos_embed == "none":
         return centres.new_zeros(*centres.shape[:-1], dim)
-    if config.pos_embed == "sincos_1d":
-        return sincos_reading(centres, dim, patch_size, math.ceil(config.img_size / patch_size))
+    if config.pos_embed == "sincos_1d":  # the index in reading order, row by row from 0
+        x, y = (centres / patch_size).unbind(-1)
+        return sincos_1d(y.floor() * math.ceil(config.img_size / patch_size) + x - 0.5, dim)
     return sincos_2d(centres, dim, patch_size)
 
 
@@ -142,10 +143,6 @@ class RegionEmbed(nn.Module):
             return self.patch_embed(crops)  # type: ignore[no-any-return]
         x = self.patch_embed(crops[valid.flatten()])
         return x.new_zeros(len(crops), *x.shape[1:]).index_put((valid.flatten(),), x)  # type: ignore[no-any-return]
-
-    def name_codes(self) -> Tensor:
-        """Returns the embedding of every token's name (R k^2, D)."""
-        return torch.cat([self.name_embed[name] for name in self.names])
 
 
 def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:

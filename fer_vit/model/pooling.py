@@ -51,7 +51,8 @@ class AveragePool(Pool):
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
         weights = located_tokens(tokens, self.num_prefix).to(tokens.x.dtype)
-        return weighted_mean(tokens, weights / weights.sum(1, keepdim=True).clamp(min=1.0))
+        weights = weights / weights.sum(1, keepdim=True).clamp(min=1.0)
+        return Pooled((weights[..., None] * tokens.x).sum(1), weights[:, None, None])
 
 
 class AdditivePool(Pool):
@@ -68,7 +69,8 @@ class AdditivePool(Pool):
     def forward(self, tokens: Tokens) -> Pooled:
         """Pools."""
         scores = self.v(self.hidden(tokens.x).tanh()).squeeze(-1)  # (B, T)
-        return weighted_mean(tokens, masked_softmax(scores, located_tokens(tokens, self.num_prefix)))
+        weights = masked_softmax(scores, located_tokens(tokens, self.num_prefix))
+        return Pooled((weights[..., None] * tokens.x).sum(1), weights[:, None, None])
 
 
 class CrossAttention(nn.Module):
@@ -146,11 +148,6 @@ class ExpressionLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, D) -> logits (B, C)."""
         return (x * self.weight).sum(-1) + self.bias
-
-
-def weighted_mean(tokens: Tokens, weights: Tensor) -> Pooled:
-    """Takes the mean of the tokens, weighted by (B, T)."""
-    return Pooled((weights[..., None] * tokens.x).sum(1), weights[:, None, None])
 
 
 def located_tokens(tokens: Tokens, num_prefix: int) -> Tensor:

@@ -91,9 +91,7 @@ class RegionViT(nn.Module):
         Returns:
             Logits (B, C).
         """
-        tokens = self.tokenize(image, boxes, valid)  # T tokens
-        tokens = self.forward_features(tokens)  # T, or fewer with a keep rate
-        return self.forward_head(tokens)  # (B, C)
+        return self.classify(self.pool_features(image, boxes, valid))
 
     def tokenize(
         self,
@@ -118,7 +116,7 @@ class RegionViT(nn.Module):
             return Tokens(self.vit.norm_pre(x), None, centres)
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
         present = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
-        regions = regions + self.region_embed.name_codes()
+        regions = regions + torch.cat([self.region_embed.name_embed[name] for name in self.region_embed.names])
         regions = regions + position_code(self.config, where, self.vit.embed_dim, self.patch_size)
         regions = self.vit.pos_drop(regions.masked_fill(~present[..., None], 0.0))
         always = present.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
@@ -158,7 +156,9 @@ class RegionViT(nn.Module):
 
     def pool_features(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Returns what `classify` takes: (B, D), or (B, C, D); arguments as for `forward`."""
-        return self.pool(self.forward_features(self.tokenize(image, boxes, valid))).x  # type: ignore[no-any-return]
+        tokens = self.tokenize(image, boxes, valid)  # T tokens
+        tokens = self.forward_features(tokens)  # T, or fewer with a keep rate
+        return self.pool(tokens).x  # type: ignore[no-any-return]
 
     def forward_head(self, tokens: Tokens) -> Tensor:
         """Pools encoded tokens and classifies them. -> (B, C)."""

@@ -108,8 +108,7 @@ def patch_centres(grid: tuple[int, int]) -> Tensor:
 
 def token_centres(boxes: Tensor, grid: int) -> Tensor:
     """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row: (..., grid^2, 2)."""
-    steps = (torch.arange(grid, device=boxes.device, dtype=boxes.dtype) + 0.5) / grid
-    fractions = torch.cartesian_prod(steps, steps).flip(1)  # (grid^2, 2), (x, y)
+    fractions = patch_centres((grid, grid)).to(boxes) / grid  # (grid^2, 2), (x, y)
     corner, side = boxes[..., None, :2], boxes[..., None, 2:] - boxes[..., None, :2]
     centres: Tensor = corner + side * fractions
     return centres
@@ -132,9 +131,3 @@ def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
     """
     code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines alternating
     return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)
-
-
-def sincos_reading(centres: Tensor, dim: int, patch_size: float, columns: int) -> Tensor:
-    """Sinusoidal encoding (..., D) of points (..., 2) in pixels by their index in reading order, row by row from 0."""
-    x, y = (centres / patch_size).unbind(-1)
-    return sincos_1d(y.floor() * columns + x - 0.5, dim)

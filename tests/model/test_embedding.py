@@ -8,7 +8,7 @@ from torchvision.ops import roi_align
 
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, crop_features, crop_image, position_code
-from fer_vit.model.tokens import sincos_2d, sincos_reading
+from fer_vit.model.tokens import sincos_2d
 
 
 def test_normalisation_is_by_channel_and_grey_is_luma() -> None:
@@ -145,6 +145,5 @@ def test_regions_are_cropped_in_full_precision(rounded: torch.dtype, autocast: b
 def test_positions_of_each_choice() -> None:
     centres = torch.rand(2, 3, 2) * 40
     plane = sincos_2d(centres, 8, 16)
-    order = sincos_reading(centres, 8, 16, columns=3)
-    for name, code in {"learn": plane, "sincos_2d": plane, "sincos_1d": order, "none": 0 * plane}.items():
+    for name, code in {"learn": plane, "sincos_2d": plane, "none": 0 * plane}.items():
         assert torch.equal(position_code(RegionViTConfig(img_size=40, pos_embed=name), centres, 8, 16), code)

@@ -186,7 +186,7 @@ def test_a_region_on_a_patch_has_the_patchs_position(change: dict[str, object]) 
     side = net.patch_size
     boxes = torch.tensor([[[side, 2 * side, 2 * side, 3 * side]] * 3]).float()  # column 1, row 2 of 4
     tokens = net.tokenize(torch.rand(1, 3, net.config.img_size, net.config.img_size), boxes, cover=torch.zeros_like)
-    code = tokens.x[0, net.layout.regions] - net.region_embed.name_codes()
+    code = tokens.x[0, net.layout.regions] - torch.cat([net.region_embed.name_embed[name] for name in NAMES])
     patch = tokens.x[0, net.layout.patches][2 * 4 + 1]
     assert torch.allclose(code, patch.expand(3, -1), atol=1e-5)
     assert (net.vit.pos_embed[0, 0] == 0).all()  # the class token has none

@@ -4,6 +4,8 @@ import pytest
 import torch
 from timm.layers import build_sincos2d_pos_embed
 
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.embedding import position_code
 from fer_vit.model.tokens import (
     TokenLayout,
     Tokens,
@@ -11,7 +13,6 @@ from fer_vit.model.tokens import (
     keep_patches,
     patch_centres,
     sincos_2d,
-    sincos_reading,
     token_centres,
 )
 
@@ -76,10 +77,11 @@ def test_sincos_2d_is_timms_in_another_order() -> None:
 
 def test_reading_order_counts_patches_row_by_row() -> None:
     centres = patch_centres((3, 4)) * 8
-    code = sincos_reading(centres, 16, patch_size=8, columns=4)
+    config = RegionViTConfig(img_size=32, pos_embed="sincos_1d")
+    code = position_code(config, centres, 16, patch_size=8)
     assert torch.allclose(code, torch.tensor([paper(rank, 16) for rank in range(12)]), atol=1e-5)
     # A region between two patches of a row has a rank between both.
-    between = sincos_reading(torch.tensor([[[16.0, 10.0]]]), 16, patch_size=8, columns=4)[0, 0]
+    between = position_code(config, torch.tensor([[[16.0, 10.0]]]), 16, patch_size=8)[0, 0]
     assert torch.allclose(between, torch.tensor(paper(5.5, 16)), atol=1e-6)
 
 
