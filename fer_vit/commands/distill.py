@@ -8,7 +8,7 @@ import torch
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number, short
-from fer_vit.evaluate.faces import check_same_labels, predict_logits
+from fer_vit.evaluate.faces import predict_logits
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import CHUNK, Recognizer, load
@@ -79,7 +79,7 @@ def distill(
 def read_unlabelled(path: Path, names: tuple[str, ...]) -> Manifest:
     """Reads the detected training faces with landmarks; raises FerVitError for other labels."""
     rows = Manifest.read(path, ["train"]).split("train")
-    check_same_labels(names, rows)
+    rows.check_labels(names)
     known = np.isfinite(rows.landmarks()).all((1, 2))
     faces = rows.select(known & (np.array(rows.column("score"), float) != 0))
     print(f"{path}: {len(faces):,} training faces; {len(rows) - len(faces):,} more were not detected and are left out")
@@ -103,7 +103,7 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
     for teacher, fold, rows in zip(teachers, folds, chosen, strict=True):
         model = load(str(teacher))
         model.net.offset = None  # rare classes would gain in each generation
-        check_same_labels(model.labels, faces)
+        faces.check_labels(model.labels)
         probabilities = predict_views(model, faces, np.flatnonzero(rows).tolist())
         total[rows] += probabilities
         which = f"of its held-out fold {fold}" if fold else "that it may have learned"

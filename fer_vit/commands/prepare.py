@@ -72,13 +72,16 @@ def prepare(
         embed = embed if base == root and not cut else "always"  # unpacked files are removed afterwards
         reading = SOURCES[source](base, **options)
         check_labels(reading.names, root)  # before every image is read
-        more = [_read_table(path, reading.names, out) for path in add]
+        more = [*map(Manifest.read, add)]
+        for other in more:
+            other.check_copy(out)
+            other.check_labels(reading.names)
         schema.check_shards(reading, shards) if shards else schema.check_images(reading, out.parent, embed)
         reading = drop_near_duplicates(_with_landmarks(reading, root, detector, workers, cut))
         if shards:
             schema.write_shards(out, reading, source, shards)
         else:
-            schema.write_manifest(out, reading, source, embed, more=more)
+            schema.write_manifest(out, reading, source, embed, more=[other.table for other in more])
     print(summarize(reading, out).replace(str(base), str(root)))
     if more:
         print(f"added: {sum(map(len, more)):,} rows of {', '.join(map(str, add))}")
@@ -127,15 +130,6 @@ def _may_hold_shards(out: Path) -> bool:
     """Returns whether a path is new or a folder that has only shards, which may be replaced."""
     ours = out.is_dir() and all(schema.SHARD_NAME.fullmatch(path.name) for path in out.iterdir())
     return bool(out.name) and out.suffix != ".parquet" and not out.is_symlink() and (ours or not out.exists())
-
-
-def _read_table(path: Path, names: tuple[str, ...], out: Path) -> Any:
-    """Returns the table of another manifest; raises FerVitError unless it has these labels and fits into `out`."""
-    other = Manifest.read(path)
-    other.check_copy(out)
-    if other.names != names:
-        raise FerVitError(f"Expected labels {', '.join(names)} in {other.path}, but got {', '.join(other.names)}.")
-    return other.table
 
 
 def _with_landmarks(reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool) -> Reading:

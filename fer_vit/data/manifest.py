@@ -49,9 +49,7 @@ class Manifest:
     def read_shard(cls, shard: Shard, names: tuple[str, ...]) -> "Manifest":
         """Reads and checks one file; it must have these labels."""
         labels = check_table(shard.location, table := shard.read(), allow_paths=shard.split is None)
-        if labels != names:
-            expected, came = ", ".join(names), ", ".join(labels)
-            raise FerVitError(f"{shard.location}: expected the labels {expected}, but got {came}. Prepare it again.")
+        cls(shard.location, table, labels).check_labels(names)
         return cls(shard.location, table, names)
 
     def __len__(self) -> int:
@@ -188,6 +186,11 @@ class Manifest:
     def _names_files(self) -> bool:
         """Returns whether any image is a file beside the manifest rather than inside it."""
         return bool(pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py())
+
+    def check_labels(self, labels: Sequence[str]) -> None:
+        """Raises FerVitError when the labels are others, or in another order."""
+        if [*self.names] != [*labels]:
+            raise FerVitError(f"Expected labels {', '.join(labels)} in {self.path}, but got {', '.join(self.names)}.")
 
     def check_copy(self, path: Path) -> None:
         """Raises FerVitError when a copy at `path` would replace this manifest, or be separated from its images."""

@@ -149,7 +149,7 @@ def labelled_batches(
     spaced. Raises FerVitError when the manifest does not exist or has other labels, or a row has none.
     """
     rows = Manifest.read(manifest, [split]).split(split)
-    check_same_labels(model.labels, rows)
+    rows.check_labels(model.labels)
     targets = rows.targets()
     if targets is None or not len(rows):
         raise FerVitError(f"Expected rows with labels in the {split} split of {manifest}. Prepare it with labels.")
@@ -157,12 +157,6 @@ def labelled_batches(
     chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
     dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
     return face_batches(dataset, chosen, CHUNK, model.device), torch.from_numpy(targets).float()[chosen]
-
-
-def check_same_labels(labels: Sequence[str], rows: Manifest) -> None:
-    """Raises FerVitError when a manifest does not have these labels in this order."""
-    if [*rows.names] != [*labels]:
-        raise FerVitError(f"Expected labels {', '.join(labels)} in {rows.path}, but got {', '.join(rows.names)}.")
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:
