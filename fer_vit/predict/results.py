@@ -9,7 +9,7 @@ from io import BytesIO
 from itertools import groupby, islice
 from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -191,15 +191,6 @@ class Faces(list[FaceResult]):
         return html
 
 
-class Column(NamedTuple):
-    """A column of the table of faces."""
-
-    name: str  # does not begin with `PROBABILITY` or `SMOOTHED`
-    type: type  # str, int, float or bool
-    value: Callable[[FaceResult], Cell]  # None is an empty cell
-    video: bool = False  # only in tables with videos
-
-
 def _entry(attribute: str, *keys: int | str) -> Callable[[FaceResult], Cell]:
     """Returns the value of a column with one number of a box, of landmarks or of a pose."""
 
@@ -219,29 +210,30 @@ WARNINGS = {
 """What the column `warning` may have, and how the summary explains it."""
 SHOWN = 8  # photos in a notebook
 SEPARATOR = "; "  # between the names in a cell
-COLUMNS = (
-    Column("path", str, lambda face: face.path),
-    Column("status", str, lambda _: OK),  # replaced by the status of the photo
-    Column("frame", int, lambda face: face.frame, video=True),
-    Column("seconds", float, lambda face: face.seconds, video=True),
-    Column("track", int, lambda face: face.track, video=True),
-    Column("face", int, lambda face: face.face),
-    *(Column(name, float, _entry("box", index)) for index, name in enumerate(BOX)),
-    *(Column(f"{name}_{'xy'[axis]}", float, _entry("landmarks", name, axis)) for name in LANDMARKS for axis in (0, 1)),
-    Column("score", float, lambda face: face.score),
-    Column("label", str, lambda face: face.label),
-    Column("confidence", float, lambda face: face.confidence),
-    Column("entropy", float, lambda face: face.entropy),
-    Column("prediction_set", str, lambda face: _join(face.prediction_set())),
-    Column("ambiguous", bool, lambda face: face.ambiguous),
-    Column("size", float, lambda face: face.size),
-    Column("blur", float, lambda face: face.blur if math.isfinite(face.blur) else None),
-    Column("outside", str, lambda face: _join(face.outside)),
-    *(Column(name, float, _entry("pose", index)) for index, name in enumerate(Pose._fields)),
-    Column("warning", str, lambda face: _join(face.warnings) or None),
-    Column("label_smoothed", str, lambda face: face.label_smoothed, video=True),
-)
-"""The columns of the table of faces, for writing and reading, before one column per expression."""
+COLUMNS: dict[str, tuple[type, Callable[[FaceResult], Cell]]] = {
+    "path": (str, lambda face: face.path),
+    "status": (str, lambda _: OK),  # replaced by the status of the photo
+    "frame": (int, lambda face: face.frame),
+    "seconds": (float, lambda face: face.seconds),
+    "track": (int, lambda face: face.track),
+    "face": (int, lambda face: face.face),
+    **{name: (float, _entry("box", index)) for index, name in enumerate(BOX)},
+    **{f"{name}_{'xy'[axis]}": (float, _entry("landmarks", name, axis)) for name in LANDMARKS for axis in (0, 1)},
+    "score": (float, lambda face: face.score),
+    "label": (str, lambda face: face.label),
+    "confidence": (float, lambda face: face.confidence),
+    "entropy": (float, lambda face: face.entropy),
+    "prediction_set": (str, lambda face: _join(face.prediction_set())),
+    "ambiguous": (bool, lambda face: face.ambiguous),
+    "size": (float, lambda face: face.size),
+    "blur": (float, lambda face: face.blur if math.isfinite(face.blur) else None),
+    "outside": (str, lambda face: _join(face.outside)),
+    **{name: (float, _entry("pose", index)) for index, name in enumerate(Pose._fields)},
+    "warning": (str, lambda face: _join(face.warnings) or None),
+    "label_smoothed": (str, lambda face: face.label_smoothed),
+}
+"""Type and value of the columns of the table of faces, before one column per expression; None is an empty cell."""
+VIDEO = ("frame", "seconds", "track", "label_smoothed")  # only in tables with videos
 PROBABILITY = "p_"  # prefix of an expression's column, which separates labels from other columns
 SMOOTHED = "smoothed_"  # prefix of the column of a smoothed probability
 FEATURE = "feature_"  # prefix of the column of a feature
@@ -253,7 +245,7 @@ def _join(names: Sequence[str] | None) -> str | None:
 
 def table_columns(labels: Sequence[str], videos: bool = False, features: int = 0) -> dict[str, type]:
     """Returns name and type of a table's columns; `videos` adds columns, and so do D `features`."""
-    columns = {column.name: column.type for column in COLUMNS if videos or not column.video}
+    columns = {name: kind for name, (kind, _) in COLUMNS.items() if videos or name not in VIDEO}
     prefixes = (PROBABILITY, SMOOTHED) if videos else (PROBABILITY,)
     columns |= {prefix + label: float for prefix in prefixes for label in labels}
     return columns | {f"{FEATURE}{index}": float for index in range(features)}
@@ -269,7 +261,7 @@ def photo_rows(
     if not photo.faces:
         yield {"path": photo.path, "status": photo.status, "frame": photo.frame, "seconds": photo.seconds}
     for face in photo.faces:
-        row = {column.name: column.value(face) for column in COLUMNS} | {"status": photo.status}
+        row = {name: value(face) for name, (_, value) in COLUMNS.items()} | {"status": photo.status}
         if min_confidence:
             low = face.confidence < min_confidence
             row |= {"label": None if low else face.label, "ambiguous": low or bool(face.ambiguous)}

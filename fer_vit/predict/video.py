@@ -239,11 +239,11 @@ def find_faces(detector: Detector, frames: Iterable[Frame], detect_every: int) -
     tracker, due, fine = Tracker(), 0, 0
     for frame in frames:
         image, number, seconds = frame
-        expected = tracker.expect_faces(seconds)
+        expected, missing = tracker.expect_faces(seconds)
         found = follow_faces(detector, image, expected) if number < due else []
         if number >= due or len(found) < len(expected):
             large = all(max(f.box[2:] - f.box[:2]) > LARGE * max(image.shape) for f in expected)
-            coarse = large and due <= number < fine and not tracker.misses_faces(seconds)
+            coarse = large and due <= number < fine and not missing
             found = search_frame(detector, image, coarse=True) if coarse else []
             if not coarse or len(found) < len(expected):
                 found, fine = search_frame(detector, image, coarse=False), number + FINE * detect_every
@@ -301,13 +301,11 @@ class Tracker:
         self._numbers = count()
         self._seconds = 0.0
 
-    def expect_faces(self, seconds: float) -> list[Face]:
-        """Returns the last frame's faces, moved at their speeds."""
-        return [track.expect_face(seconds) for track in self._tracks if track.seconds == self._seconds]
-
-    def misses_faces(self, seconds: float) -> bool:
-        """Returns whether a face that was not in the last frame may come back to its track."""
-        return any(track.seconds != self._seconds and abs(seconds - track.seconds) <= MAX_GAP for track in self._tracks)
+    def expect_faces(self, seconds: float) -> tuple[list[Face], bool]:
+        """Returns the last frame's faces, moved at their speeds, and whether another may come back to its track."""
+        missing = (abs(seconds - track.seconds) <= MAX_GAP for track in self._tracks if track.seconds != self._seconds)
+        faces = [track.expect_face(seconds) for track in self._tracks if track.seconds == self._seconds]
+        return faces, any(missing)
 
     def number_faces(self, faces: list[Face], seconds: float) -> list[int]:
         """Returns the track of each face in the next frame."""
