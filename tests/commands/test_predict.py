@@ -1,6 +1,7 @@
 """The command `predict` for photos: one table, or a folder of tables that processes share."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -139,20 +140,15 @@ def test_a_folder_belongs_to_one_prediction(
 
 
 def test_each_process_has_its_gpu(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path) -> None:
-    seen: list[object] = []
-
-    def stop(*args: object, **_: object) -> None:
-        seen.extend(args)
-        raise FerVitError("seen enough")
-
-    monkeypatch.setattr(verb, "load", stop)
+    loading = Mock(side_effect=FerVitError("seen enough"))
+    monkeypatch.setattr(verb, "load", loading)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     for rank, device in ((1, "cuda:1"), (6, "cuda:2")):
         for name, value in (("RANK", 9), ("WORLD_SIZE", 16), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", 8)):
             monkeypatch.setenv(name, str(value))
         with pytest.raises(FerVitError, match="seen enough"):
             verb.predict([photos], output=tmp_path / "faces")
-        assert seen[-1] == device
+        assert loading.call_args.args[1] == device
 
 
 def test_fingerprints_differ_by_model() -> None:

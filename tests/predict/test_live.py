@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
 from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -170,27 +171,10 @@ def test_a_playlist_opens_no_file(tmp_path: Path) -> None:
         list(play(f"http://127.0.0.1:{serve(head + PLAYLIST.format(path).encode())}/a.m3u8"))
 
 
-class Camera:
-    """What OpenCV gives for a camera that is unplugged after two pictures, or is not there."""
-
-    def __init__(self, number: int) -> None:
-        self.left = 2 if number == 0 else 0
-        self.released = False
-        cameras.append(self)
-
-    def read(self) -> tuple[bool, Image | None]:
-        self.left -= 1
-        return self.left >= 0, np.full((4, 6, 3), (255, 0, 9), np.uint8) if self.left >= 0 else None
-
-    def release(self) -> None:
-        self.released = True
-
-
-cameras: list[Camera] = []
-
-
 def test_a_missing_or_disconnected_camera(no_model: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.cv2, "VideoCapture", Camera)
+    picture = np.full((4, 6, 3), (255, 0, 9), np.uint8)
+    camera = Mock(**{"read.side_effect": [(True, picture), (True, picture), (False, None), (False, None)]})
+    monkeypatch.setattr(live.cv2, "VideoCapture", lambda number: camera)
     frames = camera_frames(0)
     images = [next(frames), next(frames)]
     assert [frame.number for frame in images] == [0, 1]
@@ -200,7 +184,7 @@ def test_a_missing_or_disconnected_camera(no_model: Recognizer, monkeypatch: pyt
         next(frames)
     with pytest.raises(FerVitError, match=r"^camera 7: no such camera\.$"):
         next(watch(no_model, "7"))
-    assert all(camera.released for camera in cameras)
+    assert camera.release.call_count == 2
 
 
 @pytest.mark.parametrize(
