@@ -44,32 +44,25 @@ def test_a_table_is_that_of_predict(uploads: Path, table: str) -> None:
     assert_same(read(uploads.parent / table), read(uploads.parent / f"expected-{table}"))
 
 
-@pytest.mark.slow
-def test_a_report_and_the_whole_photos(uploads: Path) -> None:
-    found, done = run(uploads, ["group.jpg", "empty.png", "text.jpg"], report=True)
+def test_a_report_of_photos_and_a_clip(uploads: Path) -> None:
+    write_video(uploads / "clip.mp4", [astronaut()] * 10, [n / 10 for n in range(10)])
+    names = ["group.jpg", "empty.png", "text.jpg", "clip.mp4"]
+    found, done = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
     assert found["messages"] == [
         "group.jpg: 1 face (1 happiness).",
         "No face found in empty.png.",
         "text.jpg cannot be read: not an image that can be decoded.",
+        "clip.mp4: person 0 mostly happiness.",
     ]
+    assert [row["frame"] for row in read(uploads.parent / "faces.csv")][3:] == [2, 6]
     assert done["photos"] == [{"name": "group.jpg", "file": "photos/0.jpg"}]
     marked = np.asarray(Image.open(uploads.parent / "photos" / "0.jpg")).astype(int)
     changed = np.abs(marked - astronaut()).max(2) > 100
     assert changed[60:180, 170:275].mean() > 0.02
     assert changed[250:].mean() < 0.001
-    assert (uploads.parent / "report.zip").is_file()
+    files = {path.name for path in uploads.parent.iterdir()}
+    assert {"summary.csv", "intervals.csv", "marked.mp4", "report.zip"} <= files
     assert str(uploads) not in (uploads.parent / "report" / "index.html").read_text()
-
-
-@pytest.mark.slow
-def test_a_clip_has_a_summary_and_a_marked_copy(uploads: Path) -> None:
-    write_video(uploads / "clip.mp4", [astronaut()] * 10, [n / 10 for n in range(10)])
-    found, _ = run(uploads, ["clip.mp4"], report=True, fps=5, start=0.2, end=0.9)
-    assert found["messages"] == ["clip.mp4: person 0 mostly happiness."]
-    assert [row["frame"] for row in read(uploads.parent / "faces.csv")] == [2, 4, 6, 8]
-    assert {"summary.csv", "intervals.csv", "marked.mp4", "report.zip"} <= {
-        path.name for path in uploads.parent.iterdir()
-    }
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "a", "a.jpg.svg"])
@@ -105,6 +98,8 @@ def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Even
 
 def test_a_process_is_stopped_when_its_client_leaves_or_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "STEP", 0.05)
+    with pytest.raises(FerVitError, match="no such model"):
+        Worker(["gone"], obey).wait()
     worker = Worker(["any"], obey)
     worker.wait()
     assert run_order(worker, "work") == [{"state": "done"}]

@@ -14,6 +14,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.predict.video import read_frames
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import save_network
+from fer_vit.visualize import writer
 from tests.helpers.commands import CROPS, fails, main, run
 from tests.helpers.marks import slow
 from tests.helpers.models import small_model
@@ -99,7 +100,9 @@ def test_models_with_little_to_say(change: dict[str, object], method: str, drawn
     assert "<dt>Faces</dt><dd>1</dd>" in visualize(photo, tmp_path / "model", tmp_path / "r", *words)
 
 
-def test_a_report_of_videos(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_report_of_videos(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "FACES", 1)
+    monkeypatch.setattr(writer, "SMALL", 100)
     (tmp_path / "in").mkdir()
     faces = [draw_face(name, seed, 64, colour=True)[0] for seed, name in enumerate(["anger", "fear", "neutral"] * 3)]
     times = [0.0, 0.04, 0.2, 0.24, 0.5, 0.54, 0.7, 0.74, 0.9]
@@ -122,6 +125,8 @@ def test_a_report_of_videos(checkpoint: Path, tmp_path: Path) -> None:
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
     assert [(one["track"], one["frames"], one["start"], one["end"]) for one in data["people"]] == [(0, 4, 0.2, 0.9)] * 2
     assert data["faces"][1]["where"] == "person 0 at 0:00.2"
+    assert sum(average["faces"] for average in data["averages"]) == 9
+    assert "9 of 9 faces below 100 pixels: labels of small faces flicker" in page
     one = load(checkpoint).predict(tmp_path / "in" / "a.mp4", face="crop", detector="none", start=0.1, every=2)
     for number, result in enumerate(one):
         assert data["faces"][1 + number]["probabilities"] == pytest.approx([*result.probabilities.values()], abs=1e-3)

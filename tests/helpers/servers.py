@@ -63,7 +63,7 @@ def running(temporary: Path, *words: str) -> Iterator[Server]:
 
 def obey(pipe: Connection, models: Sequence[str]) -> None:
     """A worker process; the name of the model is its order. It stands here because this module imports no PyTorch."""
-    pipe.send({"state": "ready"})
+    pipe.send({"state": "failed", "message": "no such model"} if models == ["gone"] else {"state": "ready"})
     while True:
         order = pipe.recv().model
         if order == "die":

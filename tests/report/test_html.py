@@ -29,11 +29,7 @@ SHOWN = """() => Promise.all([...document.querySelectorAll("dialog image")].map(
 
 
 def write(folder: Path) -> Path:
-    views = [
-        make_view(HOSTILE),
-        make_view(QUOTES, (0.6, 0.3, 0.1)),
-        make_view("broken \udcff.png", (0.0, 0.1, 0.9)),
-    ]
+    views = [make_view(HOSTILE), make_view(QUOTES, (0.6, 0.3, 0.1)), make_view("broken \udcff.png", (0.0, 0.1, 0.9))]
     evidence = [
         make_evidence(),
         make_evidence()._replace(order=[0, 1, 2]),
