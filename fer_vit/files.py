@@ -7,8 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from errno import EINVAL, ENOTSUP
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from glob import escape
 from pathlib import Path
 from secrets import token_hex
@@ -35,26 +34,12 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
             raise
         for entry in (*new.rglob("*"), new):
             _flush(entry)
-        if new.is_file():
-            _place(new, path, overwrite)
-        else:
-            if path.is_dir():
-                path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
-            new.rename(path)
-        with suppress(PermissionError):  # a folder that can be written, but not read
-            _flush(path.parent)
-
-
-def _place(new: Path, path: Path, overwrite: bool) -> None:
-    if overwrite:
+        if new.is_file() and not overwrite and os.path.lexists(path):
+            raise _exists(path)
+        if new.is_dir() and path.is_dir():
+            path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
         new.replace(path)
-        return
-    try:
-        path.hardlink_to(new)
-    except OSError:
-        if os.path.lexists(path):
-            raise _exists(path) from None
-        new.replace(path)  # the file system has no links
+        _flush(path.parent)
 
 
 def _exists(path: Path) -> FerVitError:
@@ -64,16 +49,13 @@ def _exists(path: Path) -> FerVitError:
 @contextmanager
 def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
     """Yields a new hidden folder beside `path` and removes it afterwards; a failure to write raises FerVitError."""
+    scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
     with ExitStack() as after:
         try:
-            scratch = None
-            while not (scratch and scratch.exists()):  # before it is locked, another process may remove it
-                scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
-                after.callback(shutil.rmtree, scratch, ignore_errors=True)
-                after.callback(_restore, path, scratch)
-                scratch.mkdir(parents=True)
-                with suppress(FileNotFoundError):
-                    after.enter_context(_locked(scratch, wait=True))
+            after.callback(shutil.rmtree, scratch, ignore_errors=True)
+            after.callback(_restore, path, scratch)
+            scratch.mkdir(parents=True)
+            after.enter_context(_locked(scratch, wait=True))
         except OSError as error:
             raise _cannot_write(path, error, advice) from error
         try:
@@ -121,21 +103,14 @@ def files_below(folder: Path) -> Iterator[Path]:
 
     Links to folders are followed, but no folder is read twice.
     """
-    top, seen = Path(os.path.realpath(folder)), set[Path]()
+    seen = set[str]()
     for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
-        real = Path(os.path.realpath(parent))
-        if real in seen or (seen and _leads_back(Path(parent), real, top)):
+        if (real := os.path.realpath(parent)) in seen:
             folders.clear()
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
-
-
-def _leads_back(folder: Path, real: Path, top: Path) -> bool:
-    """Returns whether a folder links to a parent, or to a folder below the top, which is read under its own name."""
-    hidden = any(part.startswith(".") for part in os.path.relpath(real, top).split(os.sep))  # outside it begins with ..
-    return folder.is_symlink() and (not hidden or Path(os.path.realpath(folder.parent)).is_relative_to(real))
 
 
 def _cannot_list(error: OSError) -> None:
@@ -156,17 +131,15 @@ def _stem(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file, or a folder's list of entries, is on the disk."""
+    """Waits until a file, or a folder's list of entries where the system allows that, is on the disk."""
     if sys.platform == "win32":  # cannot open folders, nor flush what is open for reading
         return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (EINVAL, ENOTSUP):  # from file systems that cannot flush folders
-            raise
-    finally:
-        os.close(handle)
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _restore(path: Path, scratch: Path) -> None:
