@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 
 from fer_vit.explain.methods import Explanation, blur, covered, explain, explain_each
 from fer_vit.explain.trace import Trace, drops, evaluating, masked_logits, trace, units
-from fer_vit.model.pooling import located_tokens
+from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
 STEPS = [step / 10 for step in range(11)]

@@ -1,7 +1,6 @@
 """Attribution of a prediction to pixels, tokens and facial regions, by any of `METHODS`.
 
-E directions, B images, C classes, H heads, T tokens, Q vectors per face (see `model.pooling`), R regions, S crop size,
-N boxes.
+E directions, B images, C classes, H heads, T tokens, Q vectors per face (1 or C), R regions, S crop size, N boxes.
 """
 
 import zlib
@@ -14,7 +13,7 @@ from torch.nn.functional import normalize, one_hot, pad
 
 from fer_vit.errors import FerVitError, suggest
 from fer_vit.explain.trace import Trace, drops, evaluating, no_autocast, overlaps, region_means, rollout, trace, units
-from fer_vit.model.pooling import located_tokens
+from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
 Attribution: TypeAlias = tuple[Tensor, Tensor, Tensor]

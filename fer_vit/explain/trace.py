@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
 from fer_vit.errors import FerVitError
-from fer_vit.model.attention import use_fused_attention
-from fer_vit.model.pooling import Pooled
+from fer_vit.model.attention import Pooled, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.model.tokens import TokenLayout, Tokens
 

@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser
 from fer_vit.conformal import Thresholds
 from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.geometry import Align
-from fer_vit.model.pooling import POOLS
+from fer_vit.model.attention import POOLS
 
 Settings = TypeVar("Settings")
 RANGES = {
@@ -50,7 +50,7 @@ class RegionViTConfig:
         keep_rate: Hard attention: the fraction of its patches that each block keeps, those with the most attention of
             the class token; one number per block. Empty: all patches. With "gaussian" attention every face keeps the
             same patches.
-        pool: What is classified, one of `pooling.POOLS`: "token" is the class token, "avg" the mean of the patch and
+        pool: What is classified, one of `attention.POOLS`: "token" is the class token, "avg" the mean of the patch and
             region tokens, "additive" their mean with learned weights, "query" a query per expression (Transformer
             decoder).
         causal: With pool "query": a query sees only itself and the queries of earlier expressions.

@@ -20,10 +20,9 @@ from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_
 from torch import Tensor, nn
 
 from fer_vit.errors import FerVitError
-from fer_vit.model.attention import ATTENTION, PostNormBlock, class_attention
+from fer_vit.model.attention import ATTENTION, POOLS, ExpressionLinear, PostNormBlock, class_attention
 from fer_vit.model.config import ModelSettings, RegionViTConfig, check_config
 from fer_vit.model.embedding import ConvStem, Normalize, RegionEmbed, position_code
-from fer_vit.model.pooling import POOLS, ExpressionLinear
 from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centres, token_centres
 
 
