@@ -21,7 +21,7 @@ from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import FIRST_FRAME, OK, find_images, is_video
 from fer_vit.processes import WORKER_DIED, worker_pool
-from tests.helpers.commands import CROPS, fails, main, predict
+from tests.helpers.commands import CROPS, fails, predict, run
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow
 
@@ -46,15 +46,6 @@ def texts(paths: Sequence[Path]) -> list[str]:
     return sorted(as_text(str(path)) for path in paths)
 
 
-def visualize(images: Path, checkpoint: Path, report: Path, *more: str) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """Returns the rows, and the photos by status as the page shows them."""
-    main(["visualize", str(images), "--checkpoint", str(checkpoint), "--output", str(report), *more])
-    page = (report / "index.html").read_text("utf-8")
-    listed = re.findall(r"<dt>Photos</dt><dd>(.*?)</dd>", page)[0]
-    status = Counter({what: int(number) for number, what in re.findall(r"(\d+) (.*?)(?=, \d+ |$)", listed)})
-    return pq.read_table(report / "faces.parquet").to_pylist(), status
-
-
 @pytest.mark.parametrize("words", [(*CROPS, "--workers=0"), ("--workers=2",)], ids=["crops", "photos"])
 def test_predict_has_a_row_for_each(
     words: tuple[str, ...], count: int, photos: Path, checkpoint: Path, tmp_path: Path, yunet_named: None
@@ -76,7 +67,7 @@ def test_predict_has_a_row_for_each(
 
 def test_prepare_counts_each(count: int, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "m.parquet"
-    main(["prepare", "folder", str(photos), str(out), "--detector=none", "--workers=1", "--embed=always"])
+    run("prepare", "folder", photos, out, "--detector=none", "--workers=1", "--embed=always")
     text = capsys.readouterr().out
     left_out = {reason: int(number) for number, reason in re.findall(r"^left out: ([\d,]+) \((.*)\)$", text, re.M)}
     rows = pq.read_table(out).to_pylist()
@@ -86,7 +77,10 @@ def test_prepare_counts_each(count: int, photos: Path, tmp_path: Path, capsys: p
 
 
 def test_visualize_shows_or_counts_each(count: int, photos: Path, checkpoint: Path, tmp_path: Path) -> None:
-    rows, status = visualize(photos, checkpoint, tmp_path / "r", *CROPS, "--method=ablation")
+    run("visualize", photos, "--checkpoint", checkpoint, "--output", tmp_path / "r", *CROPS, "--method=ablation")
+    listed = re.findall(r"<dt>Photos</dt><dd>(.*?)</dd>", (tmp_path / "r" / "index.html").read_text("utf-8"))[0]
+    status = Counter({what: int(number) for number, what in re.findall(r"(\d+) (.*?)(?=, \d+ |$)", listed)})
+    rows = pq.read_table(tmp_path / "r" / "faces.parquet").to_pylist()
     films = sum(map(is_video, find_images([photos])))  # GIFs that move
     assert status.total() == count + 3 - films
     assert len(rows) == len(list((tmp_path / "r" / "photos").glob("*.jpg")))

@@ -1,6 +1,5 @@
 """Videos for tests: files of all kinds with known frames and times, and drawn people whose places are known."""
 
-import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,9 +58,6 @@ def write_video(
             frame.pts, frame.time_base = round(time / tick), tick
             file.mux(stream.encode(frame))
         file.mux(stream.encode())
-    if codec == "libsvtav1" and hasattr(os, "sched_setscheduler"):
-        # As root it gives the whole process a priority over all others, which starves those that a test starts.
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     return path
 
 

@@ -46,7 +46,6 @@ KINDS: dict[str, tuple[list[float], dict[str, object]]] = {
     "vp9.webm": (UNEVEN, {"codec": "libvpx-vp9", "tick": MILLI}),
     "vp8.webm": (EVEN, {"codec": "libvpx", "tick": MILLI}),
     "h264.mkv": (UNEVEN, {}),
-    "av1.mp4": (EVEN, {"codec": "libsvtav1"}),
     "prores.mov": (EVEN, {"codec": "prores_ks", "pixels": "yuv422p10le"}),
     "old.wmv": (EVEN, {"codec": "wmv2", "tick": MILLI}),
     "old.flv": (EVEN, {"codec": "flv", "tick": MILLI}),
@@ -164,7 +163,7 @@ def test_cut_off_files_keep_their_frames(name: str, tmp_path: Path) -> None:
     assert 0 < len(found) < len(times)
     assert [number for _, number, _ in found] == [*range(len(found))]
     assert [seconds for *_, seconds in found] == pytest.approx([times[shown] for shown, *_ in found], abs=6e-4)
-    assert end.startswith(("damaged: ", "ends early: after "))
+    assert end.startswith("damaged: ")
 
 
 def test_frames_after_damage_are_read(clip: Path, tmp_path: Path) -> None:
