@@ -114,10 +114,7 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
 
 
 def read_fold(teacher: Path) -> str | None:
-    """Returns the held-out fold of a checkpoint; None for one without, and for a folder.
-
-    Raises FerVitError when the model that the training started from may have learned these faces.
-    """
+    """Returns the held-out fold, if any; raises FerVitError if the model that it started from may have learned it."""
     checkpoint = load_checkpoint(teacher) if teacher.is_file() else {}
     fold = as_dict(checkpoint.get("FaceDataModule")).get("fold")
     if fold and (start := checkpoint.get("starts_from")):

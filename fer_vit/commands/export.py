@@ -138,10 +138,7 @@ def training_prior(manifest: Path, strength: float) -> list[float]:
 
 
 def read_faithfulness(path: Path) -> dict[str, list[float]]:
-    """Returns mean, low and high (the mean alone without an interval) of the gain in pixel insertion by method.
-
-    Raises FerVitError when the file is not a faithfulness.json.
-    """
+    """Returns the gains in pixel insertion by method: mean, low and high, or the mean alone without an interval."""
     try:
         rows = json.loads(path.read_text())["differences"]
         gains = {method: [row[GAIN][end] for end in ("mean", "low", "high")] for method, row in rows.items()}

@@ -77,10 +77,7 @@ class Faces:
 
 
 def predict_manifest(model: Recognizer, rows: Manifest, split: Split) -> Faces:
-    """Predicts the faces of a manifest that holds one split.
-
-    Raises FerVitError when there are none, only some have labels, or the model lacks a label.
-    """
+    """Predicts the faces of one split; raises FerVitError without any, or for a label that is missing or unknown."""
     if not len(rows):
         raise FerVitError(f"Expected faces in the {split} split of {rows.path}, but got none. Name another `--split`.")
     targets = rows.model_targets(model.labels)
@@ -109,10 +106,7 @@ def as_objects(values: Sequence[object]) -> NDArray[np.object_]:
 
 
 class Merged(Recognizer):
-    """A model with merged labels: their probabilities add up, and sum to 1 without the labels left out.
-
-    Raises FerVitError when the merge lacks one of the model's labels.
-    """
+    """A model with merged labels: their probabilities add up, and sum to 1 without the labels left out."""
 
     def __init__(self, model: Recognizer, merge: Merge) -> None:
         super().__init__(model.net)

@@ -177,10 +177,7 @@ def _row_name(path: Path, index: int | np.integer) -> str:
 
 
 def read_predictions(path: Path, videos: bool = False) -> Faces:
-    """Reads a table, or a folder of tables, of `predict`; with `videos` it may have frames.
-
-    Raises FerVitError when it is another table, is damaged or not complete, or a row has no proper probabilities.
-    """
+    """Reads a table, or a folder of tables, of `predict`, with `videos` also of frames; checks that it is complete."""
     tables, left = find_tables(path)
     if left:
         rest = "Run the same `fer-vit predict` again to complete it."

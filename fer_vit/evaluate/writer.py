@@ -82,11 +82,7 @@ def markdown_page(title: str, facts: Mapping[str, str], parts: Sequence[Section]
 def write_results(
     folder: Path, facts: dict[str, str], results: dict[str, Any], faces: Faces, other: Array | None = None
 ) -> str:
-    """Writes `FILES` to a folder atomically, which replaces an existing one; returns text to print.
-
-    `facts` describe what was evaluated, `results` are from `evaluate_faces`. `other` are a second model's probabilities
-    of the N faces (N, C), NaN where it found no face.
-    """
+    """Writes `FILES` and returns text to print; `other`: a second model's probabilities (N, C), NaN without a face."""
     other = (np.full_like(faces.probabilities, np.nan) if other is None else other)[faces.predicted]
     faces = faces.take(faces.predicted)
     counts = {"faces": len(faces.paths), "persons" if "person" in faces.columns else "photos": len(set(faces.units))}
