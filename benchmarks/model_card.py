@@ -17,9 +17,8 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.commands.export import example_inputs
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, predict_manifest
-from fer_vit.evaluate.robustness import measure_robustness, summarize_robustness
-from fer_vit.evaluate.scores import accuracy_by_votes, confusion_matrix, score_faces
+from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, measure_robustness, predict_manifest
+from fer_vit.evaluate.scores import accuracy_by_votes, confusion_matrix, score_faces, summarize_robustness
 from fer_vit.evaluate.writer import class_table, score_table
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown

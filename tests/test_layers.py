@@ -34,7 +34,7 @@ HOMES = {
     "av": {"predict/annotate.py", "predict/video.py"},
     "cv2": {
         *(f"face/{name}.py" for name in ("crop", "detect", "image")),
-        "evaluate/robustness.py",
+        "evaluate/faces.py",
         "predict/video.py",
         "predict/live.py",
         "predict/photos.py",

@@ -6,8 +6,8 @@ from typing import Any
 
 from fer_vit.commands import accept_text
 from fer_vit.data.schema import Split
-from fer_vit.evaluate.robustness import measure_robustness, summarize_robustness
-from fer_vit.evaluate.scores import evaluate_faces
+from fer_vit.evaluate.faces import measure_robustness
+from fer_vit.evaluate.scores import evaluate_faces, summarize_robustness
 from fer_vit.evaluate.tables import Conditions, add_columns, check_options, read_faces, read_other
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output

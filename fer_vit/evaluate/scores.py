@@ -14,7 +14,7 @@ from scipy.stats import binomtest, fisher_exact, norm
 from scipy.stats.contingency import crosstab
 
 from fer_vit.data.schema import VOTES
-from fer_vit.evaluate.faces import Faces
+from fer_vit.evaluate.faces import MOST_TURNED, UNALTERED, Faces
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import Interval
 
@@ -309,4 +309,15 @@ def compare_models(faces: Faces, other: Array) -> dict[str, Any]:
         "other": score_faces(other, *truth),
         "difference": difference,
         "McNemar": {"first": first, "second": second, "p": p},
+    }
+
+
+def summarize_robustness(hits: dict[str, Array], units: IntArray | None = None) -> dict[str, dict[str, Any]]:
+    """Returns by corruption the number of faces, the accuracy, and the difference from the unaltered faces."""
+    accuracies = mean_intervals(np.column_stack([*hits.values()]), units, binary=True)
+    differences = mean_intervals(np.column_stack([hit - hits[UNALTERED] for hit in hits.values()]), units)
+    return {
+        name: {"faces": accuracy["faces"], "accuracy": accuracy}
+        | ({} if name in (UNALTERED, MOST_TURNED) else {"difference": difference})
+        for name, accuracy, difference in zip(hits, accuracies, differences, strict=True)
     }
