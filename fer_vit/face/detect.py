@@ -178,16 +178,14 @@ def refine_landmarks(image: Image, faces: list[Face]) -> list[Face]:
 def find_landmarks(image: Image, to_cut: Array) -> Array:
     """Finds the landmarks (5, 2) of a face in an image (H, W, 3), given the matrix (2, 3) to a square that it fills.
 
-    The square has SIDE pixels. A second pass refines the landmarks in the upright face. Both average the image and its
-    mirror image, so a mirrored face has mirrored landmarks.
+    The square has SIDE pixels. A second pass refines the landmarks in the upright face.
     """
-    return refine_points(image, apply(invert(to_cut), _predict_both(warp(image, to_cut, SIDE))))
+    return refine_points(image, _find_in_cut(image, to_cut))
 
 
 def refine_points(image: Image, landmarks: Array) -> Array:
     """Refines approximate landmarks (5, 2) in the upright face at its usual size and place."""
-    upright = crop_matrix(landmarks, SIDE)
-    return apply(invert(upright), _predict_both(warp(image, upright, SIDE)))
+    return _find_in_cut(image, crop_matrix(landmarks, SIDE))
 
 
 def network_input(cut: Image) -> Float32Array:
@@ -196,10 +194,11 @@ def network_input(cut: Image) -> Float32Array:
     return np.asarray((grey - grey.mean()) / (grey.std() + 2))[None]
 
 
-def _predict_both(cut: Image) -> Array:
-    """Averages the landmarks in an image and in its mirror image."""
+def _find_in_cut(image: Image, to_cut: Array) -> Array:
+    """Averages the landmarks in a cut and in its mirror image, so a mirrored face has mirrored landmarks."""
+    cut = warp(image, to_cut, SIDE)
     mirrored, points = mirror(cut, _predict_points(cut))
-    return mirror(mirrored, (points + _predict_points(mirrored)) / 2)[1]
+    return apply(invert(to_cut), mirror(mirrored, (points + _predict_points(mirrored)) / 2)[1])
 
 
 def _predict_points(cut: Image) -> Array:

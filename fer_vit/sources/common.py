@@ -92,12 +92,8 @@ def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
 
 def not_found(root: Path, expected: str) -> FerVitError:
     """Returns the error for a root without the data set, with the content of the root."""
-    came = "no such folder"
-    if root.is_file():
-        came = "a file"
-    elif root.is_dir():
-        names = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))
-        came = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") or "an empty folder"
+    names = sorted(path.name for path in root.glob("[!.]*"))
+    came = short(", ".join(names)) or ("an empty folder" if root.is_dir() else "no such folder")
     return FerVitError(f"Expected {expected} in {root}, but got {came}. See data/README.md for the layout.")
 
 

@@ -289,8 +289,11 @@ def cache(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_downloads_once_into_the_cache(cache: Path) -> None:
+def test_downloads_once_into_the_cache_where_auto_finds_it(cache: Path) -> None:
+    assert detect.choose_detector("auto") == "builtin"
+    assert not cache.exists()
     path = yunet_path()
+    assert detect.choose_detector("auto") == "yunet"
     assert path == cache / "served.onnx"
     path.write_bytes(b"a mod")  # damaged
     assert yunet_path().read_bytes() == b"a model"
@@ -320,13 +323,6 @@ def test_a_download_follows_redirects_to_https_alone(
     with pytest.raises(FerVitError, match=f"Cannot download .*{words}"):  # port 1 is closed
         yunet_path()
     assert not list(cache.iterdir())
-
-
-def test_auto_selects_yunet_if_its_file_is_present(cache: Path) -> None:
-    assert detect.choose_detector("auto") == "builtin"
-    assert not cache.exists()
-    yunet_path()
-    assert detect.choose_detector("auto") == "yunet"
 
 
 def test_a_named_file_is_used_and_checked(

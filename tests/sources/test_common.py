@@ -70,10 +70,9 @@ def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
 def test_not_found_lists_the_content(tmp_path: Path) -> None:
     assert "but got no such folder" in str(not_found(tmp_path / "none", "X"))
     assert "but got an empty folder" in str(not_found(tmp_path, "X"))
-    for name in ("a", "b", "c", "d", "e", "f", ".hidden"):
+    for name in ("a", "b", ".hidden"):
         (tmp_path / name).touch()
-    assert f"Expected X in {tmp_path}, but got a, b, c, d, e and 1 more." in str(not_found(tmp_path, "X"))
-    assert "but got a file" in str(not_found(tmp_path / "a", "X"))
+    assert f"Expected X in {tmp_path}, but got a, b." in str(not_found(tmp_path, "X"))
 
 
 def test_worker_processes_keep_the_order_and_count_what_they_drop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,20 +129,15 @@ def test_pictures_of_one_grey_are_no_near_duplicates() -> None:
 def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "BLOCK", 7)
     rng = np.random.default_rng(0)
-    pixels = np.stack([cv2.cvtColor(picture(seed // 4, common.SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)]).astype(
-        float
-    )
+    drawn = [cv2.cvtColor(picture(seed // 4, common.SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)]
+    pixels = np.array(drawn, float)
     pixels[::3] = pixels[::3, :, ::-1]
     pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(0, 20, (80, 1, 1))  # correlations on both sides of the limit
     pixels = pixels.clip(0, 255).astype(np.uint8)
-    trained = rng.random(80) < 0.6
-    expected, close = np.zeros(80, bool), []
-    for i in np.flatnonzero(trained):
-        for j in np.flatnonzero(~trained):
-            views = pixels[j], pixels[j, :, ::-1]
-            best = max(np.corrcoef(pixels[i].ravel(), view.ravel())[0, 1] for view in views)
-            expected[[i, j]] |= best >= common.CORRELATION
-            close.append(abs(best - common.CORRELATION))
-    assert min(close) > 1e-5
+    trained, expected = rng.random(80) < 0.6, np.zeros(80, bool)
+    flat, mirrored = pixels.reshape(80, -1), pixels[..., ::-1].reshape(80, -1)
+    best = np.maximum(np.corrcoef(flat), np.corrcoef(flat, mirrored)[:80, 80:])[trained][:, ~trained]
+    expected[trained], expected[~trained] = (best >= common.CORRELATION).any(1), (best >= common.CORRELATION).any(0)
+    assert np.abs(best - common.CORRELATION).min() > 1e-5
     assert 5 < expected.sum() < 75
     assert (common.find_near_duplicates(pixels, trained) == expected).all()
