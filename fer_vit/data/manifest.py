@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.schema import GROUP, SCHEMA, SPLITS, Shard, Split, check_table, find_shards, read_labels, read_votes
+from fer_vit.data.schema import GROUP, SCHEMA, SPLITS, Shard, Split, check_table, find_shards, read_labels, read_numbers
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write
@@ -93,20 +93,16 @@ class Manifest:
 
     def landmarks(self) -> Array:
         """Returns the landmarks of all rows (M, 5, 2) in image pixels; NaN where there are none."""
-        column = self.table["landmarks"].combine_chunks()
-        points = np.full((len(self), len(LANDMARKS), 2), np.nan)
-        flat = column.flatten().flatten().to_numpy(zero_copy_only=False)  # the values of the rows that are not null
-        points[column.is_valid().to_numpy(zero_copy_only=False)] = flat.reshape(-1, len(LANDMARKS), 2)
-        return points
+        return read_numbers(self.table["landmarks"].combine_chunks(), len(LANDMARKS), 2)
 
     def targets(self) -> Array | None:
         """Returns the fraction of votes for each label (M, C), else 1 for the label; None when any row has no label."""
         if self.table["label"].null_count:
             return None
         positions = pc.index_in(self.table["label"], pa.array(self.names)).to_numpy()
-        targets: Array = np.eye(len(self.names))[positions]
-        votes = read_votes(self.table, self.names)
-        targets[self.table["votes"].is_valid().to_numpy()] = votes / votes.sum(1, keepdims=True)
+        votes = read_numbers(self.table["votes"].combine_chunks(), len(self.names))
+        voted = self.table["votes"].is_valid().to_numpy()[:, None]
+        targets: Array = np.where(voted, votes / votes.sum(1, keepdims=True), np.eye(len(self.names))[positions])
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
@@ -156,10 +152,8 @@ class Manifest:
         names, matrix = merge_names(self.names, merge)
         old = self.column("label")
         new = [None if label is None else merge.get(label, label) for label in old]
-        votes: list[Any] = [None] * len(self)
-        added = read_votes(self.table, self.names) @ matrix
-        for row, values in zip(np.flatnonzero(self.table["votes"].is_valid()), added.tolist(), strict=True):
-            votes[row] = values if any(values) else None
+        added = read_numbers(self.table["votes"].combine_chunks(), len(self.names)) @ matrix
+        votes = [row.tolist() if row.any() and not np.isnan(row).any() else None for row in added]
         table = self.with_column("label", new).with_column("votes", votes).table
         meta = json.loads(table.schema.metadata[b"fer_vit"]) | {"labels": names}
         merged = Manifest(self.path, table.replace_schema_metadata({"fer_vit": json.dumps(meta)}), names)

@@ -29,7 +29,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,7 +45,7 @@ from tqdm import tqdm
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.files import as_text, atomic_write
-from fer_vit.geometry import LANDMARKS, Array, Mask
+from fer_vit.geometry import LANDMARKS, Array
 from fer_vit.labels import check_labels
 from fer_vit.version import __version__
 
@@ -113,7 +113,7 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
             raise FerVitError(f"{column}: expected type {expected.type}, but got {kind}. {AGAIN}")
     labels = read_labels(location, table)
     for name, content, wrong in _find_wrong(table, labels, allow_paths):
-        rows = np.flatnonzero(pc.fill_null(wrong, False).to_numpy(zero_copy_only=False))
+        rows = np.flatnonzero(np.asarray(pc.fill_null(wrong, False)))
         if rows.size:
             value = table[name][row := int(rows[0])].as_py()
             came = short(f"`{value}`" if isinstance(value, str) else value)
@@ -134,10 +134,14 @@ def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
     return labels
 
 
-def read_votes(table: pa.Table, labels: Sequence[str]) -> Array:
-    """Returns the votes (M, C) of the M rows with votes."""
-    values = table["votes"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return values.reshape(-1, len(labels)).astype(float)  # type: ignore[no-any-return]
+def read_numbers(column: pa.Array, *shape: int) -> Array:
+    """Returns the lists of a column, all of one shape, as numbers (M, *shape); NaN where there is no list."""
+    flat = column
+    while pa.types.is_list(flat.type):
+        flat = pc.list_flatten(flat)
+    numbers: Array = np.full((len(column), *shape), np.nan)
+    numbers[column.is_valid().to_numpy(zero_copy_only=False)] = flat.to_numpy(zero_copy_only=False).reshape(-1, *shape)
+    return numbers
 
 
 def _find_wrong(table: pa.Table, labels: Sequence[str], allow_paths: bool) -> Iterator[tuple[str, str, Any]]:
@@ -150,32 +154,22 @@ def _find_wrong(table: pa.Table, labels: Sequence[str], allow_paths: bool) -> It
         yield "image", "a path below the manifest's folder", pc.and_(no_bytes, outside)
     else:
         yield "image", "image bytes", no_bytes
-    yield "split", f"one of {', '.join(SPLITS)}", _not_in(table["split"], SPLITS)
-    unknown = pc.and_(pc.is_valid(table["label"]), _not_in(table["label"], labels))
+    yield "split", f"one of {', '.join(SPLITS)}", pc.invert(pc.is_in(table["split"], pa.array(SPLITS)))
+    unknown = pc.invert(pc.is_in(table["label"], pa.array([*labels, None])))
     yield "label", f"one of {', '.join(labels)}", unknown
     yield "face", "a face index", pc.is_null(table["face"])
-    yield "votes", f"{len(labels)} votes", pc.not_equal(pc.list_value_length(table["votes"]), len(labels))
-    votes = read_votes(table, labels)
-    wrong = ~np.isfinite(votes).all(1) | (votes < 0).any(1) | (votes.sum(1) <= 0)
-    yield "votes", "votes that are not negative and not all 0", _to_all_rows(wrong, table["votes"])
+    votes, landmarks = table["votes"].combine_chunks(), table["landmarks"].combine_chunks()
+    yield "votes", f"{len(labels)} votes", pc.not_equal(pc.list_value_length(votes), len(labels))
+    numbers = read_numbers(votes, len(labels))
+    wrong = ~(np.isfinite(numbers) & (numbers >= 0)).all(1) | (numbers.sum(1) <= 0)
+    yield "votes", "votes that are not negative and not all 0", pc.and_(votes.is_valid(), pa.array(wrong))
     count, pairs = len(LANDMARKS), f"{len(LANDMARKS)} points (x, y)"
-    yield "landmarks", pairs, pc.not_equal(pc.list_value_length(table["landmarks"]), count)
-    points = pc.list_flatten(table["landmarks"].combine_chunks())
-    lengths = pc.list_value_length(points).to_numpy(zero_copy_only=False)
-    yield "landmarks", pairs, _to_all_rows((lengths != 2).reshape(-1, count).any(1), table["landmarks"])
-    finite = np.isfinite(pc.list_flatten(points).to_numpy(zero_copy_only=False))
-    yield "landmarks", pairs, _to_all_rows(~finite.reshape(-1, 2 * count).all(1), table["landmarks"])
-
-
-def _not_in(column: pa.ChunkedArray, allowed: Iterable[str]) -> Any:
-    return pc.invert(pc.is_in(column, pa.array(list(allowed), pa.string())))
-
-
-def _to_all_rows(wrong: Mask, column: pa.ChunkedArray) -> pa.Array:
-    """Expands a mask of the rows that are not null to all rows of a column."""
-    rows = np.zeros(len(column), bool)
-    rows[column.is_valid().to_numpy()] = wrong
-    return pa.array(rows)
+    yield "landmarks", pairs, pc.not_equal(pc.list_value_length(landmarks), count)
+    points = pc.list_flatten(landmarks)
+    rows = pc.list_parent_indices(landmarks).filter(pc.not_equal(pc.list_value_length(points), 2).fill_null(True))
+    yield "landmarks", pairs, pa.array(np.isin(np.arange(len(table)), rows))
+    wrong = ~np.isfinite(read_numbers(landmarks, count, 2)).all((1, 2))
+    yield "landmarks", pairs, pc.and_(landmarks.is_valid(), pa.array(wrong))
 
 
 class Shard(NamedTuple):
@@ -240,34 +234,21 @@ def find_shards(location: str | Path) -> list[Shard]:
         return [Shard(None, location, location, local)]
     if "://" in location and not location.startswith("s3://"):
         raise FerVitError(f"Expected a file, a folder or s3://bucket/prefix, but got {location}.")
-    files, paths = _list_files(location, local)
-    names = {name: match for name in sorted(paths) if (match := SHARD_NAME.fullmatch(name))}
-    _check_names(location, names)
-    return [Shard(match[1], f"{location}/{name}", paths[name], files) for name, match in names.items()]
-
-
-def _list_files(location: str, local: fs.FileSystem) -> tuple[fs.FileSystem, dict[str, str]]:
-    """Returns the file system of a folder or URL, and the paths of its files by name."""
     try:
         files, folder = fs.FileSystem.from_uri(location) if "://" in location else (local, location)
         paths = {info.base_name: info.path for info in files.get_file_info(fs.FileSelector(folder))}
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise FerVitError(f"Cannot list {location} ({reason}). Check its name and your access.") from error
-    return files, paths
-
-
-def _check_names(location: str, names: dict[str, re.Match[str]]) -> None:
-    """Raises FerVitError unless these are the names of all shards of one data set."""
+    names = [match for name in sorted(paths) if (match := SHARD_NAME.fullmatch(name))]
     if not names:
         example, remedy = shard_name("train", 0, 8), "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
         raise FerVitError(f"Expected shards such as {example} in {location}, but found none. {remedy}")
-    counts = {(match[1], int(match[3])) for match in names.values()}
-    if len(counts) > len(dict(counts)):
-        raise FerVitError(f"{location} holds shards of more than one data set. Give each its own folder.")
-    expected = (shard_name(split, number, count) for split, count in counts for number in range(count))
-    if missing := next((name for name in expected if name not in names), None):
-        raise FerVitError(f"{missing} is missing in {location}. Copy it there, or run `fer-vit prepare` again.")
+    counts = Counter(name[1] for name in names)
+    if wrong := next((name for name in names if int(name[3]) != counts[name[1]]), None):
+        came = f"{int(wrong[3]):,} shards as in the name {wrong[0]}, but got {counts[wrong[1]]:,}"
+        raise FerVitError(f"{location}: expected {came}. Copy the whole folder of one data set again.")
+    return [Shard(name[1], f"{location}/{name[0]}", paths[name[0]], files) for name in names]
 
 
 def write_manifest(
@@ -330,10 +311,8 @@ def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]
         if path is None:
             data = row.image if isinstance(row.image, bytes) else read_bytes(row.image)
             image = {"bytes": data, "path": as_text(row.name)}
-    except (ImageError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        advice = "Run again when nothing writes to the images."
-        raise FerVitError(f"{row.name} changed while it was read ({reason}). {advice}") from error
+    except ImageError as error:
+        raise FerVitError(f"{row.name}: {error}. Run again when nothing writes to the images.") from error
     return {
         "image": image,
         "split": row.split,
