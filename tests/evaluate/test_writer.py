@@ -1,11 +1,11 @@
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from fer_vit.evaluate.writer import Card, Section, class_table, write_files
 from tests.helpers.browser import chromium, loaded, opened
@@ -38,45 +38,39 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("page"), CONFUSION, LABELS, cards=CARDS, left_out=1234)
 
 
-@pytest.fixture
-def browser(file: Path) -> Iterator[tuple[Page, list[str]]]:
-    """The page in a real browser, and what goes wrong in it."""
+def test_the_matrix_and_the_gallery_in_a_browser(file: Path) -> None:
     with chromium() as browser:
-        yield opened(browser, file.as_uri())
-
-
-def test_the_matrix_and_the_gallery_in_a_browser(browser: tuple[Page, list[str]]) -> None:
-    page, wrong = browser
-    names, output = page.locator(".card:visible bdi"), page.locator("output")
-    assert [name.removeprefix("val/") for name in names.all_text_contents()][1:] == ["Two.png", "three.png", "four.png"]
-    assert output.text_content() == "4 of 5 faces"
-    page.get_by_text("likely wrong labels 1").click()
-    assert names.count() == 1
-    assert "perhaps anger" in (page.locator(".card:visible").text_content() or "")
-    page.get_by_text("where the two differ 2").click()
-    assert names.all_text_contents() == ["val/three.png", "val/five.png"]
-    page.get_by_text("mistakes 4").click()
-    # By mouse, then by keyboard: on, another, off.
-    cells = page.locator("button[data-cell]")
-    assert cells.all_text_contents() == ["2", "1", "1"]  # neither zeros nor the diagonal
-    cells.nth(0).click()
-    assert names.all_text_contents() == ["val/Two.png", "val/three.png"]
-    expect(cells.nth(0)).to_have_attribute("aria-pressed", "true")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    assert names.all_text_contents() == ["val/four.png"]
-    expect(cells.nth(0)).to_have_attribute("aria-pressed", "false")
-    page.keyboard.press("Space")
-    assert names.count() == 4
-    page.get_by_placeholder("contains …").fill("TWO")
-    assert names.all_text_contents() == ["val/Two.png"]
-    assert page.title() == "How good"  # no name has run
-    assert loaded(page.locator(".card:visible img"))
-    boxes = page.locator(".card:visible img").evaluate_all("images => images.map(i => [i.width, i.height])")
-    assert all(width == height > 50 for width, height in boxes)
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    assert wrong == []
+        page, wrong = opened(browser, file.as_uri())
+        names, output = page.locator(".card:visible bdi"), page.locator("output")
+        assert names.all_text_contents()[1:] == ["val/Two.png", "val/three.png", "val/four.png"]
+        assert output.text_content() == "4 of 5 faces"
+        page.get_by_text("likely wrong labels 1").click()
+        assert names.count() == 1
+        assert "perhaps anger" in (page.locator(".card:visible").text_content() or "")
+        page.get_by_text("where the two differ 2").click()
+        assert names.all_text_contents() == ["val/three.png", "val/five.png"]
+        page.get_by_text("mistakes 4").click()
+        # By mouse, then by keyboard: on, another, off.
+        cells = page.locator("button[data-cell]")
+        assert cells.all_text_contents() == ["2", "1", "1"]  # neither zeros nor the diagonal
+        cells.nth(0).click()
+        assert names.all_text_contents() == ["val/Two.png", "val/three.png"]
+        expect(cells.nth(0)).to_have_attribute("aria-pressed", "true")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert names.all_text_contents() == ["val/four.png"]
+        expect(cells.nth(0)).to_have_attribute("aria-pressed", "false")
+        page.keyboard.press("Space")
+        assert names.count() == 4
+        page.get_by_placeholder("contains …").fill("TWO")
+        assert names.all_text_contents() == ["val/Two.png"]
+        assert page.title() == "How good"  # no name has run
+        assert loaded(page.locator(".card:visible img"))
+        boxes = page.locator(".card:visible img").evaluate_all("images => images.map(i => [i.width, i.height])")
+        assert all(width == height > 50 for width, height in boxes)
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert wrong == []
 
 
 def test_names_are_text_and_what_is_left_out_is_said(file: Path) -> None:
