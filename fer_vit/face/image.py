@@ -74,8 +74,6 @@ def open_image(file: BinaryIO) -> ImageFile:
         raise ImageError(reader)
     try:
         return reader(file)
-    except MemoryError:
-        raise
     except Exception as error:  # Pillow raises many types for damaged files
         raise ImageError(UNREADABLE) from error
 
@@ -111,7 +109,7 @@ def from_pil(image: Pil.Image) -> Image:
     rows = max(1, STRIP // max(1, image.width))
     for top in range(0, image.height, rows):  # conversion of a full image would copy it twice
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        wide = image.mode.startswith("I;16")
+        wide = strip.mode.startswith("I;16")
         pixels[top : top + rows] = np.asarray(strip)[..., None] >> 8 if wide else np.asarray(strip.convert("RGB"))
     return pixels
 

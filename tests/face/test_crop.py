@@ -9,7 +9,7 @@ import pytest
 import fer_vit.face.crop as module
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import REGIONS, CropSpec, crop_face, mirror, place_regions, region_boxes, warp
-from fer_vit.geometry import TEMPLATE, Array, Image, apply, crop_matrix, fit_matrix
+from fer_vit.geometry import TEMPLATE, Align, Array, Image, apply, crop_matrix, fit_matrix
 from fer_vit.sources.drawn import draw_face
 from tests.helpers.landmarks import FACE, turned
 
@@ -65,24 +65,15 @@ def test_the_border_is_repeated_outside_the_image() -> None:
 
 @pytest.mark.parametrize("align", ["landmarks", "crop"])
 @pytest.mark.parametrize("framed", [True, False])
-def test_faces_are_cropped_by_landmarks_except_framed_crops(align: str, framed: bool) -> None:
-    image = dot(200, 160, 95.0, 110.0, radius=4)
-    spec = CropSpec(40, ("mouth",), align)  # type: ignore[arg-type]
-    crop, points, to_crop = crop_face(image, FACE, spec, framed)
-    expected = fit_matrix(image, 40) if framed and align == "crop" else crop_matrix(FACE, 40, TEMPLATE, spec.align)
-    np.testing.assert_array_equal(to_crop, expected)
-    np.testing.assert_array_equal(crop, warp(image, expected, 40))
-    np.testing.assert_allclose(points, apply(expected, FACE))
-
-
-@pytest.mark.parametrize("framed", [True, False])
-def test_a_face_without_landmarks_is_the_full_image(framed: bool) -> None:
-    image = dot(200, 160, 95.0, 110.0, radius=4)
-    template = tuple((x + 0.01, y) for x, y in TEMPLATE)
-    crop, points, to_crop = crop_face(image, None, CropSpec(40, ("mouth",), "landmarks", template), framed)
-    np.testing.assert_array_equal(to_crop, fit_matrix(image, 40))
-    np.testing.assert_array_equal(crop, warp(image, to_crop, 40))
-    np.testing.assert_allclose(points, 40 * np.array(template))
+def test_faces_are_cropped_by_landmarks_except_framed_crops(align: Align, framed: bool) -> None:
+    image, template = dot(200, 160, 95.0, 110.0, radius=4), tuple((x + 0.01, y) for x, y in TEMPLATE)
+    spec, full = CropSpec(40, ("mouth",), align, template), fit_matrix(image, 40)
+    aligned = full if framed and align == "crop" else crop_matrix(FACE, 40, template, align)
+    for landmarks, expected, there in ((FACE, aligned, apply(aligned, FACE)), (None, full, 40 * np.array(template))):
+        crop, points, to_crop = crop_face(image, landmarks, spec, framed)
+        np.testing.assert_array_equal(to_crop, expected)
+        np.testing.assert_array_equal(crop, warp(image, expected, 40))
+        np.testing.assert_allclose(points, there)
 
 
 def test_regions_outside_of_the_crop_have_empty_boxes() -> None:

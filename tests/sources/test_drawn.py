@@ -59,19 +59,6 @@ def box_mask(box: Float32Array, size: int, margin: float) -> Mask:
     return ((low >= y0 - margin) & (high <= y1 + margin))[:, None] & columns
 
 
-@pytest.mark.parametrize("size", [48, 448])
-@pytest.mark.parametrize("colour", [False, True])
-def test_same_arguments_give_the_same_bytes(size: int, colour: bool) -> None:
-    image, landmarks = draw_face("fear", 5, size, colour)
-    again, points = draw_face("fear", 5, size, colour)
-    assert image.shape == (size, size, 3)
-    assert image.dtype == np.uint8
-    assert image.tobytes() == again.tobytes()
-    assert (landmarks == points).all()
-    assert colour == bool((image[..., :1] != image).any())
-    assert (draw_face("fear", 6, size, colour)[0] != image).mean() > 0.5
-
-
 def test_regions_of_each_expression_against_neutral() -> None:
     truth = {
         "neutral": set(),
@@ -94,6 +81,8 @@ def test_regions_of_each_expression_against_neutral() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_expressions_differ_inside_their_regions_only(size: int, seed: int) -> None:
     faces = {name: draw_face(name, seed, size, colour=True) for name in EXPRESSIONS}
+    assert faces["fear"][0].std(2).any()
+    assert not draw_face("fear", seed, size)[0].std(2).any()
     for a, b in PAIRS:
         names = sorted(differing_regions(a, b))
         change = np.abs(faces[a][0].astype(int) - faces[b][0]).max(2)
