@@ -1,10 +1,13 @@
-"""The command `predict` for photos: one table, or a folder of tables that processes share."""
+"""The command `predict`: tables of photos and videos, folders that processes share, and marked copies."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
+import av
 import cv2
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from matplotlib import cbook
 from scipy.stats import entropy
@@ -16,8 +19,11 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.tables import fingerprint
+from fer_vit.predict.video import read_frames
+from fer_vit.sources.drawn import draw_face
 from fer_vit.store.hub import DEFAULT
-from tests.helpers.commands import CROPS, assert_same, fails, predict, run
+from tests.helpers.commands import CROPS, assert_same, fails, predict, read, run
+from tests.helpers.videos import write_video
 
 
 @pytest.fixture(scope="module")
@@ -57,22 +63,6 @@ def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.Captu
     out = capsys.readouterr().out
     assert f"{ambiguous:,} of {len(rows):,} faces are ambiguous ({ambiguous / len(rows):.1%})" in out
     assert " without a label" in out
-
-
-def test_wrong_arguments(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "t.csv"
-    out.write_text("mine")
-    good = ["--checkpoint", checkpoint, *CROPS, "--output"]
-    for args, words in (
-        ([drawn, *good, out], "exists already"),
-        ([tmp_path / "gone", *good, tmp_path / "u.csv"], "there is no"),
-        ([drawn, *good, tmp_path / "u.csv", "--checkpoint", tmp_path / "no.ckpt"], "No checkpoint"),
-    ):
-        assert words in fails(capsys, "predict", *args)
-    assert list(tmp_path.iterdir()) == [out]
-    assert out.read_text() == "mine"
-    rows = predict(drawn / "faces" / "val", checkpoint, out, *CROPS, "--overwrite")
-    assert rows[0]["status"] == "ok"
 
 
 def test_processes_share_a_folder_and_a_rerun_resumes(
@@ -160,3 +150,186 @@ def test_fingerprints_differ_by_model() -> None:
     next(model.parameters()).data.add_(1e-3)
     assert prints[0] == prints[1]
     assert len({*prints, fingerprint(model)}) == 6
+
+
+TIMES = [0.0, 0.04, 0.08, 0.3, 0.34, 0.5]
+
+
+def faces(seed: int) -> list[np.ndarray]:
+    return [draw_face(name, seed, 64, colour=True)[0] for name in EXPRESSIONS[:6]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos and videos of drawn faces; one video breaks off."""
+    path = tmp_path_factory.mktemp("mixed")
+    (path / "a.png").write_bytes(encode_png(faces(1)[0]))
+    write_video(path / "b.mp4", faces(1), TIMES)
+    data = write_video(path / "c.mkv", faces(2) * 10, [n / 25 for n in range(60)]).read_bytes()
+    (path / "c.mkv").write_bytes(data[: len(data) // 2])
+    (path / "d.png").write_bytes(encode_png(faces(2)[0]))
+    (path / "e.mp4").write_text("no video")
+    (path / "f.mov").write_bytes((path / "b.mp4").read_bytes())
+    return path
+
+
+def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path: Path) -> None:
+    rows = predict(folder, checkpoint, tmp_path / "t.jsonl", *CROPS)
+    by_name: dict[str, list[dict[str, object]]] = {}
+    for row in rows:
+        by_name.setdefault(Path(row["path"]).name, []).append(row)
+    assert [*by_name] == ["a.png", "b.mp4", "c.mkv", "d.png", "e.mp4", "f.mov"]
+    assert [(row["frame"], row["seconds"], row["track"], row["face"]) for row in by_name["b.mp4"]] == [
+        (n, pytest.approx(seconds, abs=1e-4), 0, 0) for n, seconds in enumerate(TIMES)
+    ]
+    for row in by_name["b.mp4"]:
+        for prefix, suffix in (("p_", ""), ("smoothed_", "_smoothed")):
+            probabilities = {name: row[prefix + name] for name in EXPRESSIONS}
+            assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
+            assert row["label" + suffix] == max(probabilities, key=probabilities.__getitem__)
+    *good, end = by_name["c.mkv"]
+    assert 5 < len(good) < 55
+    assert [row["frame"] for row in good] == [*range(len(good))]
+    assert {row["status"] for row in good} == {"ok"}
+    assert str(end["status"]).startswith("damaged: ")
+    assert end["frame"] is end["face"] is end["label"] is None
+    assert [row["status"] for row in by_name["e.mp4"]] == ["not a video that can be decoded"]
+    for name in ("a.png", "d.png"):
+        (row,) = by_name[name]
+        assert row["frame"] is row["seconds"] is row["track"] is row["smoothed_happiness"] is None
+        assert row["status"] == "ok"
+    assert_same([row | {"path": ""} for row in by_name["b.mp4"]], [row | {"path": ""} for row in by_name["f.mov"]])
+
+
+def test_a_video_is_a_part_and_a_rerun_resumes(
+    folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = predict(folder, checkpoint, tmp_path / "t.parquet", *CROPS,
+                       *("--summary", tmp_path / "p.jsonl", "--intervals", tmp_path / "i.jsonl"))  # fmt: skip
+    output, more = tmp_path / "parts", (*CROPS, "--part_size", 2)
+    tables = ("--summary", tmp_path / "q.jsonl", "--intervals", tmp_path / "j.jsonl")
+    assert_same(predict(folder, checkpoint, output, *more, *tables), expected)
+    for one, other in ("pq", "ij"):
+        assert (tmp_path / f"{one}.jsonl").read_text() == (tmp_path / f"{other}.jsonl").read_text()
+    people = [(Path(row["path"]).name, row["track"], row["last_seen"]) for row in read(tmp_path / "p.jsonl")]
+    assert (people[0], [name for name, *_ in people]) == (("b.mp4", 0, 0.5), ["b.mp4", "c.mkv", "f.mov"])
+    parts = sorted(output.glob("part-*"))
+    names = [{Path(path).name for path in pq.read_table(part)["path"].to_pylist()} for part in parts]
+    assert names == [{"a.png"}, {"b.mp4"}, {"c.mkv"}, {"d.png"}, {"e.mp4"}, {"f.mov"}]
+    before = parts[2].stat().st_mtime_ns
+    parts[1].unlink()
+    capsys.readouterr()
+    assert_same(predict(folder, checkpoint, output, *more), expected)
+    out = capsys.readouterr().out
+    assert "6 frames: 6 ok" in out
+    assert "all 6 tables, all 6 files exactly once" in out
+    assert parts[2].stat().st_mtime_ns == before
+
+
+def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.csv"
+    mine.write_text("mine")
+    options = ["--checkpoint", checkpoint, *CROPS, "--output", tmp_path / "t.csv"]
+    for images, words, expected in (
+        ("b.mp4", ["--output", mine], "exists already"),
+        ("gone", [], "there is no"),
+        ("b.mp4", ["--checkpoint", tmp_path / "no.ckpt"], "No checkpoint"),
+        ("b.mp4", ["--fps", 0], "above 0"),
+        ("b.mp4", ["--fps", ".nan"], "above 0"),
+        ("b.mp4", ["--start", ".nan"], "start to be a number, but got nan"),
+        ("b.mp4", ["--summary", tmp_path / "people.txt"], "ends in .csv"),
+        ("b.mp4", ["--summary", tmp_path / "t.csv"], "separate tables"),
+        ("b.mp4", ["--annotate", tmp_path / "marked.avi"], "another .mp4, but got --annotate"),
+        ("b.mp4", ["--annotate", folder / "b.mp4", "--overwrite"], "another .mp4"),
+        ("b.mp4", ["--annotate", folder / "e.mp4"], "exists already"),
+        (
+            "b.mp4",
+            ["--output", tmp_path / "new", "--annotate", tmp_path / "a.mp4"],
+            "one table (.csv) and another .mp4",
+        ),
+        ("a.png", ["--summary", tmp_path / "people.csv"], "there is no video"),
+        (".", ["--intervals", tmp_path / "i.TextGrid"], "A TextGrid contains one video, but there are 4"),
+        (".", ["--annotate", tmp_path / "a.mp4"], "t.csv and 4 videos"),
+    ):
+        assert expected in fails(capsys, "predict", folder / images, *options, *words)
+    assert (list(tmp_path.iterdir()), mine.read_text()) == ([mine], "mine")
+    assert predict(folder / "a.png", checkpoint, mine, *CROPS, "--overwrite")[0]["status"] == "ok"
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A photo of a face that moves to the right by 4 pixels a frame, and is away in the last two."""
+    photo, images = astronaut(), []
+    for number in range(10):
+        image = np.full((300, 400, 3), 90, np.uint8)
+        if number < 8:
+            image[20:280, 20 + 4 * number : 260 + 4 * number] = photo[0:260, 100:340]
+        images.append(image)
+    return write_video(tmp_path_factory.mktemp("walk") / "walk.mp4", images, [n / 25 for n in range(10)])
+
+
+def test_a_marked_copy_of_a_moving_face(
+    walk: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    yunet_named: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = predict(walk, checkpoint, tmp_path / "t.jsonl", "--annotate", tmp_path / "marked.mp4")
+    assert [(row["frame"], row["status"], row["track"]) for row in rows] == [
+        *((n, "ok", 0) for n in range(8)),
+        (8, "no face", None),
+        (9, "no face", None),
+    ]
+    noses = np.array([[row["nose_x"], row["nose_y"]] for row in rows[:8]])
+    assert np.polyfit(range(8), noses[:, 0], 1)[0] == pytest.approx(4, abs=0.5)
+    assert np.abs(noses[:, 1] - noses[0, 1]).max() < 3
+    frames = list(zip(read_frames(walk), read_frames(tmp_path / "marked.mp4"), strict=True))
+    for (before, after), row in zip(frames, rows, strict=True):
+        assert after.seconds == pytest.approx(before.seconds, abs=1e-4)
+        change = np.abs(after.image.astype(float) - before.image).max(-1) > 80
+        assert change.any() == (row["status"] == "ok")
+
+    def fail(*_: object) -> None:
+        raise av.error.OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fer_vit.predict.annotate.draw_faces", fail)
+    good = ["predict", walk, "--checkpoint", checkpoint, "--output", tmp_path / "u.csv"]
+    line = fails(capsys, *good, "--annotate", tmp_path / "new.mp4")
+    assert f"new.mp4, a copy of {walk} (No space left on device). The table {tmp_path / 'u.csv'} is complete." in line
+    assert len((tmp_path / "u.csv").read_text().splitlines()) == 11
+    assert not (tmp_path / "new.mp4").exists()
+
+
+def test_in_python(walk: Path, yunet_named: None, folder: Path) -> None:
+    model = load(device="cpu")
+    found = model.predict(str(walk), every=2)
+    assert [(face.frame, face.track, face.face) for face in found] == [(0, 0, 0), (2, 0, 0), (4, 0, 0), (6, 0, 0)]
+    assert [face.seconds for face in found] == pytest.approx([0, 0.08, 0.16, 0.24])
+    assert found[0].label_smoothed in EXPRESSIONS
+    assert np.asarray(found[-1].plot().convert("RGB")).std() > 20
+    with pytest.raises(FerVitError, match="the video has become shorter"):
+        replace(found[-1], frame=99).plot()
+    with pytest.raises(FerVitError, match="not a video"):
+        model.predict(folder / "e.mp4")
+    with pytest.warns(UserWarning, match=r"1 of 1 images cannot be read, the first .*c.mkv: "):
+        assert model.predict(folder / "c.mkv", face="crop", detector="none", workers=0)
+    (photo,) = model.stream(folder / "a.png", face="crop", detector="none")
+    assert photo.faces[0].frame is photo.faces[0].label_smoothed is None
+
+
+def test_a_real_clip_goes_from_tears_to_laughter(clips: Path, yunet_named: None) -> None:
+    faces = load(device="cpu").predict(clips / "sad_to_happy.mp4", fps=1)
+    assert {face.track for face in faces} == {0}
+    assert {face.label for face in faces[:5]} <= {"sadness", "neutral"}
+    assert {face.label_smoothed for face in faces[-5:]} == {"happiness"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("detect_every", [1, 5, 10])
+def test_real_people_keep_their_numbers(detect_every: int, clips: Path, yunet_named: None) -> None:
+    model = load(device="cpu")
+    for name, people in (("sad_to_happy", 1), ("head-pose-face-detection-female-and-male", 2), ("classroom", 4)):
+        frames = list(model.stream(clips / f"{name}.mp4", detect_every=detect_every))
+        assert {tuple(sorted(face.track for face in frame.faces)) for frame in frames} == {tuple(range(people))}
