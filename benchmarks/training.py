@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from benchmarks.machine import in_turns, machine, ratios, run_main, spread
-from fer_vit.data.sample import Batch
+from fer_vit.data.dataset import Batch
 from fer_vit.face.crop import DEFAULT_REGIONS, region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import EXPRESSIONS

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fer_vit.commands import accept_text
 from fer_vit.conformal import fit_thresholds
+from fer_vit.data.dataset import Batch
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.sample import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.faces import evaluate_logits, fit_temperature, labelled_batches
 from fer_vit.evaluate.scores import face_sums, scores

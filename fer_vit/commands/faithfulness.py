@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from fer_vit.data.sample import Batch
+from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluate.faces import labelled_batches
 from fer_vit.evaluate.scores import mean_intervals

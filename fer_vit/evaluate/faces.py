@@ -22,9 +22,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fer_vit.conformal import in_set
-from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
+from fer_vit.data.dataset import Batch, FaceDataset, crop_mirrored, face_batches
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.sample import Batch
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import cover_regions

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from fer_vit.data.sample import collate
+from fer_vit.data.dataset import collate
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.geometry import Image

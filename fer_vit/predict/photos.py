@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import fer_vit.face.detect as detect
 import fer_vit.face.image as image_file
-from fer_vit.data.sample import Batch, Sample, collate
+from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detect import Detector, DetectorName, Face

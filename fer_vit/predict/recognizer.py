@@ -22,7 +22,7 @@ from torch.utils.data import Subset
 from tqdm import tqdm
 
 import fer_vit.predict.photos as media
-from fer_vit.data.sample import Batch
+from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, check_regions
 from fer_vit.face.detect import CROP_SCORE, PHOTO_SCORE, Detector, DetectorName, make_detector

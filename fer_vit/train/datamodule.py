@@ -9,9 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from fer_vit.data.dataset import EvalSampler, FaceDataset, ShardDataset, ShardSampler, TrainSampler
+import fer_vit.data.dataset as faces
 from fer_vit.data.manifest import Manifest, class_counts, in_fold, no_label
-from fer_vit.data.sample import Batch, Draw, Sample, collate
 from fer_vit.data.schema import SPLITS, Split, is_sharded
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, short
@@ -99,12 +98,12 @@ class FaceDataModule(L.LightningDataModule):
         options = {"batch_size": self.batch_size, "balanced": self.balanced}
         return {"seed_everything": run_seed(), "world_size": _processes(), **options}
 
-    def dataset(self, split: Split) -> FaceDataset:
+    def dataset(self, split: Split) -> faces.FaceDataset:
         """Returns a split, augmented if it is `train`; FerVitError when it is empty, or rows lack labels."""
         manifest = self.manifest.split(split)
         if not len(manifest):
             raise FerVitError(f"{manifest.path} has no rows with split {split}. Prepare the data set with that split.")
-        dataset = FaceDataset(manifest, self.spec, Augment(self.augment) if split == "train" else None)
+        dataset = faces.FaceDataset(manifest, self.spec, Augment(self.augment) if split == "train" else None)
         if dataset.targets is None and (self.balanced or not self.unlabelled):
             raise no_label(manifest.path, split)
         return dataset
@@ -115,7 +114,7 @@ class FaceDataModule(L.LightningDataModule):
             return torch.from_numpy(class_counts(self.manifest.path, self.manifest.names)).float()
         return torch.from_numpy(self.dataset("train").targets).sum(0).float()
 
-    def train_dataloader(self) -> DataLoader[Sample]:
+    def train_dataloader(self) -> DataLoader[faces.Sample]:
         """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one.
 
         The first loader resumes at the position of a loaded checkpoint.
@@ -127,25 +126,25 @@ class FaceDataModule(L.LightningDataModule):
             weights /= weights.sum()
         processes = _processes()
         rank = dist.get_rank() if processes > 1 else 0
-        create_sampler = ShardSampler if self.streamed else TrainSampler
+        create_sampler = faces.ShardSampler if self.streamed else faces.TrainSampler
         sampler = create_sampler(dataset, weights, processes, rank, self._start(len(dataset)))
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
-    def val_dataloader(self) -> DataLoader[Sample]:
+    def val_dataloader(self) -> DataLoader[faces.Sample]:
         """Batches of the val split."""
         return self._eval_loader("val")
 
-    def test_dataloader(self) -> DataLoader[Sample]:
+    def test_dataloader(self) -> DataLoader[faces.Sample]:
         """Batches of the test split."""
         return self._eval_loader("test")
 
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+    def on_after_batch_transfer(self, batch: faces.Batch, dataloader_idx: int) -> faces.Batch:
         """Converts images from bytes to float in [0, 1], on the device."""
         return batch.ready(batch.image.device)
 
-    def _shards(self) -> ShardDataset:
+    def _shards(self) -> faces.ShardDataset:
         path = self.manifest.path
-        dataset = ShardDataset(path, self.manifest.names, self.spec, Augment(self.augment), self.unlabelled)
+        dataset = faces.ShardDataset(path, self.manifest.names, self.spec, Augment(self.augment), self.unlabelled)
         if len(dataset) < self.batch_size * _processes():
             size = f"{self.batch_size} for every process: choose a smaller data.batch_size."
             raise FerVitError(f"{path} has fewer training rows than one batch of {size}")
@@ -171,13 +170,13 @@ class FaceDataModule(L.LightningDataModule):
             raise FerVitError(f"The checkpoint is at an impossible {place}. Resume from another checkpoint.")
         return epoch, done
 
-    def _eval_loader(self, split: Split) -> DataLoader[Sample]:
+    def _eval_loader(self, split: Split) -> DataLoader[faces.Sample]:
         dataset = self.dataset(split)
-        return self._loader(dataset, EvalSampler(dataset) if _processes() > 1 else None)
+        return self._loader(dataset, faces.EvalSampler(dataset) if _processes() > 1 else None)
 
     def _loader(
-        self, dataset: Dataset[Sample], sampler: Sampler[Draw] | None, drop_last: bool = False
-    ) -> DataLoader[Sample]:
+        self, dataset: Dataset[faces.Sample], sampler: Sampler[faces.Draw] | None, drop_last: bool = False
+    ) -> DataLoader[faces.Sample]:
         one_thread()
         devices = self.trainer.num_devices if self.trainer else 1
         workers = min(8, max(1, cores() // devices)) if self.num_workers is None else self.num_workers
@@ -187,7 +186,7 @@ class FaceDataModule(L.LightningDataModule):
             sampler=sampler,
             drop_last=drop_last,
             num_workers=workers,
-            collate_fn=collate,
+            collate_fn=faces.collate,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=workers > 0,
             worker_init_fn=start_worker,

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from fer_vit.data.sample import Batch
+from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, check_regions, mirror, region_boxes
 from fer_vit.geometry import TEMPLATE

@@ -22,7 +22,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
-from fer_vit.data.sample import Batch
+from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.geometry import TEMPLATE, Align

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 from tqdm import tqdm
 
-from fer_vit.data.sample import Batch, collate
+from fer_vit.data.dataset import Batch, collate
 from fer_vit.explain.methods import explain_each
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.detect import Face

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fer_vit.data.sample import Batch
+from fer_vit.data.dataset import Batch
 from fer_vit.evaluate.scores import mean_intervals
 from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace

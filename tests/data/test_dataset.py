@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from fer_vit.data.dataset import EvalSampler, FaceDataset, TrainSampler, crop_mirrored
+from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, TrainSampler, collate, crop_mirrored
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.sample import Draw, collate
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, region_boxes

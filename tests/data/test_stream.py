@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fer_vit.data.dataset import FaceDataset, ShardDataset
+from fer_vit.data.dataset import Batch, FaceDataset, ShardDataset, collate
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.sample import Batch, collate
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fer_vit.data.sample import Batch
+from fer_vit.data.dataset import Batch
 from fer_vit.data.schema import write_manifest, write_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec

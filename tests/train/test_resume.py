@@ -10,7 +10,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
-from fer_vit.data.sample import Batch
+from fer_vit.data.dataset import Batch
 from fer_vit.data.schema import write_manifest, write_shards
 from fer_vit.sources.drawn import read
 from fer_vit.store.folder import load_checkpoint

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, recall_score
 from torch.utils.data import DataLoader
 
-from fer_vit.data.sample import Batch
+from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
 from fer_vit.evaluate.faces import fit_temperature
 from fer_vit.geometry import TEMPLATE
