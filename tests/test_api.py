@@ -53,13 +53,8 @@ def test_commands_accept_text_for_paths() -> None:
     ) -> object:
         return images, output, by, more, rest
 
-    assert command("x.jpg", by="age", more="m", face="crop") == (
-        [Path("x.jpg")],
-        Path("a"),
-        ["age"],
-        Path("m"),
-        {"face": "crop"},
-    )
+    images, _, *others = command("x.jpg", by="age", more="m", face="crop")
+    assert (images, *others) == ([Path("x.jpg")], ["age"], Path("m"), {"face": "crop"})
     assert command(["x", Path("y")], output=Path("b"), by=["c"])[:3] == ([Path("x"), Path("y")], Path("b"), ["c"])
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fer_vit
 import fer_vit.cli
@@ -101,15 +100,11 @@ def test_the_users_word_wins_over_the_checkpoint(
     assert set(saved["lr_schedulers"][0]["base_lrs"]) == {0.5}
 
 
-def test_last_is_the_newest_epoch_and_pictures_are_logged(data: list[str], tmp_path: Path) -> None:
+def test_last_is_the_newest_epoch(data: list[str], tmp_path: Path) -> None:
     # Without a learning rate nothing changes: the first epoch stays the best.
-    main(["fit", *TINY, *data, "--model.lr=0", "--trainer.max_epochs=3", "--trainer.log_every_n_steps=1"])
-    folder = tmp_path / "default" / "version_0"
-    assert load_checkpoint(folder / "checkpoints" / "last.ckpt")["epoch"] == 2
-    assert load_checkpoint(folder / "checkpoints" / "best.ckpt")["epoch"] == 0
-    events = EventAccumulator(str(folder), size_guidance={"images": 0}).Reload()
-    assert len(events.Images("val/confusion")) == 3
-    assert {"train/loss", "val/accuracy", "val/f1", "val/uar", "val/ece", "val/loss"} <= set(events.Tags()["scalars"])
+    main(["fit", *TINY, *data, "--model.lr=0", "--trainer.max_epochs=3"])
+    folder = tmp_path / "default" / "version_0" / "checkpoints"
+    assert [load_checkpoint(folder / name)["epoch"] for name in ("last.ckpt", "best.ckpt")] == [2, 0]
 
 
 def test_options_as_people_type_them(

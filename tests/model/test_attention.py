@@ -110,12 +110,6 @@ def test_gaussian_widths_are_pixels_and_learn() -> None:
     layer(batch.x, attn_mask=layer.relation(batch)).square().sum().backward()
     assert layer.log_width.grad.isfinite().all()  # infinite distances stay out of it
     assert (layer.log_width.grad != 0).all()
-    with torch.no_grad():
-        layer.log_width.copy_(torch.tensor([0.01, 10.0, 1e4]).log())
-    weights = layer.weights(batch.x, layer.relation(batch))
-    assert torch.allclose(weights[0, 0], torch.eye(TOKENS), atol=1e-5)  # each token attends to itself
-    assert torch.allclose(weights[0, 2], torch.full((TOKENS, TOKENS), 1 / TOKENS), atol=1e-4)  # all equal
-    assert (weights[1, :, :, ~MASK[1]] == 0).all()
 
 
 def test_distances_are_no_infinities_in_half_precision() -> None:
