@@ -91,8 +91,6 @@ def main(args: list[str] | None = None) -> None:
         sys.stdout.flush()
         return
     except BrokenPipeError:  # a reader such as `head` has closed the output
-        if debug:
-            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's flush at exit fails again
         sys.exit(128 + 13)  # as after SIGPIPE
     except (FerVitError, OSError, RuntimeError, KeyboardInterrupt) as error:

@@ -20,9 +20,7 @@ class FerVitError(Exception):
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
     """Raises FerVitError when a number is outside [low, high] or NaN."""
     if not low <= value <= high:
-        allowed = (
-            "a number" if low == -math.inf else f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
-        )
+        allowed = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
         raise FerVitError(f"Expected {name} to be {allowed}, but got {short(value)}.")
 
 

@@ -66,8 +66,7 @@ def record_attention(model: RegionViT) -> Iterator[list[Tensor]]:
     recorded: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
-        if torch.is_grad_enabled():
-            inputs[0].requires_grad_()  # weights of a frozen network that do not depend on the tokens
+        inputs[0].requires_grad_()  # weights of a frozen network that do not depend on the tokens
         recorded.append(inputs[0])
 
     with ExitStack() as restore:

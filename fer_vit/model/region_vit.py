@@ -257,10 +257,8 @@ def _replaces_blocks(config: RegionViTConfig) -> bool:
     return bool(config.keep_rate) or (config.attention, config.block) != ("dot", "pre_norm")
 
 
-def _check_backbone(vit: nn.Module, config: RegionViTConfig) -> None:
+def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration does not fit its backbone."""
-    if not isinstance(vit, VisionTransformer):
-        raise FerVitError(f"Expected a plain timm vision transformer as backbone, but {config.backbone} is not one.")
     if _replaces_blocks(config):
         with torch.device("meta"):
             block = timm.create_model(config.backbone, depth=1).blocks[0]

@@ -236,7 +236,7 @@ def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys:
         ("b.mp4", ["--checkpoint", tmp_path / "no.ckpt"], "No checkpoint"),
         ("b.mp4", ["--fps", 0], "above 0"),
         ("b.mp4", ["--fps", ".nan"], "above 0"),
-        ("b.mp4", ["--start", ".nan"], "start to be a number, but got nan"),
+        ("b.mp4", ["--start", ".nan"], "start to be -inf or more, but got nan"),
         ("b.mp4", ["--summary", tmp_path / "people.txt"], "ends in .csv"),
         ("b.mp4", ["--summary", tmp_path / "t.csv"], "separate tables"),
         ("b.mp4", ["--annotate", tmp_path / "marked.avi"], "another .mp4, but got --annotate"),
