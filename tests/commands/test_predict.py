@@ -290,11 +290,8 @@ def test_a_marked_copy_of_a_moving_face(
         assert after.seconds == pytest.approx(before.seconds, abs=1e-4)
         change = np.abs(after.image.astype(float) - before.image).max(-1) > 80
         assert change.any() == (row["status"] == "ok")
-
-    def fail(*_: object) -> None:
-        raise av.error.OSError(28, "No space left on device")
-
-    monkeypatch.setattr("fer_vit.predict.annotate.draw_faces", fail)
+    full = Mock(side_effect=av.error.OSError(28, "No space left on device"))
+    monkeypatch.setattr("fer_vit.predict.annotate.draw_faces", full)
     good = ["predict", walk, "--checkpoint", checkpoint, "--output", tmp_path / "u.csv"]
     line = fails(capsys, *good, "--annotate", tmp_path / "new.mp4")
     assert f"new.mp4, a copy of {walk} (No space left on device). The table {tmp_path / 'u.csv'} is complete." in line

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
+from unittest.mock import Mock
 
 import av
 import numpy as np
@@ -147,13 +148,10 @@ def test_sound_that_mp4_cannot_contain_is_left_out(tmp_path: Path, capsys: pytes
 
 
 def test_failed_copies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise av.error.OSError(28, "No space left on device")
-
     source, copy = write_numbered(tmp_path / "a.mp4", EVEN[:3]), tmp_path / "b.mp4"
     with pytest.raises(FerVitError, match=r"a copy of .*a.mp4 \(no frame between"):
         annotate_video(source, copy, [], PhotoOptions(start=50.0))
-    monkeypatch.setattr(annotate, "draw_faces", full)
+    monkeypatch.setattr(annotate, "draw_faces", Mock(side_effect=av.error.OSError(28, "No space left on device")))
     with pytest.raises(FerVitError, match=rf"^Cannot write {copy}, a copy of {source} \(No space left on device\)\.$"):
         annotate_all(source, copy)
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
