@@ -1,1 +1,1 @@
-"""Faces in images: regions, crops, detection, image files. NumPy and OpenCV, no torch."""
+"""Faces in images: regions, crops, detection, image files. NumPy, OpenCV and Pillow, no torch."""
