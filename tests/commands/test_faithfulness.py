@@ -2,9 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fer_vit import load
-from tests.helpers.commands import main
+from tests.helpers.commands import fails, main
 
 ROWS = ["pixels", "relevance", "ablation", "attention", "random", "centre"]
 
@@ -36,3 +37,5 @@ def test_a_manifest_and_photos_are_scored(
     crops = [str(drawn / "faces" / "test"), "--face", "crop", "--detector", "none"]
     main(["faithfulness", *crops, *words, "--batch-size", "2", "--workers", "0", "--output", str(tmp_path / "b")])
     assert json.loads((tmp_path / "b" / "faithfulness.json").read_text())["methods"]["relevance"]["saco"]["faces"] == 3
+    Image.new("RGB", (64, 64)).save(tmp_path / "black.png")
+    assert "No face was found" in fails(capsys, "faithfulness", tmp_path / "black.png", "--output", tmp_path / "c")
