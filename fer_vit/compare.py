@@ -21,7 +21,7 @@ from scipy import stats
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.scores import holm
-from fer_vit.evaluate.writer import Section, markdown_page, write_files
+from fer_vit.evaluate.writer import Section, write_files
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import Interval as Episode
 from fer_vit.predict.people import People
@@ -262,8 +262,8 @@ def write_comparison(folder: Path, facts: Mapping[str, str], study: Study) -> st
         parts += tests_section(f"{title}, mixed model", tests, form)
     page: dict[str, Any] = {"title": "Expressions by condition", "generator": "fer-vit compare"}
     page |= {"facts": facts, "sections": parts}
-    markdown = markdown_page("Comparison", facts, parts)
-    return f"{text}\n{write_files(folder, markdown, {**facts, **results}, **page)}"
+    _, written = write_files(folder, "Comparison", {**facts, **results}, **page)
+    return f"{text}\n{written}"
 
 
 def methods(facts: Mapping[str, str], study: Study) -> str:

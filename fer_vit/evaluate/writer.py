@@ -50,13 +50,13 @@ class Card(NamedTuple):
 
 def write_files(
     folder: Path,
-    text: str,
+    heading: str,
     results: Mapping[str, Any],
     cards: Sequence[Card] = (),
     confusion: IntArray | None = None,
     **page: Any,
-) -> str:
-    """Writes Markdown, JSON and a page to a folder atomically; returns a line with their names.
+) -> tuple[str, str]:
+    """Writes Markdown, JSON and a page to a folder atomically; returns the Markdown, and a line with their names.
 
     `page`: title, generator, facts and sections; with `confusion`, the faces by label and prediction (C, C), also their
     labels and the number `left_out` of faces without a card.
@@ -64,19 +64,16 @@ def write_files(
     counts = Counter(kind for card in cards for kind in card.kinds)
     page["kinds"] = {kind: name for kind, name in KINDS.items() if counts[kind] or kind == "mistake"}
     page |= {"confusion": confusion, "occurring": [] if confusion is None else occurring(confusion)}
+    head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in page["facts"].items())
+    parts = [*page["sections"], *([] if confusion is None else [confusion_section(confusion, page["labels"])])]
+    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
+    text = "\n\n".join(filter(None, [f"# {heading}", head, *chain.from_iterable(blocks)])) + "\n"
     with atomic_write(folder) as new:
         new.mkdir()
         (new / "results.md").write_text(text, encoding="utf-8")
         (new / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         render(new / "index.html", "evaluation", cards=cards, counts=counts, **page)
-    return f"Written to {folder}: {', '.join(FILES)}"
-
-
-def markdown_page(title: str, facts: Mapping[str, str], parts: Sequence[Section]) -> str:
-    """Returns the tables of a page as Markdown."""
-    head = "\n".join(f"{name}: {printable(fact)}  " for name, fact in facts.items())
-    blocks = [(f"## {part.title}", part.text, markdown(part.rows).rstrip()) for part in parts]
-    return "\n\n".join(filter(None, [f"# {title}", head, *chain.from_iterable(blocks)])) + "\n"
+    return text, f"Written to {folder}: {', '.join(FILES)}"
 
 
 def write_results(
@@ -87,7 +84,6 @@ def write_results(
     faces = faces.take(faces.predicted)
     counts = {"faces": len(faces.paths), "persons" if "person" in faces.columns else "photos": len(set(faces.units))}
     page: dict[str, Any] = {"facts": facts | {name: f"{count:,}" for name, count in counts.items()}}
-    matrix = []
     if faces.targets is not None:
         confusion, truth = confusion_matrix(faces.probabilities, faces.targets), faces.targets.argmax(1)
         better = dict(suspect_labels(faces.probabilities, faces.targets).tolist())
@@ -98,11 +94,9 @@ def write_results(
         ]
         page["cards"], page["left_out"] = choose_cards(faces, other, better)
         page |= {"labels": faces.labels, "confusion": confusion}
-        matrix.append(confusion_section(confusion, faces.labels))
     page["sections"] = sections(results, faces)
-    text = markdown_page("Evaluation", page["facts"], [*page["sections"], *matrix])
     page |= {"title": "How good the predictions are", "generator": "fer-vit evaluate"}
-    return f"{text}\n{write_files(folder, text, {**facts, **counts, **results}, **page)}"
+    return "\n".join(write_files(folder, "Evaluation", {**facts, **counts, **results}, **page))
 
 
 def sections(results: Mapping[str, Any], faces: Faces) -> list[Section]:
