@@ -99,13 +99,3 @@ def test_order_and_seeds_differ_by_epoch_and_seed(manifest: Manifest, monkeypatc
         draws.append(list(sampler))
     assert len({draw.seed for run in draws for draw in run}) == 18
     assert len({tuple(draw.row for draw in run) for run in draws}) == 3
-
-
-def test_rows_are_drawn_by_their_weights(manifest: Manifest) -> None:
-    weights = np.array([0.0, 0.0, 0.25, 0.75, 0.0, 0.0])
-    sampler, rows = TrainSampler(FaceDataset(manifest, CropSpec(48)), weights), []
-    for epoch in range(400):
-        sampler.set_epoch(epoch)
-        rows += [draw.row for draw in sampler]
-    assert set(rows) == {2, 3}
-    assert np.mean(np.array(rows) == 3) == pytest.approx(0.75, abs=0.03)  # 3.4 standard deviations

@@ -20,8 +20,16 @@ from fer_vit import RegionViT, build_model
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.store.folder import average_networks, load_checkpoint, load_network, read_model, save_network
-from fer_vit.store.hub import DEFAULT, push
+from fer_vit.store.folder import (
+    average_networks,
+    find_config,
+    load_checkpoint,
+    load_network,
+    read_model,
+    save_network,
+    shipped_configs,
+)
+from fer_vit.store.hub import push
 
 NETWORK = RegionViTConfig(
     img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), keep_rate=(1.0, 0.5)
@@ -265,15 +273,6 @@ def test_a_folder_cannot_ask_for_other_weights(net: RegionViT, tmp_path: Path) -
     assert load_network(tmp_path).config.pretrained is False
 
 
-def test_a_path_is_a_folder_even_with_the_name_of_a_model(
-    net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    save_network(net, Path(DEFAULT))
-    assert load_network(Path(DEFAULT)).settings.labels == net.settings.labels
-    assert len(load_network(DEFAULT).settings.labels) == 8
-
-
 def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "text.ckpt").write_text("text")
     saved = load_checkpoint(checkpoint)
@@ -288,3 +287,25 @@ def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
     ):
         with pytest.raises(FerVitError, match=message):
             load_network(tmp_path / f"{name}.ckpt")
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def test_the_package_has_the_configs_of_the_checkout() -> None:
+    names = {name: path.read_bytes() for name, path in shipped_configs().items()}
+    files = {path.name: path.read_bytes() for path in CONFIGS.glob("*.yaml")}
+    assert {f"{name}.yaml": text for name, text in names.items()} == files
+
+
+def test_a_file_is_taken_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_config("ddp").endswith("configs/ddp.yaml")
+    Path("drawn").mkdir()  # a folder is no config
+    assert find_config("drawn") == str(shipped_configs()["drawn"])
+    Path("drawn").rmdir()
+    Path("drawn").touch()
+    assert find_config("drawn") == "drawn"
+    assert find_config("{model: {lr: 0.1}}") == "{model: {lr: 0.1}}"
+    with pytest.raises(FerVitError, match=r"\(ablation, .*pretrained_vit\), but got gone\."):
+        find_config("gone")

@@ -8,7 +8,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from fer_vit.errors import FerVitError
@@ -17,7 +17,7 @@ from fer_vit.geometry import TEMPLATE
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.processes import derived_seed
-from fer_vit.train.module import EMA, Symmetry, asymmetry, make_symmetric, mirror_image, moving_average, warmup_cosine
+from fer_vit.train.module import EMA, Symmetry, asymmetry, make_symmetric, mirror_image, moving_average
 from fer_vit.train.task import MaskedPretraining
 from tests.train.test_task import NETWORK, batch, build, with_trainer
 
@@ -229,9 +229,3 @@ def test_every_step_of_every_process_draws_random_numbers_of_its_own() -> None:
         drawn.append(torch.rand(()).item())
     assert len(set(drawn)) == 4
     assert drawn[0] == drawn[-1]
-
-
-def test_a_schedule_of_one_step_and_beyond_the_last() -> None:
-    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    (factor,) = warmup_cosine(optimiser, steps=1, warmup_steps=1, floor=0.25).lr_lambdas
-    assert [factor(step) for step in range(4)] == pytest.approx([0.5, 1.0, 0.25, 0.25])

@@ -59,28 +59,19 @@ def test_multiply_adds_of_a_face_by_the_formula(change: dict[str, object], expec
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "has"),
+    ("capabilities", "gpu", "has"),
     [
-        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, False),  # bfloat16 would be emulated
-        ({"avx512_bf16": False, "amx_tile": True, "amx_bf16": True}, True),
-        ({"neon": True, "bf16": True}, True),
+        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, None, (False, False)),  # would be emulated
+        ({"avx512_bf16": False, "amx_tile": True, "amx_bf16": True}, None, (True, True)),
+        ({"neon": True, "bf16": True}, False, (False, True)),
+        ({}, True, (True, False)),
     ],
 )
-def test_a_cpu_computes_in_bf16_by_its_instructions(
-    capabilities: dict[str, bool], has: bool, monkeypatch: pytest.MonkeyPatch
+def test_bf16_is_used_where_the_hardware_has_instructions(
+    capabilities: dict[str, bool], gpu: bool | None, has: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: gpu or including_emulation)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    assert [has_bf16(accelerator) for accelerator in ("auto", "cpu")] == [has, has]
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert not has_bf16("auto")
-
-
-@pytest.mark.parametrize("native", [True, False])
-def test_a_gpu_computes_in_bf16_unless_the_cpu_is_wanted(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": not native})
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    assert [has_bf16(name) for name in ("auto", "gpu", "cuda", "cpu")] == [native, native, native, not native]
+    assert (has_bf16("auto"), has_bf16("cpu")) == has
