@@ -65,13 +65,9 @@ def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.Captu
     assert " without a label" in out
 
 
+@pytest.mark.usefixtures("yunet_named")
 def test_processes_share_a_folder_and_a_rerun_resumes(
-    photos: Path,
-    checkpoint: Path,
-    tmp_path: Path,
-    yunet_named: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    photos: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected, output = predict(photos, checkpoint, tmp_path / "one.parquet"), tmp_path / "faces"
     assert [(Path(row["path"]).name, row["status"], row["face"]) for row in expected] == [
@@ -83,10 +79,7 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
         ("truncated.jpg", "not an image that can be decoded", None),
         ("woman.png", "ok", 0),
     ]
-    for rank, workers, report in (
-        (0, 2, "2 of 3 tables exist"),
-        (1, 0, "all 3 tables, all 6 files exactly"),
-    ):
+    for rank, workers, report in ((0, 2, "2 of 3 tables exist"), (1, 0, "all 3 tables, all 6 files exactly")):
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("RANK", str(rank))
         rows = predict(photos, checkpoint, output, "--part_size=2", "--batch_size=1", f"--workers={workers}")
@@ -268,13 +261,9 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_video(tmp_path_factory.mktemp("walk") / "walk.mp4", images, [n / 25 for n in range(10)])
 
 
+@pytest.mark.usefixtures("yunet_named")
 def test_a_marked_copy_of_a_moving_face(
-    walk: Path,
-    checkpoint: Path,
-    tmp_path: Path,
-    yunet_named: None,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    walk: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = predict(walk, checkpoint, tmp_path / "t.jsonl", "--annotate", tmp_path / "marked.mp4")
     assert [(row["frame"], row["status"], row["track"]) for row in rows] == [
