@@ -147,10 +147,10 @@ def pictures(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
     """Yields the faces to show, in the frames that are read again, and as the model's input."""
-    from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
-
     photos = PhotoDataset((), model.crop_spec, options.face, None)
     for path, video in videos.items():
+        from fer_vit.predict.video import read_frames  # only here: PyAV may not be installed
+
         wanted: defaultdict[int, list[FaceResult]] = defaultdict(list)
         for result in video.pictures():
             wanted[result.frame or 0].append(result)

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from fer_vit.predict.tables import format_count, format_counts
 from fer_vit.report.draw import Attention, FaceView, printable
 from fer_vit.report.html import GENERATOR, Evidence, FaceRecord, average_data, render, save_face
 from fer_vit.report.table import Cell, Interval, TableWriter
-from fer_vit.visualize.evidence import LabelChoice, Shown, explain_faces, explain_labels, limit, pictures, watch
+from fer_vit.visualize.evidence import LabelChoice, Shown, Video, explain_faces, explain_labels, limit, pictures, watch
 
 OTHER, BYTES = 0.1, 60_000  # seconds and bytes of a face besides its explanation: detection, pictures and their files
 REPORT = "photos", "faces.parquet", "shares.csv", "relations.csv", "heads.csv", "heads_relations.csv", "index.html"
@@ -53,43 +54,31 @@ def write_report(
     `name` is the model's name. At most so many faces of photos, and as many of videos, are explained.
     """
     folder.mkdir()
-    regions = model.crop_spec.regions
     root = os.path.commonpath([source.absolute().parent for source in sources])
     photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
     videos, frames = watch(model.recognize(films, options)) if films else ({}, Counter())
     fewer, status, skipped = limit(videos.values(), most), Counter[str](), dict.fromkeys(map(str, films), "no face")
-    chosen = [face for video in videos.values() for face in video.pictures()]
+    chosen = [*chain.from_iterable(map(Video.pictures, videos.values()))]
     for face in chosen:
         skipped.pop(face.path, None)
     print_estimate(model, method, labels, min(len(photos), most), len(chosen))
-    shown = chain(
-        _photos(model, photos, options, status, skipped, most), pictures(model, videos, options) if films else ()
-    )
+    shown = chain(_photos(model, photos, options, status, skipped, most), pictures(model, videos, options))
     explained = chain.from_iterable(explain_faces(model, *some, method, labels) for some in shown)
-    records, averages, every, small = _save_faces(folder, explained, regions, root, bool(films))
-    found = {label: averages[label] for label in model.labels if label in averages}
-    write_tables(folder, found, regions)
-    if records:
-        write_heads(folder, every, len(model.net.vit.blocks))
-    facts = {"Method": method, "Model": name}
-    facts |= {kind: format_counts(count) for kind, count in (("Photos", status), ("Frames", frames)) if count}
-    if fewer or len(records) >= most:
-        facts["Explained"] = f"at most {most:,} faces of photos, and of videos"
-    if small:
-        number = f"{small:,} of {format_count(len(records), 'face')}"
-        facts["Warning"] = f"{number} below {SMALL} pixels: labels of small faces flicker"
+    records, means, views, small = _save_faces(folder, model, explained, root, bool(films))
+    fewer |= len(records) >= most
+    facts = _facts({"Photos": status, "Frames": frames}, most if fewer else None, len(records), small)
     render(
         folder / "index.html",
         "page",
         title="Why each prediction?",
         generator=GENERATOR,
-        facts=facts,
+        facts={"Method": method, "Model": name, **facts},
         labels=model.labels,
         records=records,
-        counts=Counter(record.label for record in records),
-        regions=regions,
-        averages=[one.data(label, model.crop_spec.size) for label, one in found.items() if len(one.rows) >= FACES],
-        views=name_views(model, every.mean("distance")) if records else [WHOLE],
+        counts=Counter(map(attrgetter("label"), records)),
+        regions=model.crop_spec.regions,
+        averages=means,
+        views=views,
         grid=model.net.layout.grid,
         meaning=meanings(model, method),
         people=[line for path, video in videos.items() for line in video.lines(_short(path, root))],
@@ -99,13 +88,10 @@ def write_report(
 
 
 def _save_faces(
-    folder: Path,
-    explained: Iterable[tuple[FaceResult, FaceView, Evidence]],
-    regions: Sequence[str],
-    root: str,
-    videos: bool,
-) -> tuple[list[FaceRecord], "Mapping[str, Average]", "Average", int]:
-    """Saves faces and their table; returns records, averages by label and of all, and the number of small faces."""
+    folder: Path, model: Recognizer, explained: Iterable[tuple[FaceResult, FaceView, Evidence]], root: str, videos: bool
+) -> tuple[list[FaceRecord], list[dict[str, Any]], list[str], int]:
+    """Saves faces and tables; returns records, means that the page shows, names of views, and how many are small."""
+    regions = model.crop_spec.regions
     averages: defaultdict[str, Average] = defaultdict(lambda: Average(regions))
     records: list[FaceRecord] = []
     every, small = Average(regions), 0
@@ -122,7 +108,24 @@ def _save_faces(
             row |= {"predicted": face.label} | {name: share for name, share in shares if name in view.regions}
             table.write([row])
             small += face.size < SMALL
-    return records, averages, every, small
+    found = {label: averages[label] for label in model.labels if label in averages}
+    write_tables(folder, found, regions)
+    if not records:
+        return [], [], [WHOLE], 0
+    write_heads(folder, every, len(model.net.vit.blocks))
+    means = [one.data(label, model.crop_spec.size) for label, one in found.items() if len(one.rows) >= FACES]
+    return records, means, name_views(model, every.mean("distance")), small
+
+
+def _facts(status: Mapping[str, Counter[str]], limited: int | None, faces: int, small: int) -> dict[str, str]:
+    """Returns what the page reports of the sources and their faces, of which some are small."""
+    facts = {kind: format_counts(count) for kind, count in status.items() if count}
+    if limited is not None:
+        facts["Explained"] = f"at most {limited:,} faces of photos, and of videos"
+    if small:
+        number = f"{small:,} of {format_count(faces, 'face')}"
+        facts["Warning"] = f"{number} below {SMALL} pixels: labels of small faces flicker"
+    return facts
 
 
 def _short(path: str, root: str) -> str:
