@@ -59,7 +59,7 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
     folder.mkdir(parents=True)
     manifest = folder / "faces.parquet"
     write_manifest(manifest, reading, "benchmark", "always")
-    where = [f"--data.manifest={manifest}", f"--trainer.logger.init_save_dir={folder}", "--data.num_workers=0"]
+    where = [f"--data.manifest={manifest}", f"--trainer.logger.init_args.save_dir={folder}", "--data.num_workers=0"]
     start = time.monotonic()
     with (folder / "log.txt").open("w") as log:
         command = [sys.executable, str(ROOT / "cli.py"), "fit", *words, *where, "--trainer.enable_progress_bar=false"]

@@ -180,7 +180,6 @@ def verb_parser(verb: str, function: Any) -> ArgumentParser:
         exit_on_error=False,
     )
     helps = {one.arg_name: one.description for one in docstring_parser.parse(function.__doc__).params}
-    added = set[str | int]()
     for name, parameter in inspect.signature(function).parameters.items():
         kind, default = parameter.annotation, parameter.default
         if kind == list[Path]:  # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
@@ -192,9 +191,7 @@ def verb_parser(verb: str, function: Any) -> ArgumentParser:
             parser.add_argument(f"--{name}", action="append", help=helps[name])  # may be repeated
         elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD and default is not parameter.empty:
             parser.add_argument(name, nargs="?", default=default, help=helps[name])
-        else:
-            continue
-        added.add(name)
+    added: set[str | int] = {action.dest for action in parser._actions}
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=added)
     return parser
 

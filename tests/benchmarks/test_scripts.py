@@ -3,12 +3,13 @@
 import functools
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
 import pytest
 
-from benchmarks import ablation, detector, detector_data, machine, shipped_model
+from benchmarks import ablation, detector, detector_data, finetune, machine, shipped_model
 from fer_vit.face.detect import BUILTIN, FaceDetector
 from fer_vit.sources.drawn import draw_face
 from tests.helpers.commands import parse, parse_fit
@@ -50,6 +51,14 @@ def test_the_stages_of_the_shipped_model_are_commands(tmp_path: Path) -> None:
     assert len({stage.product for stage in stages}) == len({stage.name for stage in stages}) == len(stages)
     for words in (stage.words for stage in stages if stage.words[0] != "-m"):
         parse(*words)
+
+
+def test_a_fine_tuning_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetune, "write_manifest", Mock())
+    monkeypatch.setattr("subprocess.run", call := Mock(side_effect=InterruptedError))
+    with pytest.raises(InterruptedError):
+        finetune.run(tmp_path / "run", Mock(), [f"--config={ablation.ROOT / 'configs/finetune.yaml'}"])
+    parse(*call.call_args.args[0][2:])
 
 
 @pytest.mark.slow
