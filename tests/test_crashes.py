@@ -26,7 +26,7 @@ from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
-from fer_vit.files import atomic_write, check_output, remove_stale, scratch_folder
+from fer_vit.files import atomic_write, remove_stale, scratch_folder
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.common import unpacked
 from fer_vit.sources.drawn import draw_face
@@ -154,15 +154,6 @@ def test_remains_are_removed_and_folders_in_use_are_not(tmp_path: Path, monkeypa
     with pytest.raises(KeyboardInterrupt), scratch_folder(out):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == others
-
-
-def test_a_folder_of_others_is_never_replaced(tmp_path: Path) -> None:
-    a_folder(tmp_path / "out", 1)
-    with pytest.raises(FerVitError, match="exists already"):
-        check_output(tmp_path / "out", False, ("a", "b"))
-    check_output(tmp_path / "out", True, ("a", "b"))
-    with pytest.raises(FerVitError, match="holds b, which would be lost"):
-        check_output(tmp_path / "out", True, ("a",))
 
 
 def test_a_failed_exchange_of_folders_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

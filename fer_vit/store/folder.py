@@ -100,10 +100,8 @@ def _check_saved(saved: dict[Any, Any], path: Path) -> None:
     inside = (folder + os.sep,) if isinstance(folder, str) else ()
     for name, starts in [*((name, inside) for name in older), (saved.get("best_model_path"), "")]:
         if name and not (isinstance(name, str) and name.startswith(starts) and _is_plain(name)):
-            raise FerVitError(
-                f"{path} records {reprlib.repr(name)}, which is not in the run's folder and could be lost. Choose a "
-                "checkpoint that `fer-vit fit` wrote."
-            )
+            came = f"{reprlib.repr(name)}, which is not in the run's folder and could be lost"
+            raise FerVitError(f"{path} records {came}. Choose a checkpoint that `fer-vit fit` wrote.")
 
 
 def _is_plain(name: str) -> bool:
