@@ -111,8 +111,8 @@ class Recognizer(nn.Module):
         that are not in `classes` get a probability of 0; empty: all are possible. Raises FerVitError when these do not
         fit the model, or it does not contain the class frequencies of its training faces.
         """
-        if unknown := [name for name in classes if name not in self.labels]:
-            raise FerVitError(f"Expected classes among {', '.join(self.labels)}, but got {unknown[0]}.")
+        if unknown := {*classes} - {*self.labels}:
+            raise FerVitError(f"Expected classes among {', '.join(self.labels)}, but got {min(unknown)}.")
         possible = [name for name in self.labels if not classes or name in classes]
         self.conditions = {"classes": ", ".join(possible)} if classes else {}
         frequencies = None
@@ -292,9 +292,9 @@ def _smooth_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: 
     window, done = deque[Timed](), 0  # `done` frames at its start have been yielded
     reach, delay = REACH * constant, -math.inf if causal else REACH * constant
     for frame in chain(frames, [None]):
-        # A photo, and the end of a damaged video, have no time.
-        now = math.inf if frame is None or frame.seconds is None else frame.seconds
-        if frame and now < math.inf:
+        now = math.inf  # after the last frame, and for a photo or the end of a damaged video, which have no time
+        if frame and frame.seconds is not None:
+            now = frame.seconds
             window.append((now, frame))
         while done < len(window) and now - window[done][0] > delay:
             yield _smooth_frame(*window[done], window, constant, causal)

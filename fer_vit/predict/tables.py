@@ -120,10 +120,10 @@ def predict_folder(
     check_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
         outputs.write_people(_read_people(plan), model.labels)
-    statuses = sum((statuses for statuses, _ in checked.values()), Counter[str]())
-    files = f"all {format_count(len(images), 'file')} exactly once ({format_counts(statuses, 5)})"
-    faces = format_count(sum(faces for _, faces in checked.values()), "face")
-    return f"{report}\n{outputs.table}: all {format_count(len(plan), 'table')}, {files}, {faces}"
+    statuses, faces = zip(*checked.values(), strict=True)
+    status = format_counts(sum(statuses, Counter[str]()), 5)
+    files = f"all {format_count(len(images), 'file')} exactly once ({status}), {format_count(sum(faces), 'face')}"
+    return f"{report}\n{outputs.table}: all {format_count(len(plan), 'table')}, {files}"
 
 
 def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Path, list[Path]]:
