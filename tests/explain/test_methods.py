@@ -62,9 +62,8 @@ def test_every_method_with_every_mechanism(change: dict[str, object], method: st
 
 @pytest.mark.parametrize("method", METHODS)
 def test_without_regions_there_are_no_shares(method: str) -> None:
-    net = build(tokens="patch", regions=())
-    image, _, _ = faces()
-    result = explain(net, image, torch.zeros(3, 0, 4), torch.zeros(3, 0, dtype=torch.bool), method)
+    net, (image, boxes, valid) = build(tokens="patch", regions=()), faces()
+    result = explain(net, image, boxes[:, :0], valid[:, :0], method)
     assert result.shares.shape == (3, 0)
     assert (result.heat.abs().sum() > 0) == (method != "ablation")  # which masks regions
 
