@@ -25,11 +25,11 @@ import torch
 from benchmarks import machine
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluate.faces import MOST_TURNED, UNALTERED, measure_robustness
-from fer_vit.model.attention import use_fused_attention
+from fer_vit.model.attention import has_bf16, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import load_network
-from fer_vit.train.run import has_bf16, multiply_adds
+from fer_vit.train.run import multiply_adds
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "ablation.yaml"

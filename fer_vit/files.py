@@ -101,9 +101,9 @@ def remove_stale(path: Path) -> None:
 def files_below(folder: Path) -> Iterator[Path]:
     """Yields the files below a folder that are not hidden, in order; raises FerVitError if a folder is not readable.
 
-    Links to folders are followed, but no folder is read twice.
+    Links to folders are followed, except to parents, but no folder is read twice.
     """
-    seen = set[str]()
+    seen = {*map(str, Path(os.path.realpath(folder)).parents)}
     for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
         if (real := os.path.realpath(parent)) in seen:
             folders.clear()

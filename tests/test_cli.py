@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 import fer_vit
 import fer_vit.cli
@@ -60,13 +61,21 @@ def test_a_closed_output_ends_a_command_silently() -> None:
     assert process.wait() == 141
 
 
-def test_ctrl_c_is_one_word_and_exit_code_130(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (torch.OutOfMemoryError("CUDA out of memory"), 2, "error: The GPU has too little memory."),
+    ],
+)
+def test_ctrl_c_and_a_full_gpu_are_one_line(
+    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fer_vit.cli, "run", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(fer_vit.cli, "run", Mock(side_effect=error))
     with pytest.raises(SystemExit) as end:
         fer_vit.cli.main(["models"])
-    assert (end.value.code, capsys.readouterr().err) == (130, "fer-vit: interrupted\n")
+    assert end.value.code == code
+    assert capsys.readouterr().err.startswith(f"fer-vit: {line}")
 
 
 @pytest.fixture

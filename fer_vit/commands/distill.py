@@ -11,9 +11,9 @@ from fer_vit.errors import FerVitError, check_number, short
 from fer_vit.evaluate.faces import predict_logits
 from fer_vit.files import check_output
 from fer_vit.geometry import Array
+from fer_vit.model.attention import has_bf16
 from fer_vit.predict.recognizer import CHUNK, Recognizer, load
 from fer_vit.store.folder import as_dict, load_checkpoint
-from fer_vit.train.run import has_bf16
 
 
 def distill(

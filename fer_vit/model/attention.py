@@ -169,6 +169,15 @@ def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = Fa
     return device.type != "cpu" or (tokens >= 200 and not trains_in_bf16)
 
 
+def has_bf16(accelerator: str) -> bool:
+    """Whether the GPU, if one is used, or else the CPU has bfloat16 instructions."""
+    if torch.cuda.is_available() and accelerator in ("auto", "gpu", "cuda"):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    has = torch.cpu.get_capabilities()
+    names = ("avx512_bf16", "amx_bf16", "bf16")  # two of x86, one of ARM
+    return torch.backends.mkldnn.is_available() and any(map(has.get, names))  # type: ignore[no-untyped-call]
+
+
 class Pooled(NamedTuple):
     """A vector per face or per expression, and the weights of the tokens in it, which sum to 1 or to 0 without any."""
 

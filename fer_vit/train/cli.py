@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import lightning as L
 import yaml
-from jsonargparse import Namespace, dict_to_namespace
+from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -21,10 +21,12 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from fer_vit.errors import FerVitError, suggest_option
 from fer_vit.face.crop import CropSpec
+from fer_vit.model.attention import has_bf16
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.store import folder
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import model_settings
-from fer_vit.train.run import AtomicCheckpointIO, LastCheckpoint, has_bf16, print_once, run
+from fer_vit.train.run import AtomicCheckpointIO, LastCheckpoint, print_once, run
 from fer_vit.train.task import FERTask, MaskedPretraining
 
 Task = Literal["classification", "pretraining"]
@@ -80,8 +82,7 @@ class TrainCLI(LightningCLI):
             raise FerVitError(f"{error}{suggest_option(args, parser)}") from error
         if name := self.config.model.get("init"):
             taken = model_settings(folder.read_model(name, pretraining=True)[0])
-            taken["network"] = asdict(taken["network"])
-            self.config = parser.parse_args(args, dict_to_namespace({"model": taken}))
+            self.config = parser.parse_args(args, as_options(taken, taken["network"]))
         if self.verb != "fit" and not self.config.ckpt_path:
             raise FerVitError(f"Expected `--ckpt_path FILE`, because `{self.verb}` evaluates a checkpoint.")
 
@@ -184,8 +185,13 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     settings, state = folder.unpack_checkpoint(checkpoint, path)
     folder.build_network(settings, state, path)
     hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name not in ("labels", "init")}
-    defaults: Namespace = dict_to_namespace({"model": hyper | {"network": asdict(settings["config"])}})
-    return defaults
+    return as_options(hyper, settings["config"])
+
+
+def as_options(settings: dict[str, Any], network: RegionViTConfig) -> Namespace:
+    """Returns a model's settings as parsed options of the command line."""
+    options = {**settings, "network": Namespace(**asdict(network))}  # type: ignore[no-untyped-call]
+    return Namespace(model=Namespace(**options))  # type: ignore[no-untyped-call]
 
 
 def needs_no_labels(task: Task) -> bool:

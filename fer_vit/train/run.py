@@ -8,6 +8,7 @@ import io
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,6 @@ def describe(net: RegionViT) -> str:
     parameters = sum(parameter.numel() for parameter in net.parameters())
     work = multiply_adds(net) / 1e6
     return f"{parameters / 1e6:.3g} M parameters, {net.layout.num_tokens} tokens, {work:.3g} M multiply-adds a face"
-
-
-def has_bf16(accelerator: str) -> bool:
-    """Whether the GPU, if one is used, or else the CPU has bfloat16 instructions."""
-    if torch.cuda.is_available() and accelerator in ("auto", "gpu", "cuda"):
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    has = torch.cpu.get_capabilities()
-    names = ("avx512_bf16", "amx_bf16", "bf16")  # two of x86, one of ARM
-    return torch.backends.mkldnn.is_available() and any(map(has.get, names))  # type: ignore[no-untyped-call]
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -109,7 +101,8 @@ class LastCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes over SIGTERM from Lightning, which restores the handler at the end."""
         super().on_train_start(trainer, pl_module)
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "sigterm", True))
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: setattr(self, "sigterm", True))
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

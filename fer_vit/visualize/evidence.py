@@ -20,6 +20,7 @@ from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.detect import Face
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.geometry import Array, Image
+from fer_vit.model.attention import has_bf16
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import Photo, PhotoDataset, PhotoOptions
 from fer_vit.predict.recognizer import CHUNK, Recognizer, visible_regions
@@ -200,7 +201,9 @@ def explain_labels(net: RegionViT, seen: Trace, method: str, labels: LabelChoice
     number = order.shape[1] if labels == "all" else 1
     ranked = torch.eye(order.shape[1], device=order.device)[order].unbind(1)  # (B, C) each, the most probable first
     directions = torch.stack([*ranked[:number], ranked[0] - ranked[min(1, len(ranked) - 1)]])
-    explanations = explain_each(net, seen, method, directions)
+    # Half the time in bfloat16, as near to a finer integration. Changes by masked tokens are too small for it.
+    with torch.autocast("cpu", torch.bfloat16, enabled=method == "pixels" and has_bf16("cpu")):
+        explanations = explain_each(net, seen, method, directions)
     attention = [_array(values) for values in attention_views(seen, interactions(net, seen))]
     for row, ranking in enumerate(order.tolist()):
         *each, contrast = [

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fer_vit.train.run import describe, has_bf16, multiply_adds, run
+from fer_vit.model.attention import has_bf16
+from fer_vit.train.run import describe, multiply_adds, run
 from tests.helpers.models import small_model
 
 
