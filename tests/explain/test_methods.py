@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, explain, relevance_flow
-from fer_vit.explain.trace import attention_views, drops, trace, units
+from fer_vit.explain.trace import attention_views, drops, rollout, trace, units
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
 
@@ -196,6 +196,8 @@ def test_controls() -> None:
     first = explain(net, *batch, "random").scores
     assert torch.equal(first, explain(net, *batch, "random").scores)
     assert not torch.equal(first, explain(net, batch[0].flip(0), *batch[1:], "random").scores)
+    reached = rollout(trace(net, *batch))
+    assert torch.allclose(explain(net, *batch, "attention").scores, reached / reached.sum(1, keepdim=True))
 
 
 def test_refusals() -> None:

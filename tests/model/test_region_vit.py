@@ -263,6 +263,7 @@ def test_a_file_that_lacks_a_little_is_a_warning_and_a_lot_an_error(tmp_path: Pa
         ({"keep_rate": (0.5, 1.5)}, "above 0, up to 1, but got .*1.5"),
         ({"keep_rate": (0.5, 1.0), "tokens": "region"}, "drops patches"),
         ({"backbone": "vit_base_patch16_siglip_224", "pool": "avg", "tokens": "region"}, "add reg_tokens: 1"),
+        ({"backbone": "vit_base_patch16_siglip_224", "pool": "token"}, "needs the class token"),
         ({"backbone": "vit_base_patch16_rpn_224", "pool": "avg", "attention": "additive"}, "special blocks"),
         ({"keep_rate": (0.5, 1.0), "backbone": "vit_base_patch16_siglip_224", "pool": "avg"}, "has none"),
     ],

@@ -74,6 +74,8 @@ def test_differences_are_listed() -> None:
         "region_embed.name_embed.chin (missing there, float (4, 32) here), region_embed.name_embed.nose (float "
         "(4, 32) there, missing here); different settings: regions, pos_embed, dropout."
     )
+    several = build(regions=("mouth", "chin", "left_eye", "right_eye"))
+    assert "float (4, 32) here) and 1 more; different" in start(several, other)
 
 
 @pytest.mark.parametrize("change", [{"embed_dim": 64}, {"depth": 5}, {"stem": "patch"}])
