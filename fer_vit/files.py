@@ -80,11 +80,11 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
     remove_stale(path)
     if names and path.is_file():
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
-    entries = sorted(os.listdir(path)) if path.is_dir() else []
-    if (entries or (path.exists() and not path.is_dir())) and not overwrite:
+    entries = os.listdir(path) if path.is_dir() else [path.name] * path.exists()
+    if entries and not overwrite:
         raise _exists(path)
-    if foreign := [entry for entry in entries if names and entry not in names]:
-        raise FerVitError(f"{path} holds {foreign[0]}, which would be lost. Choose another folder.")
+    if names and (foreign := {*entries} - {*names}):
+        raise FerVitError(f"{path} holds {min(foreign)}, which would be lost. Choose another folder.")
     with scratch_folder(path):
         pass
 

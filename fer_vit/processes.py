@@ -43,7 +43,7 @@ def process_rank() -> ProcessRank:
     for names in VARIABLES:
         rank, processes, *local = (os.environ.get(name, "") for name in names)
         if rank and processes:
-            if not (rank.isdecimal() and processes.isdecimal() and int(rank) < int(processes)):
+            if not (f"{rank}{processes}".isdecimal() and int(rank) < int(processes)):
                 came = f"{names[0]}={rank} and {names[1]}={processes}"
                 raise FerVitError(f"Expected a rank below the number of processes, but got {came}.")
             # SLURM writes 4(x2),3 for two machines of four tasks and one of three.

@@ -232,8 +232,6 @@ def find_shards(location: str | Path) -> list[Shard]:
         if not Path(location).is_file():
             raise FerVitError(f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT {location}`.")
         return [Shard(None, location, location, local)]
-    if "://" in location and not location.startswith("s3://"):
-        raise FerVitError(f"Expected a file, a folder or s3://bucket/prefix, but got {location}.")
     try:
         files, folder = fs.FileSystem.from_uri(location) if "://" in location else (local, location)
         paths = {info.base_name: info.path for info in files.get_file_info(fs.FileSelector(folder))}

@@ -55,7 +55,8 @@ class Outputs(NamedTuple):
 
 def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> None:
     """Raises FerVitError when an output needs another number of videos, or the marked copy cannot be written."""
-    if not (wanted := outputs.intervals or outputs.people or outputs.copy):
+    wanted = [path for path in (outputs.intervals, outputs.people, outputs.copy) if path]
+    if not wanted:
         return
     videos = list(filter(is_video, sources))
     if copy := outputs.copy:
@@ -65,7 +66,7 @@ def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> 
             raise FerVitError(f"Expected one video, one table (.csv) and another .mp4, but got {found}.")
         check_output(copy, outputs.overwrite)
     if not videos:
-        raise FerVitError(f"{wanted} is a table of the people in videos, but there is no video. Leave it out.")
+        raise FerVitError(f"{wanted[0]} is a table of the people in videos, but there is no video. Leave it out.")
     if outputs.intervals and is_textgrid(outputs.intervals) and len(videos) > 1:
         raise FerVitError(f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead.")
 
