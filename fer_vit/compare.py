@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image as Pil
 from scipy import stats
 
@@ -163,7 +162,11 @@ def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Stud
     none = np.array(None)
     used = faces.predicted & (faces.columns[by] != none) & (faces.columns[person] != none)
     known = faces.take(used)
-    names = condition_names(known.columns[by], by, baseline)
+    names = sorted({*map(str, known.columns[by])}, key=lambda name: (name != baseline, name))
+    if len(names) < 2 or baseline not in (None, names[0]):
+        expected = f"the baseline {baseline} and others" if baseline else "two or more conditions"
+        hint = suggest(baseline, names) if baseline else ""
+        raise FerVitError(f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}")
     condition = np.array([names.index(str(cell)) for cell in known.columns[by]])
     owner, image = (np.unique(x.astype(str), return_inverse=True)[1] for x in (known.columns[person], known.paths))
     keys = np.column_stack([owner, condition, image])
@@ -182,16 +185,6 @@ def make_study(faces: Faces, by: str, person: str, baseline: str | None) -> Stud
     conditions = {name: observed[:, 1] == place for place, name in enumerate(names)}
     pairs = [pair for pair in combinations(names, 2) if baseline in (None, pair[0])]
     return Study(conditions, pairs, observed[:, 0], sizes, kinds, int((faces.predicted & ~used).sum()))
-
-
-def condition_names(cells: NDArray[np.object_], by: str, baseline: str | None) -> list[str]:
-    """Returns the conditions in a column, the baseline first."""
-    names = sorted({*map(str, cells)})
-    if len(names) < 2 or (baseline or names[0]) not in names:
-        expected = f"the baseline {baseline} and others" if baseline else "two or more conditions"
-        hint = suggest(baseline, names) if baseline else ""
-        raise FerVitError(f"Expected {expected} in `{by}`, but got {short(', '.join(names)) or 'none'}.{hint}")
-    return sorted(names, key=lambda name: name != baseline)
 
 
 def label_shares(faces: Faces) -> dict[str, Array]:
@@ -215,7 +208,7 @@ def find_episodes(faces: Faces, observations: IntArray) -> list[tuple[int, Episo
 
 def clip_kinds(episodes: Sequence[tuple[int, Episode]], labels: Sequence[str], number: int) -> list[Kind]:
     """Returns seconds per episode, and episodes and transitions per minute, of a number of observations."""
-    seconds, count = ({label: np.zeros(number) for label in labels} for _ in range(2))
+    seconds, count = (dict(zip(labels, np.zeros((len(labels), number)), strict=True)) for _ in range(2))
     passed = {f"{one} to {other}": np.zeros(number) for one, other in product(labels, repeat=2)}
     for (observation, one), (_, after) in pairwise([*episodes, *episodes[:1]]):
         count[one.label][observation] += 1

@@ -53,11 +53,12 @@ def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Ar
         why = "YAML reads yes, no, null and numbers as other types"
         raise FerVitError(f"The merge has {odd[0]} for a label: {why}. Put such names in quotes: '{{\"yes\": good}}'.")
     goals = [merge.get(name, name) for name in names]
-    new = tuple(dict.fromkeys(goal for goal in merge.values() if goal is not None and goal in goals))
-    if missing := [goal for goal in goals if goal is not None and goal not in new]:
+    kept = [goal for goal in goals if goal is not None]
+    new = tuple(goal for goal in dict.fromkeys(merge.values()) if goal in kept)
+    if missing := [goal for goal in kept if goal not in new]:
         raise FerVitError(f"Expected {short(', '.join(missing))} in the merge. Give each a new label, or null.")
     check_labels(new, "merge")
-    return new, np.array([[goal == label for label in new] for goal in goals], float)
+    return new, (np.array(goals, object)[:, None] == np.array(new, object)).astype(float)
 
 
 def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluate.faces import Faces, as_objects, predict_manifest
+from fer_vit.evaluate.faces import as_objects, predict_manifest
 from fer_vit.evaluate.scores import evaluate_faces
 from fer_vit.evaluate.writer import FILES, write_results
 from fer_vit.files import check_output
@@ -66,16 +66,11 @@ def crossvalidate(
         part = predict_manifest(load(fit(config, **options)), rows.select(faces), "train")
         columns = part.columns | {"fold": as_objects([str(fold)] * len(part.paths))}
         parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image, columns=columns))
-    everything = join_faces(parts)
+    names = ("paths", "probabilities", "detected", "targets", "rows")
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    everything = replace(parts[0], **arrays, columns=columns)
     results = evaluate_faces(everything, ["fold", *by])
     facts = {"data": str(manifest), "config": config, "folds": str(folds)}
     print(write_results(output / "evaluation", facts, results, everything))
     return results
-
-
-def join_faces(parts: Sequence[Faces]) -> Faces:
-    """Joins labelled faces of one manifest."""
-    names = ("paths", "probabilities", "detected", "targets", "rows")
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-    return replace(parts[0], **arrays, columns=columns)

@@ -75,11 +75,12 @@ def evaluate(
     faces, model, rows = read_faces(data, checkpoint, labels, conditions)
     faces = add_columns(faces, columns) if columns else faces
     check_options(faces, by, against is not None or robustness, model is None and robustness)
-    other = read_other(faces, against, rows, conditions) if against else None
+    other, facts = None, {"data": str(data)} | faces.facts
+    if against:
+        other, facts["against"] = read_other(faces, against, rows, conditions), against
     results = evaluate_faces(faces, by, other)
     if robustness and model and rows and faces.targets is not None:
         hits = measure_robustness(model, rows, faces.targets.argmax(1))
         results["robustness"] = summarize_robustness(hits, faces.units)
-    facts = {"data": str(data)} | faces.facts | ({"against": against} if against else {})
     print(write_results(output, facts, results, faces, other))
     return results

@@ -156,7 +156,7 @@ def summary(model: Recognizer, logits: Tensor, target: Tensor) -> str:
 
 def check_kind(output: Path, half: bool, quantize: bool, faithfulness: bool) -> str:
     """Returns the suffix of the file to write, "" for a folder. Raises FerVitError when an option does not fit."""
-    suffix = "" if output.is_dir() else output.suffix.lower()
+    suffix = output.suffix.lower()
     kind = suffix if suffix in (".onnx", ".pt2") else ""
     lacks = kind == ".onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime")))
     for wrong, message in (

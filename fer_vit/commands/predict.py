@@ -100,7 +100,7 @@ def predict(
 
 def check_outputs(outputs: Outputs, in_chunks: bool) -> None:
     """Raises FerVitError, before any work, when an output cannot be written; tables in chunks are kept."""
-    tables = [path for path in (None if in_chunks else outputs.table, outputs.people, outputs.intervals) if path]
+    tables = [path for path in (outputs.table, outputs.people, outputs.intervals)[in_chunks:] if path]
     if outputs.overwrite and not tables:
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
     for path in tables:
@@ -108,5 +108,5 @@ def check_outputs(outputs: Outputs, in_chunks: bool) -> None:
             endings = ", ".join(SUFFIXES)
             raise FerVitError(f"Expected a table that ends in {endings}, or a folder without a dot, but got {path}.")
         check_output(path, outputs.overwrite)
-    if len({path.resolve() for path in tables}) < len(tables):
+    if len({*map(Path.resolve, tables)}) < len(tables):
         raise FerVitError(f"`--output`, `--summary` and `--intervals` are separate tables, but two are {tables[-1]}.")

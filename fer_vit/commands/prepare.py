@@ -110,9 +110,8 @@ def _check_arguments(
     root: Path, out: Path, workers: int | None, shards: int | None, add: Sequence[Path], overwrite: bool
 ) -> None:
     """Raises FerVitError, before the data set is read, for a wrong argument."""
-    for name, number in (("workers", workers), ("shards", shards)):
-        if number is not None:
-            check_number(name, number, 1)
+    check_number("workers", 1 if workers is None else workers, 1)
+    check_number("shards", 1 if shards is None else shards, 1)
     for wrong, message in (
         (is_zip(root) and not root.is_file(), f"Expected a zip of the data set, but there is none at {root}."),
         (re.match(r"\w+:/", str(out)), f"Expected a path on this machine, but got {out}. Copy the files afterwards."),

@@ -63,17 +63,13 @@ def mean_intervals(values: Array, units: IntArray | None = None, binary: bool = 
 
 def bound(one: Interval, member: Mask, units: IntArray | None = None, binary: bool = True) -> Interval:
     """Returns a result of the faces in `member`: no interval for one unit, Clopper-Pearson's for `binary` 0 or 1."""
-    count, (low, high) = count_units(member, units), (one["low"], one["high"])
+    count = int(member.sum()) if units is None else len(np.unique(units[member]))  # of persons or images
+    low, high = one["low"], one["high"]
     if count < 2:
         low = high = None
     elif binary and low is not None and one["mean"] in (0, 1):
         low, high = (0.025 ** (1 / count), 1.0) if one["mean"] else (0.0, 1 - 0.025 ** (1 / count))
     return Interval(mean=one["mean"], low=low, high=high, faces=int(member.sum()))
-
-
-def count_units(member: Mask, units: IntArray | None) -> int:
-    """Counts the persons or images of the faces in `member`."""
-    return int(member.sum()) if units is None else len(np.unique(units[member]))
 
 
 def face_sums(probabilities: Array, targets: Array) -> Array:

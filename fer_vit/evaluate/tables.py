@@ -126,18 +126,16 @@ def read_table(*paths: Path) -> Columns:
     """Reads a table, or several Parquet tables as one: the cells by column, None where empty. A CSV has text."""
     with _readable(paths[0]):
         if (suffix := paths[0].suffix.lower()) == ".parquet":
-            tables = [*map(_read_parquet, paths)]
+            tables = []
+            for path in paths:
+                with _readable(path):
+                    tables.append(pq.read_table(path, partitioning=None))
             columns: dict[str, list[Any]] = pa.concat_tables(tables, promote_options="default").to_pydict()
         else:
             columns = (_read_json_lines if suffix == ".jsonl" else _read_csv)(paths[0])
     if "path" in columns:  # text, even where the file has a number
         columns["path"] = [cell if cell is None else str(cell) for cell in columns["path"]]
     return {name: as_objects(cells) for name, cells in columns.items()}
-
-
-def _read_parquet(path: Path) -> pa.Table:
-    with _readable(path):
-        return pq.read_table(path, partitioning=None)
 
 
 def _read_json_lines(path: Path) -> dict[str, list[Any]]:

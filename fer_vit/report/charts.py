@@ -130,12 +130,9 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
         place = Affine2D(np.vstack([invert(close.to_crop), [0, 0, 1]])) + axes.transData
         extent = (0, close.crop_size, close.crop_size, 0)
         axes.imshow(colours, extent=extent, interpolation="bilinear", transform=place)
-    centres = {
-        index: draw.to_photo(close, close.regions[name]).mean(0)
-        for index, name in enumerate(regions)
-        if name in close.regions
-    }
-    pairs = strongest_pairs(relations, [*centres])
+    present = [index for index, name in enumerate(regions) if name in close.regions]
+    centres = {index: draw.to_photo(close, close.regions[regions[index]]).mean(0) for index in present}
+    pairs = strongest_pairs(relations, present)
     for share, a, b in reversed(pairs):
         wide = 6 * share / pairs[0][0]
         arc = FancyArrowPatch(centres[a], centres[b], arrowstyle="-", connectionstyle="arc3,rad=0.15", linewidth=wide)
@@ -148,15 +145,11 @@ def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str
         name.set(color="white", zorder=4, path_effects=[withStroke(linewidth=2, foreground="black")])
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
-    figure.text(0.02, 0.02, _legend(view, pairs, regions), fontsize=8, va="bottom", parse_math=False)
-    return figure
-
-
-def _legend(view: FaceView, pairs: Sequence[tuple[float, int, int]], regions: Sequence[str]) -> str:
     label, confidence = draw.ranked(view.probabilities)[0]
-    arcs = "Arcs: attention between two regions"
-    if pairs:
-        share, a, b = pairs[0]
-        arcs += f"; widest: {regions[a]} and {regions[b]}, {draw.percent(share)}".replace("_", " ")
-    title = f"{draw.printable(label)} {draw.percent(confidence)}: where the model looks"
-    return f"{title}\n{arcs}.\nDiscs: attention from a region to the output."
+    text = f"{draw.printable(label)} {draw.percent(confidence)}: where the model looks\n"
+    text += "Arcs: attention between two regions"
+    for share, a, b in pairs[:1]:
+        text += f"; widest: {regions[a]} and {regions[b]}, {draw.percent(share)}".replace("_", " ")
+    text += ".\nDiscs: attention from a region to the output."
+    figure.text(0.02, 0.02, text, fontsize=8, va="bottom", parse_math=False)
+    return figure

@@ -20,7 +20,6 @@ from fer_vit.face.image import IMAGE_SUFFIXES
 from fer_vit.sources.common import hold_out, not_found
 
 NAMES = ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")  # the labels 0 to 7
-
 FOLDERS: dict[str, Split] = {"train_set": "train", "val_set": "test"}
 SUFFIX = "_exp.npy"
 

@@ -41,7 +41,7 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     classes: dict[str | None, set[str]] = defaultdict(set)
     for row in reading.rows:
         if row.split == "train":
-            classes[None if PERSON in row.extra else row.label].add(_unit(row))
+            classes[None if PERSON in row.extra else row.label].add(row.extra.get(PERSON, row.name))
     moved: dict[str, Split] = {}
     for units in classes.values():
         names = sorted(units, key=lambda name: (zlib.crc32(os.fsencode(name)), name))
@@ -50,15 +50,13 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
             moved |= dict.fromkeys(names[i * tenth : (i + 1) * tenth], split)
     if not classes:
         return reading
-    rows = [replace(row, split=moved.get(_unit(row), "train")) if row.split == "train" else row for row in reading.rows]
+    rows = [
+        replace(row, split=moved.get(row.extra.get(PERSON, row.name), "train")) if row.split == "train" else row
+        for row in reading.rows
+    ]
     what = "the persons" if PERSON in reading.extra else "every class"
     held_out = f"A fixed tenth of {what} of train is held out as {', another as '.join(splits)}"
     return replace(reading, rows=rows, notes=[*reading.notes, f"{held_out}: choose the model by val, read test once."])
-
-
-def _unit(row: Row) -> str:
-    """Returns the name of the person if known, else of the image; both are held out as a whole."""
-    return row.extra.get(PERSON, row.name)
 
 
 def read_table(
@@ -66,22 +64,23 @@ def read_table(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields line number (from 1) and cells by column, in lower case, of a table's lines that are not blank.
 
-    Without a header, the table has the given columns. Raises FerVitError when a column is missing, or a line has
-    another number of cells.
+    Nothing if there is no file. Without a header, the table has the given columns. Raises FerVitError when a column is
+    missing, or a line has another number of cells.
     """
+    if not path.is_file():
+        return
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        table = csv.DictReader(file, None if header else columns, delimiter=separator)
+        lines = csv.reader(file, delimiter=separator)
         try:
-            names = [name.strip().lower() for name in table.fieldnames or ()]
-            if not {column.lower() for column in columns} <= set(names):
-                raise bad_line(path, 1, f"the columns {', '.join(columns)}", ",".join(table.fieldnames or ()))
-            for cells in table:
-                values = [cell.strip() for cell in cells.values() if isinstance(cell, str)]
-                if len(values) != len(names) or len(cells) > len(names):
-                    raise bad_line(path, table.line_num, f"{len(names)} columns", separator.join(values))
-                yield table.line_num, dict(zip(names, values, strict=True))
+            names = [name.strip().lower() for name in (next(lines, ()) if header else columns)]
+            if not set(map(str.lower, columns)) <= set(names):
+                raise bad_line(path, 1, f"the columns {', '.join(columns)}", ",".join(names))
+            for cells in filter(None, lines):
+                if len(cells) != len(names):
+                    raise bad_line(path, lines.line_num, f"{len(names)} columns", separator.join(cells))
+                yield lines.line_num, dict(zip(names, map(str.strip, cells), strict=True))
         except csv.Error as error:
-            raise bad_line(path, table.line_num, "comma-separated values", str(error)) from error
+            raise bad_line(path, lines.line_num, "comma-separated values", str(error)) from error
 
 
 def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:

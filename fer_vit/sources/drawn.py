@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
-from fer_vit.data.schema import Reading, Row, Split
+from fer_vit.data.schema import SPLITS, Reading, Row
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.image import encode_png
@@ -58,9 +58,7 @@ TABLE = {
     "fear": Parameters(brow_raise=0.7, brow_slope=-0.8, eye_opening=1.0),
     "contempt": Parameters(mouth_asymmetry=1.0),
 }
-
 JITTER = 0.18  # largest shift of a person's parameters from the table's, the same in all expressions of that person
-
 LOOKS = {
     # How the face's frame lies in the image.
     "roll": (-12.0, 12.0),  # degrees
@@ -107,7 +105,6 @@ SKINS = np.array([(250, 220, 196), (240, 200, 165), (205, 150, 110), (150, 98, 6
 HAIRS = np.array([(35, 28, 26), (75, 48, 32), (125, 80, 45), (205, 160, 90), (165, 75, 40), (160, 160, 165)], float)
 IRISES = np.array([(70, 45, 30), (60, 95, 135), (70, 105, 60), (95, 75, 45)], float)
 LIP, WHITE, DARK = np.array([(175, 50, 60), (250, 250, 250), (45, 20, 25)], float)
-
 ANGLE = np.linspace(0, 2 * np.pi, 49)
 COS, SIN = np.cos(ANGLE), np.sin(ANGLE)
 T = np.linspace(-1, 1, 25)
@@ -134,7 +131,6 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
     canvas[:] = rng.uniform(60, 230, 3)
     full = _values(expression)
     moved = Parameters(*(look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)).tolist())
-
     frame = move(1, look["roll"], look["scale"], look["shift_x"], look["shift_y"]) * size
     fill = partial(_fill, canvas, 2 * frame)
     _head(fill, look, skin, hair)
@@ -142,7 +138,6 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
     _brows(fill, look, moved, np.minimum(hair, skin) * 0.5)
     nose = _nose(fill, look, moved, skin)
     corners = _mouth(fill, look, moved, skin)
-
     image = cv2.resize(canvas, (size, size), interpolation=cv2.INTER_AREA).astype(float)
     if not colour:
         image = (image @ (0.299, 0.587, 0.114))[..., None]
@@ -277,10 +272,10 @@ def read(root: Path, count: int = 1200, seed: int = 0, size: int = 96, colour: b
         check_number(name, number, least)
     rows = []
     remove_stale(root)
-    drawn = root.is_file() or (root.exists() and any(root.iterdir()))  # by an earlier run
+    drawn = root.is_file() or any(root.glob("*"))  # by an earlier run
     with nullcontext(root) if drawn else atomic_write(root) as folder:
         for number in tqdm(range(count), desc="draw", unit="face", disable=None, leave=False, delay=1):
-            split: Split = "train" if number < 0.7 * count else "val" if number < 0.85 * count else "test"
+            split = SPLITS[(number >= 0.7 * count) + (number >= 0.85 * count)]
             label = EXPRESSIONS[number % len(EXPRESSIONS)]
             name = f"{split}/{label}/{number:05d}.png"
             image, landmarks = draw_face(label, seed * count + number, size, colour)

@@ -34,7 +34,7 @@ def read(root: Path) -> Reading:
     reading = Reading(EXPRESSIONS, [], extra=ATTRIBUTES)
     existing = {path.relative_to(base).as_posix() for folder in FOLDERS for path in (base / folder).glob("*")}
     for table, column in TABLES.items():
-        for _, cells in read_table(base / table, (column, *ATTRIBUTES)) if (base / table).is_file() else ():
+        for _, cells in read_table(base / table, (column, *ATTRIBUTES)):
             name, extra = cells[column], {attribute: cells[attribute] for attribute in ATTRIBUTES}
             if name in existing:
                 reading.rows.append(Row(base / name, name, FOLDERS[name.partition("/")[0]], extra=extra))

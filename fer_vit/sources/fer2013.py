@@ -17,7 +17,6 @@ from fer_vit.sources import folder
 from fer_vit.sources.common import bad_line, missing_splits, not_found, read_table
 
 NAMES = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")  # the labels 0 to 6 of the table
-
 TABLES = ("fer2013.csv", "icml_face_data.csv")
 USAGE: dict[str, Split] = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}
 SIDE = 48

@@ -51,16 +51,15 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
     existing = set(os.listdir(table.parent))
     for line, cells in read_table(table, ("name", "box", *NAMES, *OTHERS), header=False):
         name, _, *texts = cells.values()
-        if not all(text.isdecimal() for text in texts):
+        if not all(map(str.isdecimal, texts)):
             raise bad_line(table, line, "file name, box and ten vote counts", ",".join(cells.values()))
-        counts = [int(text) for text in texts]
-        votes = soft(counts) if labels == "soft" else None
-        label = majority(counts) if labels == "majority" else None if votes is None else int(votes.argmax())
+        counts = [*map(int, texts)]
+        votes = soft(counts) if labels == "soft" else majority(counts)
         if name not in existing:
             reading.dropped["image missing"] += 1
-        elif label is not None:
+        elif votes is not None:
+            label, shares = int(votes.argmax()), tuple(votes.tolist()) if labels == "soft" else None
             path, extra = table.parent / name, {VOTES: str(counts[label])}
-            shares = None if votes is None else tuple(votes.tolist())
             reading.rows.append(Row(path, f"{table.parent.name}/{name}", split, NAMES[label], shares, extra=extra))
         elif max(counts[len(NAMES) :]) > max(counts[: len(NAMES)]):
             reading.dropped["unknown or not a face"] += 1
@@ -68,14 +67,14 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
             reading.dropped["no soft label" if labels == "soft" else "no majority"] += 1
 
 
-def majority(counts: Sequence[int]) -> int | None:
-    """Returns the index of the expression with more than half of the votes in the ten columns.
+def majority(counts: Sequence[int]) -> Array | None:
+    """Returns 1 for the expression with more than half of the votes in the ten columns, 0 for the others (8,).
 
     None if there is none, or the winner is unknown or NF. Single votes do not count.
     """
-    votes = _without_single(counts)
-    winner = int(votes.argmax())
-    return winner if 2 * votes[winner] > votes.sum() and winner < len(NAMES) else None
+    votes = np.where(np.asarray(counts) > 1, counts, 0)
+    winner = votes.argmax()
+    return np.eye(len(NAMES))[winner] if 2 * votes[winner] > votes.sum() and winner < len(NAMES) else None
 
 
 def soft(counts: Sequence[int]) -> Array | None:
@@ -85,7 +84,7 @@ def soft(counts: Sequence[int]) -> Array | None:
     or NF, which does not count. None if at most half of the votes were collected, or more than three counts by ties.
     Single votes do not count.
     """
-    votes = _without_single(counts)
+    votes = np.where(np.asarray(counts) > 1, counts, 0)
     expressions, others = votes[: len(NAMES)], votes[len(NAMES) :]
     gathered = np.zeros(len(NAMES))
     for least in sorted(set(votes.tolist()), reverse=True):
@@ -95,8 +94,3 @@ def soft(counts: Sequence[int]) -> Array | None:
     if gathered.sum() <= 0.5 * votes.sum() or np.count_nonzero(gathered) > 3:
         return None
     return np.asarray(gathered / gathered.sum())
-
-
-def _without_single(counts: Sequence[int]) -> Array:
-    votes = np.asarray(counts, float)
-    return np.where(votes > 1, votes, 0.0)

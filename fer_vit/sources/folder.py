@@ -25,7 +25,6 @@ SPLIT_FOLDERS: dict[str, Split] = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-
 FEWEST_PERSONS = 3  # one for each split; fewer folders may have another meaning
 
 
@@ -61,16 +60,15 @@ def _read_splits(root: Path, splits: dict[Path, Split]) -> Reading:
         raise not_found(root, "images in class folders, for example train/happy/1.jpg or happy/1.jpg,")
     reading.rows.sort(key=lambda row: row.name)
     labels = {str(row.label) for row in reading.rows}
-    known = tuple(name for name in EXPRESSIONS if name in labels)
+    reading.names = tuple(name for name in (*EXPRESSIONS, *sorted(labels - {*EXPRESSIONS})) if name in labels)
     spelled: dict[str, str] = {}  # as in a person's first folder
     for row in reading.rows:
         if name := row.extra.get(PERSON):
             row.extra[PERSON] = spelled.setdefault(normalize("NFC", str(name).strip()).casefold(), str(name))
-    if len({*(row.extra.get(PERSON) for row in reading.rows)} - {None}) < FEWEST_PERSONS:
+    if len(spelled) < FEWEST_PERSONS:
         reading.rows = [replace(row, extra={}) for row in reading.rows]
     else:
         reading.extra = (PERSON,)
-    reading.names = known + tuple(sorted(labels - set(known)))
     return reading
 
 

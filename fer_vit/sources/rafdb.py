@@ -15,14 +15,12 @@ from fer_vit.sources.common import bad_line, hold_out, not_found, read_table
 
 NAMES = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
 LABELS = {str(number): name for number, name in enumerate(NAMES, 1)}
-
 ATTRIBUTES = {
     "gender": ("male", "female", "unclear"),
     "race": ("Caucasian", "African-American", "Asian"),
     "age": ("0-3", "4-19", "20-39", "40-69", "70+"),
 }
 """Values of the numbers in the last three lines of an annotation, from 0."""
-
 SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
 
 
@@ -37,13 +35,11 @@ def read(root: Path) -> Reading:
     manual = base / "Annotation" / "manual"
     reading = Reading(NAMES, [], extra=tuple(ATTRIBUTES) if manual.is_dir() else ())
     existing = set(os.listdir(images)) if images.is_dir() else set()
-    columns = ("name", "label")
-    for line, cells in read_table(table, columns, header=False, separator=" ") if table.is_file() else ():
+    for line, cells in read_table(table, ("name", "label"), header=False, separator=" "):
         stem, label = cells["name"].removesuffix(".jpg"), LABELS.get(cells["label"])
         split, name = SPLITS.get(stem.partition("_")[0]), f"{stem}_aligned.jpg"
         if split is None or label is None:
-            expected = "`train_00001.jpg 5` or `test_...`, with a label from 1 to 7"
-            raise bad_line(table, line, expected, " ".join(cells.values()))
+            raise bad_line(table, line, "`train_00001.jpg 5` or `test_...`, labels 1 to 7", " ".join(cells.values()))
         if name in existing:
             extra = _attributes(manual / f"{stem}_manu_attri.txt")
             reading.rows.append(Row(images / name, f"Image/aligned/{name}", split, label, extra=extra))

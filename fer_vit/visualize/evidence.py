@@ -206,12 +206,10 @@ def explain_labels(net: RegionViT, seen: Trace, method: str, labels: LabelChoice
         explanations = explain_each(net, seen, method, directions)
     attention = [_array(values) for values in attention_views(seen, interactions(net, seen))]
     for row, ranking in enumerate(order.tolist()):
-        *each, contrast = [
-            (_array(one.shares[row]), _array(adaptive_avg_pool2d(one.heat[row, None], GRID)[0])) for one in explanations
-        ]
-        yield Evidence(
-            ranking, dict(zip(ranking, each, strict=False)), contrast, Attention(*(values[row] for values in attention))
-        )
+        heat = [_array(adaptive_avg_pool2d(one.heat[row, None], GRID)[0]) for one in explanations]
+        *each, contrast = zip((_array(one.shares[row]) for one in explanations), heat, strict=True)
+        own = Attention(*(values[row] for values in attention))
+        yield Evidence(ranking, dict(zip(ranking, each, strict=False)), contrast, own)
 
 
 def _array(values: Tensor) -> Array:

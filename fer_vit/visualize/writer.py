@@ -55,7 +55,7 @@ def write_report(
     """
     folder.mkdir()
     root = os.path.commonpath([source.absolute().parent for source in sources])
-    photos, films = ([s for s in sources if is_video(s) == video] for video in (False, True))
+    films, photos = [*filter(is_video, sources)], [source for source in sources if not is_video(source)]
     videos, frames = watch(model.recognize(films, options)) if films else ({}, Counter())
     fewer, status, skipped = limit(videos.values(), most), Counter[str](), dict.fromkeys(map(str, films), "no face")
     chosen = [*chain.from_iterable(map(Video.pictures, videos.values()))]
@@ -66,7 +66,7 @@ def write_report(
     explained = chain.from_iterable(explain_faces(model, *some, method, labels) for some in shown)
     records, means, views, small = _save_faces(folder, model, explained, root, bool(films))
     fewer |= len(records) >= most
-    facts = _facts({"Photos": status, "Frames": frames}, most if fewer else None, len(records), small)
+    facts = _facts({"Photos": status, "Frames": frames}, most * fewer, len(records), small)
     render(
         folder / "index.html",
         "page",
@@ -113,14 +113,18 @@ def _save_faces(
     if not records:
         return [], [], [WHOLE], 0
     write_heads(folder, every, len(model.net.vit.blocks))
-    means = [one.data(label, model.crop_spec.size) for label, one in found.items() if len(one.rows) >= FACES]
+    means = [
+        average_data(len(one.rows), *one.face(label, model.crop_spec.size), regions, one.intervals())
+        for label, one in found.items()
+        if len(one.rows) >= FACES
+    ]
     return records, means, name_views(model, every.mean("distance")), small
 
 
-def _facts(status: Mapping[str, Counter[str]], limited: int | None, faces: int, small: int) -> dict[str, str]:
+def _facts(status: Mapping[str, Counter[str]], limited: int, faces: int, small: int) -> dict[str, str]:
     """Returns what the page reports of the sources and their faces, of which some are small."""
     facts = {kind: format_counts(count) for kind, count in status.items() if count}
-    if limited is not None:
+    if limited:
         facts["Explained"] = f"at most {limited:,} faces of photos, and of videos"
     if small:
         number = f"{small:,} of {format_count(faces, 'face')}"
@@ -238,10 +242,6 @@ class Average:
     def intervals(self) -> list[Interval]:
         """Returns the mean of each value of `rows` with its interval."""
         return mean_intervals(np.stack(self.rows).astype(float))
-
-    def data(self, label: str, crop_size: int) -> dict[str, Any]:
-        """Returns what the page shows of the mean face, predicted as a label."""
-        return average_data(len(self.rows), *self.face(label, crop_size), self.regions, self.intervals())
 
     def face(self, label: str, crop_size: int) -> tuple[FaceView, Evidence]:
         """Returns the mean face, predicted as a label, and its explanation."""

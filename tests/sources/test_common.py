@@ -61,7 +61,7 @@ def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
     for text, message in (
         ("a.png,1\n", "line 1: expected the columns file, Age, but got `a.png,1`"),
         ("file,age,x\na.png,1,2\n\nb.png,1\n", "line 4: expected 3 columns, but got `b.png,1`"),
-        ("file,age\n" + 200_000 * "x", "line 1: expected comma-separated values, but got `field larger than"),
+        ("file,age\n" + 200_000 * "x", "line 2: expected comma-separated values, but got `field larger than"),
     ):
         path.write_text(text)
         with pytest.raises(FerVitError, match=rf"a\.csv, {message}"):
