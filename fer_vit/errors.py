@@ -7,10 +7,7 @@ from difflib import get_close_matches
 
 
 class FerVitError(Exception):
-    """An error that the user can fix; its message is one line: expected, found, remedy.
-
-    The command line prints it without a traceback and exits with code 2 (`--debug` shows the traceback).
-    """
+    """An error that the user can fix, in one line: expected, found, remedy; the command line prints no traceback."""
 
     def __init__(self, message: str) -> None:
         # An error from a worker begins with its traceback, and file names may contain line breaks.

@@ -15,6 +15,7 @@ from secrets import token_hex
 from fer_vit.errors import FerVitError
 
 ADVICE = "Choose a folder that you may write and that has room."
+EXISTS = "exists already. Choose another name or add `--overwrite`."
 
 
 @contextmanager
@@ -35,15 +36,11 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
         for entry in (*new.rglob("*"), new):
             _flush(entry)
         if new.is_file() and not overwrite and os.path.lexists(path):
-            raise _exists(path)
+            raise FerVitError(f"{path} {EXISTS}")
         if new.is_dir() and path.is_dir():
             path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
         new.replace(path)
         _flush(path.parent)
-
-
-def _exists(path: Path) -> FerVitError:
-    return FerVitError(f"{path} exists already. Choose another name or add `--overwrite`.")
 
 
 @contextmanager
@@ -82,7 +79,7 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
     entries = os.listdir(path) if path.is_dir() else [path.name] * path.exists()
     if entries and not overwrite:
-        raise _exists(path)
+        raise FerVitError(f"{path} {EXISTS}")
     if names and (foreign := {*entries} - {*names}):
         raise FerVitError(f"{path} holds {min(foreign)}, which would be lost. Choose another folder.")
     with scratch_folder(path):
@@ -99,10 +96,7 @@ def remove_stale(path: Path) -> None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yields the files below a folder that are not hidden, in order; raises FerVitError if a folder is not readable.
-
-    Links to folders are followed, except to parents, but no folder is read twice.
-    """
+    """Yields the files below a folder, not hidden ones, in order; follows links. FerVitError if one is not readable."""
     seen = {*map(str, Path(os.path.realpath(folder)).parents)}
     for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
         if (real := os.path.realpath(parent)) in seen:

@@ -115,8 +115,3 @@ def worker_pool(processes: int, chunk: int) -> Iterator[Callable[..., Iterator[A
         raise FerVitError(WORKER_DIED) from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def is_dead_worker(error: RuntimeError) -> bool:
-    """Returns whether an error is torch's report of a DataLoader worker's death."""
-    return "DataLoader worker" in str(error)

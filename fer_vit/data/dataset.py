@@ -238,10 +238,7 @@ class EvalSampler(DistributedSampler[Draw]):
 
 
 class ShardSampler(TrainSampler):
-    """Deals the rows of a `ShardDataset` out to processes, shard by shard, in stretches of equal length.
-
-    Every epoch shuffles the shards and the rows of each, and skips other rows as the remainder.
-    """
+    """Deals a `ShardDataset` out to processes in equal stretches; each epoch shuffles shards and the rows of each."""
 
     dataset: ShardDataset
 

@@ -166,10 +166,7 @@ class Manifest:
         return Manifest(self.path, table, self.names)
 
     def append(self, other: "Manifest") -> "Manifest":
-        """Returns the manifest with the rows of another one with the same labels; missing columns are null.
-
-        Raises FerVitError when both name image files, in different folders.
-        """
+        """Adds a manifest of the same labels; raises FerVitError when both name image files, in different folders."""
         files, more = self._names_files(), other._names_files()
         if files and more and Path(self.path).parent.resolve() != Path(other.path).parent.resolve():
             both = f"{self.path} and {other.path}"
@@ -178,7 +175,6 @@ class Manifest:
         return Manifest(other.path if more else self.path, table, self.names)
 
     def _names_files(self) -> bool:
-        """Returns whether any image is a file beside the manifest rather than inside it."""
         return bool(pc.any(pc.is_null(pc.struct_field(self.table["image"], "bytes"))).as_py())
 
     def check_labels(self, labels: Sequence[str]) -> None:

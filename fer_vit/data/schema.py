@@ -278,10 +278,7 @@ def check_shards(reading: Reading, shards: int) -> None:
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes a folder of shards with their images atomically; an existing one is replaced.
-
-    Every shard is a random, reproducible sample of the training rows; the other splits have one file each.
-    """
+    """Writes shards atomically, each a random, reproducible sample of the training rows; other splits have one file."""
     check_shards(reading, shards)  # again: images may have been dropped
     order = np.random.default_rng(0).permutation(len(reading.rows))
     rows = {split: [reading.rows[row] for row in order if reading.rows[row].split == split] for split in SPLITS}
@@ -313,14 +310,10 @@ def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]
         raise FerVitError(f"{row.name}: {error}. Run again when nothing writes to the images.") from error
     return {
         "image": image,
-        "split": row.split,
-        "label": row.label,
-        "votes": row.votes,
+        **{name: getattr(row, name) for name in ("split", "label", "votes", "score", "near_duplicate")},
         "landmarks": None if row.landmarks is None else np.asarray(row.landmarks, float).tolist(),
-        "score": row.score,
         "face": 0,
         "source": source,
-        "near_duplicate": row.near_duplicate,
         **row.extra,
     }
 

@@ -82,8 +82,7 @@ class Augment:
         change = move(spec.size, degrees, 1 + scale, right, down)
         noise = rng.normal(0, config.jitter * spec.size, (5, 2))  # in crop pixels
         mirrored, covered, blind = rng.random(3) < (config.mirror, config.cover, config.blind)
-        if blind:
-            landmarks = None
+        landmarks = None if blind else landmarks
         if landmarks is not None:
             scale = np.linalg.norm(face_matrix(image, landmarks, spec, True)[0, :2])
             landmarks = landmarks + noise / scale
@@ -118,6 +117,5 @@ def pipeline(config: AugmentConfig, size: int) -> A.Compose:
         quality = round(100 - 100 * config.jpeg)
         steps.append(A.ImageCompression("jpeg", (quality, max(95, quality)), p=RARELY))
     if config.erase:
-        hole = (0.1, 0.35)
-        steps.append(A.CoarseDropout((1, 1), hole, hole, fill="random_uniform", p=config.erase))
+        steps.append(A.CoarseDropout((1, 1), (0.1, 0.35), (0.1, 0.35), fill="random_uniform", p=config.erase))
     return A.Compose(steps)

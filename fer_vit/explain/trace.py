@@ -174,10 +174,7 @@ class Views(NamedTuple):
 
 @torch.no_grad()
 def attention_views(seen: Trace, *more: Tensor) -> Views:
-    """Returns attention through the whole encoder, by every head, by every expression's query.
-
-    A view that follows for each of `more` relations (B, R, R) is no attention: all else in it is 0.
-    """
+    """Returns the views of attention; one that follows for each of `more` relations (B, R, R) is 0 in all else."""
     maps, distance = head_maps(seen)
     queries = seen.pooled.weights.float().mean(1)  # (B, 1 or C, T)
     queries = queries if queries.shape[1] > 1 else queries[:, :0]

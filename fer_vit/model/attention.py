@@ -50,8 +50,7 @@ class DotAttention(Attention):
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         """(B, H, Q, d), (B, H, T, d) -> (B, H, Q, T)."""
-        scores: Tensor = self.scale * q @ k.transpose(-2, -1)
-        return scores
+        return self.scale * q @ k.transpose(-2, -1)  # type: ignore[no-any-return]
 
     def weights(self, x: Tensor, relation: Tensor | None, queries: slice = ALL) -> Tensor:
         """Attention of some tokens to all (B, H, Q, T), rows summing to 1, without `attn_drop`."""
@@ -162,10 +161,7 @@ def use_fused_attention(model: nn.Module, fused: bool) -> dict[str, bool]:
 
 
 def fused_is_faster(device: torch.device, tokens: int, trains_in_bf16: bool = False) -> bool:
-    """Whether torch's fused attention is faster than explicit products, as docs/benchmarks.md measures it.
-
-    On CPUs it is faster from about 200 tokens on, except for its backward pass in bfloat16.
-    """
+    """Whether torch's fused attention is faster than explicit products, as docs/benchmarks.md measures it."""
     return device.type != "cpu" or (tokens >= 200 and not trains_in_bf16)
 
 

@@ -168,10 +168,7 @@ def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
 
 
 def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:
-    """Returns a map's weights in the cells of a box from `start` to `stop` (B, R) along an axis: (B, R, side, cells).
-
-    A cell's value is the mean of two interpolated points.
-    """
+    """Weights of the cells of a map in a box from `start` to `stop` (B, R) along an axis: (B, R, side, cells)."""
     steps = (torch.arange(2 * side, device=start.device, dtype=start.dtype) + 0.5) / (2 * side)
     points = start[..., None] + (stop - start)[..., None] * steps - 0.5  # (B, R, 2 side)
     inside = (points >= -1) & (points <= cells)

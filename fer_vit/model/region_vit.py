@@ -27,10 +27,7 @@ from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, patch_centre
 
 
 class RegionViT(nn.Module):
-    """Vision transformer over patch and region tokens; `build_model` creates it with its backbone.
-
-    The settings make the model's file (see `store`) self-contained.
-    """
+    """Vision transformer over patch and region tokens, with the settings of its file; `build_model` creates it."""
 
     offset: Tensor | None  # added to the logits (C,): their adjustment, or another prior; None: nothing
     centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
@@ -69,7 +66,6 @@ class RegionViT(nn.Module):
         self.register_buffer("centres", torch.cat([middle, patches]), persistent=False)
 
     def _remove_patches(self) -> None:
-        """Removes the layers and positions of patch tokens."""
         vit = self.vit
         if self.config.region_source == "stem":
             vit.patch_embed.late = nn.Identity()
@@ -258,7 +254,6 @@ def _replaces_blocks(config: RegionViTConfig) -> bool:
 
 
 def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
-    """Raises FerVitError when a configuration does not fit its backbone."""
     if _replaces_blocks(config):
         with torch.device("meta"):
             block = timm.create_model(config.backbone, depth=1).blocks[0]

@@ -70,7 +70,8 @@ def load(
     recognizer = Recognizer(load_network(model, revision=revision, token=token), str(model or DEFAULT))
     if prior is not None or classes:
         recognizer.change_prior(prior, classes)
-    device = best_device() if device in (None, "auto") else device
+    if device in (None, "auto"):
+        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         recognizer.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -78,11 +79,6 @@ def load(
         raise FerVitError(f"Expected an available device, for example cpu, but got {device} ({reason}).") from error
     use_fused_attention(recognizer.net, fused_is_faster(recognizer.device, recognizer.net.layout.num_tokens))
     return recognizer
-
-
-def best_device() -> str:
-    """Returns "cuda" (NVIDIA) or "mps" (Apple) if there is such a GPU, else "cpu"."""
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 class Recognizer(nn.Module):

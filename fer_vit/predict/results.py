@@ -254,10 +254,7 @@ def table_columns(labels: Sequence[str], videos: bool = False, features: int = 0
 def photo_rows(
     photo: Photo[FaceResult], min_confidence: float = 0.0, features: bool = False
 ) -> Iterator[dict[str, Cell]]:
-    """Yields the rows of a photo or frame: one for each face, or a single one without a face.
-
-    A face below `min_confidence` has no label and is ambiguous.
-    """
+    """Yields a row for each face, without a label below `min_confidence`, or a single one for a photo without faces."""
     if not photo.faces:
         yield {"path": photo.path, "status": photo.status, "frame": photo.frame, "seconds": photo.seconds}
     for face in photo.faces:

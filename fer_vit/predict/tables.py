@@ -28,7 +28,6 @@ from fer_vit.report.draw import Marked
 from fer_vit.report.table import FACTS, Cell, TableWriter
 from fer_vit.version import __version__
 
-NO_LABEL = "without a label"
 NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
 REMEDY = "Repeat the first command with the same images and options, or choose another folder."
 Checked: TypeAlias = tuple[Counter[str], int]  # a table's images by status, and its number of faces
@@ -72,10 +71,7 @@ def check_videos(outputs: Outputs, sources: Sequence[Path], in_chunks: bool) -> 
 
 
 def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs) -> str:
-    """Writes a table of the faces in photos and videos; returns a summary.
-
-    If the marked copy fails, all tables are written before the error is raised.
-    """
+    """Writes a table of the faces in photos and videos, even if the marked copy fails; returns a summary."""
     facts = prediction_facts(model, options)
     report, people, marks = _write_tables(model, images, options, {outputs.table: images}, facts, outputs)
     outputs.write_people(people, model.labels)
@@ -243,7 +239,7 @@ class Counts:
         self.kinds[image if photo.frame is None else "frame"] += 1
         self.statuses[photo.reason] += 1
         for row in rows if photo.faces else ():
-            self.labels[str(row["label"] or NO_LABEL)] += 1
+            self.labels[str(row["label"] or "without a label")] += 1
             self.warnings.update(str(row["warning"] or "").split(SEPARATOR))
             if row["ambiguous"] is not None:
                 self.ambiguous[bool(row["ambiguous"])] += 1

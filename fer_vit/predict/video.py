@@ -114,7 +114,6 @@ def _check(lost: Counter[str]) -> None:
 def _decode(
     container: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]
 ) -> Iterator[av.VideoFrame]:
-    """Yields decoded frames, and counts what is lost."""
     last, begin, length = 0.0, *((value or 0) / av.time_base for value in (container.start_time, container.duration))
     for packet in container.demux():
         if packet.pts is not None and packet.time_base:
@@ -194,18 +193,13 @@ class VideoDataset(IterableDataset[Item]):
     options: PhotoOptions
 
     def __iter__(self) -> Iterator[Item]:
-        """Yields the frames of each video in turn."""
         options = self.options
         for index in self.indices:
             path = str(self.photos.sources[index])
             frames = read_frames(Path(path), options.every, options.fps, options.start, options.end)
             try:
                 yield from track_faces(self.photos, frames, path, index, options.detect_every)
-            except (
-                ImageError,
-                cv2.error,
-                MemoryError,
-            ) as error:  # from frames of an odd shape, or huge ones
+            except (ImageError, cv2.error, MemoryError) as error:  # from frames of an odd shape, or huge ones
                 reason = str(error) if isinstance(error, ImageError) else "the video cannot be processed"
                 yield Photo(path, reason, [], index), []
 

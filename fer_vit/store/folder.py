@@ -140,7 +140,12 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
     try:
         with torch.device("meta"):  # uses no memory, however large the network
             wanted = build_model(**settings).state_dict()
-        check_weights(wanted, state, name)
+        for key, here, there in differing(wanted, state):
+            raise ValueError(f"weights `{short(key)}`: {there}, but its settings require {here}")
+        if bad := [key for key, value in state.items() if not value.float().isfinite().all()]:
+            raise FerVitError(
+                f"{name} holds weights that are not finite (`{bad[0]}`), as after training that diverged."
+            )
         net = build_model(**settings)
         net.load_state_dict(state)  # from any precision, to float32
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings can be anything
@@ -259,16 +264,6 @@ def check_ranges(found: ModelSettings, name: str | Path) -> None:
             raise FerVitError(f"{name}: expected {key} to be {expected}, but got {short(getattr(found, key))}.")
 
 
-def check_weights(wanted: dict[str, Tensor], state: dict[str, Tensor], name: str | Path) -> None:
-    """Raises FerVitError when a file's weights, of any precision, are not the expected ones, or not finite."""
-    for key, here, there in differing(wanted, state):
-        reason = f"weights `{short(key)}`: {there}, but its settings require {here}"
-        raise FerVitError(f"{name} is of another version of fer-vit, or damaged ({reason}).")
-    for key, value in state.items():
-        if not value.float().isfinite().all():
-            raise FerVitError(f"{name} holds weights that are not finite (`{key}`), as after training that diverged.")
-
-
 def differing(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Iterator[tuple[str, str, str]]:
     """Yields name, type in the first and type in the second state dict of weights that differ in type or shape."""
     for key in dict.fromkeys([*first, *second]):
@@ -291,10 +286,7 @@ def shipped_configs() -> dict[str, Path]:
 
 
 def find_config(name: str) -> str:
-    """Returns the path of a file, or of a config in the package; YAML text is returned unchanged.
-
-    Raises FerVitError when there is neither.
-    """
+    """Returns the path of a file or shipped config, YAML text unchanged; raises FerVitError when there is neither."""
     if os.path.isfile(name) or ":" in name:
         return name
     if name not in (configs := shipped_configs()):

@@ -95,6 +95,5 @@ def _reason(error: Exception) -> str:
 
 
 def _check_endpoint() -> None:
-    """Raises FerVitError when the hub's address is not https."""
     if not constants.ENDPOINT.startswith("https://"):
         raise FerVitError(f"Expected HF_ENDPOINT to begin with https://, but got {constants.ENDPOINT}. Change it.")

@@ -33,10 +33,7 @@ Task = Literal["classification", "pretraining"]
 
 
 class TrainCLI(LightningCLI):
-    """LightningCLI whose model and data agree on crops and labels.
-
-    It logs to runs/`name`. Options override that, and the `settings` of a checkpoint.
-    """
+    """LightningCLI that logs to runs/`name`; options override that, and the `settings` of a checkpoint."""
 
     def __init__(
         self, verb: str, args: list[str], name: str, settings: Namespace | None, task: Task = "classification"
@@ -178,10 +175,7 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
 
 
 def checkpoint_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
-    """Returns the settings in a checkpoint as options of the command line, without file names.
-
-    Raises FerVitError when they do not fit the weights.
-    """
+    """Returns a checkpoint's settings as parsed options; raises FerVitError when they do not fit the weights."""
     settings, state = folder.unpack_checkpoint(checkpoint, path)
     folder.build_network(settings, state, path)
     hyper = {name: value for name, value in checkpoint["hyper_parameters"].items() if name not in ("labels", "init")}

@@ -88,10 +88,7 @@ class RegionViTModule(L.LightningModule):
         return {"optimizer": schedule.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def store_settings(self, network: RegionViTConfig, **changed: Any) -> None:
-        """Checks settings, and stores them as plain values, so that a checkpoint loads without unpickling.
-
-        It contains the weights and needs no others.
-        """
+        """Checks and stores settings as plain values: a checkpoint loads without unpickling or `pretrained` weights."""
         check_regions(network.regions)
         self.save_hyperparameters({"network": asdict(replace(network, pretrained=False)), **changed})
         for name, (least, most) in RANGES.items():
@@ -103,11 +100,9 @@ class RegionViTModule(L.LightningModule):
         if not loss.isfinite():
             bad = [path for path, row in zip(paths, outputs, strict=True) if not row.isfinite().all()]
             advice = "Look at these images" if 0 < len(bad) < len(paths) else "Lower model.lr, or use float32"
-            raise FerVitError(
-                f"The loss is {loss.item()} (epoch {self.current_epoch}, step {self.global_step}). {advice}, or set "
-                "trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint. Images: "
-                f"{', '.join(bad or paths)}"
-            )
+            came = f"The loss is {loss.item()} (epoch {self.current_epoch}, step {self.global_step})."
+            advice += ", or set trainer.gradient_clip_val; `--ckpt_path` resumes from a checkpoint."
+            raise FerVitError(f"{came} {advice} Images: {', '.join(bad or paths)}")
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
@@ -196,10 +191,9 @@ def take_weights(net: RegionViT, settings: dict[str, Any], state: dict[str, Tens
     fitting = [key for key in encoder if key not in other]
     why = _describe_differences([*other.values()], asdict(settings["config"]), asdict(net.config))
     if len(fitting) < 0.9 * len(encoder):
-        raise FerVitError(
-            f"Expected nine tenths of the encoder to fit {name}, but only {len(fitting)} of {len(encoder)} tensors "
-            f"do{why}. Leave out the options of the network, or choose another model."
-        )
+        came = f"only {len(fitting)} of {len(encoder)} tensors do{why}"
+        advice = "Leave out the options of the network, or choose another model."
+        raise FerVitError(f"Expected nine tenths of the encoder to fit {name}, but {came}. {advice}")
     _copy_tensors(here, there, fitting, {labels.index(label): known.index(label) for label in kept}, name)
     classes = [f"kept {', '.join(kept)}"] * bool(kept) + [f"new {', '.join(new)}"] * bool(new)
     return f"Started from {name}: {len(fitting)} of {len(encoder)} tensors of the encoder; {'; '.join(classes)}{why}."
@@ -220,7 +214,6 @@ def _copy_tensors(
 
 
 def _describe_differences(tensors: list[str], before: dict[str, Any], now: dict[str, Any]) -> str:
-    """Describes the tensors of the encoder that are not copied, and different settings; empty if none."""
     changed = [name for name in now if name != "pretrained" and before[name] != now[name]]
     more = f" and {len(tensors) - 3} more" * (len(tensors) > 3)
     return f"; not copied: {', '.join(tensors[:3])}{more}" * bool(tensors) + (
@@ -266,10 +259,7 @@ class Symmetry(L.Callback):
         make_symmetric(state)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Makes gradients symmetric, so that AdamW keeps the weights symmetric, and the statistics of batch norms.
-
-        A run may end amid a group of batches, and be saved.
-        """
+        """Makes gradients and statistics of batch norms symmetric, also amid a group of batches: a run may end so."""
         net: Any = pl_module.net
         make_symmetric({name: value.grad for name, value in net.named_parameters() if value.grad is not None})
         make_symmetric({name: value for name, value in net.named_buffers() if ".running_" in name})

@@ -132,10 +132,7 @@ class LastCheckpoint(ModelCheckpoint):
 
 
 def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
-    """Runs fit, validate or test of the Trainer; a failing process kills its children, which would wait for it.
-
-    Raises SystemExit after SIGTERM or Ctrl-C.
-    """
+    """Runs fit, validate or test; a failing process kills its children, which would wait. SystemExit after a signal."""
     if verb == "fit":
         print_once(f"RegionViT: {describe(model.net)}.")
     try:
@@ -154,7 +151,5 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
         sys.exit(128 + (signal.SIGINT if interrupted else signal.SIGTERM))
 
 
-@rank_zero_only
-def print_once(line: str) -> None:
-    """Prints a line in process 0 only."""
-    print(line)
+print_once = rank_zero_only(print)
+"""Prints in process 0 only."""

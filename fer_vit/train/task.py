@@ -12,7 +12,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import (
@@ -33,13 +32,11 @@ from fer_vit.model.tokens import TokenLayout, drop_regions
 from fer_vit.report.charts import draw_confusion
 from fer_vit.store.folder import read_model
 from fer_vit.train.module import Freeze, RegionViTModule, check_loss, is_frozen, model_settings, take_weights
+from fer_vit.train.run import print_once
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy, in float32, between logits (B, C) and votes (B, C): shares, or one-hot rows.
-
-    Smoothing spreads a share of the target evenly over the classes.
-    """
+    """Mean cross-entropy, in float32, between logits (B, C) and votes (B, C): shares, or one-hot rows."""
     return F.cross_entropy(logits.float(), target.float(), label_smoothing=label_smoothing)
 
 
@@ -134,7 +131,7 @@ class FERTask(RegionViTModule):
         self.net = build_model(network, labels, align=align, template=template)
         self.starts_from = init if source and source[0]["labels"] else None  # a classifier, no pretrained encoder
         if init and source:
-            rank_zero_only(print)(take_weights(self.net, *source, init))
+            print_once(take_weights(self.net, *source, init))
         for name, parameter in self.net.named_parameters():
             parameter.requires_grad &= not is_frozen(name, freeze)
         self.train()
@@ -347,10 +344,7 @@ def encode_hidden(net: RegionViT, boxes: Tensor, valid: Tensor, hidden: Hidden, 
 
 
 def cut_tokens(image: Tensor, boxes: Tensor, layout: TokenLayout, patch_size: int) -> Tensor:
-    """Returns the pixels of each patch and region token of images (B, C, S, S): (B, M, C P^2).
-
-    Regions, with boxes (B, R, 4), are resampled to k P x k P pixels.
-    """
+    """Pixels of patches, and of regions (B, R, 4) resampled to k P x k P, of images (B, C, S, S): (B, M, C P^2)."""
 
     def unfold(x: Tensor) -> Tensor:
         return F.unfold(x, patch_size, stride=patch_size).transpose(1, 2)
