@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from fer_vit.commands.models import models as models
     from fer_vit.commands.visualize import visualize as visualize
     from fer_vit.errors import FerVitError as FerVitError
-    from fer_vit.model.region_vit import RegionViT as RegionViT
-    from fer_vit.model.region_vit import build_model as build_model
+    from fer_vit.model.region_vit import RegionViT as RegionViT, build_model as build_model
     from fer_vit.predict.recognizer import load as load
     from fer_vit.predict.results import table as table
     from fer_vit.store.hub import push as push

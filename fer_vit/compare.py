@@ -22,8 +22,7 @@ from fer_vit.evaluate.faces import Faces
 from fer_vit.evaluate.scores import holm
 from fer_vit.evaluate.writer import Section, write_files
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.predict.people import Interval as Episode
-from fer_vit.predict.people import People
+from fer_vit.predict.people import Interval as Episode, People
 from fer_vit.report.charts import intervals_figure
 from fer_vit.report.draw import printable
 from fer_vit.report.table import NOTHING, Interval, interval_text

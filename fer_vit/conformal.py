@@ -30,11 +30,11 @@ def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[flo
         rank = (len(own) + 1) * (100 - coverage) // 100
         return float(np.sort(own)[rank - 1]) if rank else 0.0
 
-    def thresholds(coverage: int) -> list[float | None]:
-        by_label = (threshold(group, coverage) if len(group) >= LEAST else None for group in groups)
-        return [threshold(own, coverage), *by_label]
-
-    return {str(coverage): thresholds(coverage) for coverage in COVERAGES}
+    large = [group if len(group) >= LEAST else None for group in groups]
+    return {
+        str(coverage): [None if group is None else threshold(group, coverage) for group in (own, *large)]
+        for coverage in COVERAGES
+    }
 
 
 def in_set(probabilities: Array, thresholds: Thresholds, coverage: int = 90, by_class: bool = False) -> Mask:

@@ -82,10 +82,7 @@ def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE,
 
 
 def move(size: int, degrees: float, scale: float, right: float, down: float) -> Array:
-    """Returns the matrix (2, 3) that turns and scales a square of `size` pixels about its middle, and shifts it.
-
-    The turn is clockwise; the shifts are fractions of the side.
-    """
+    """Returns the matrix (2, 3) that turns (clockwise) and scales a square about its middle, and shifts it by parts."""
     turn = scale * np.exp(1j * np.deg2rad(degrees))
     shift = size * (complex(right, down) + (0.5 + 0.5j) - turn * (0.5 + 0.5j))
     return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])

@@ -29,11 +29,8 @@ SYNONYMS = {
 
 
 def canonical(name: str) -> str:
-    """Returns FERPlus' noun for a synonym in any case ("Happy" -> "happiness"), other names in lower case.
-
-    File systems and keyboards write an accent as one character or as two; here it is one.
-    """
-    name = normalize("NFC", name.strip().lower())
+    """Returns FERPlus' noun for a synonym in any case ("Happy" -> "happiness"), other names in lower case."""
+    name = normalize("NFC", name.strip().lower())  # file systems write an accent as one character or as two
     return SYNONYMS.get(name, name)
 
 
@@ -62,10 +59,7 @@ def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Ar
 
 
 def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
-    """Returns the prior of each class, with sum 1: "even", numbers by class, or a JSON file of numbers by class.
-
-    Raises FerVitError when the file cannot be read, or does not hold a positive number for each of the classes.
-    """
+    """Returns the prior of each class, with sum 1: "even", numbers, or a JSON file; raises FerVitError if invalid."""
     if prior == "even":
         return dict.fromkeys(classes, 1 / len(classes))
     try:

@@ -233,10 +233,7 @@ async def finish(events: AsyncGenerator[Event, None]) -> Event:
 
 
 def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
-    """Returns a socket that listens at the first host (default: localhost) and its address; warns if it is public.
-
-    Raises FerVitError when there is no such host or port.
-    """
+    """Listens at the first host (default: localhost); returns socket and address. Raises FerVitError when it cannot."""
     host = (*hosts, HERE[0])[0]
     try:
         server = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -278,18 +275,9 @@ class PatientProtocol(H11Protocol):
 @contextmanager
 def serving(app: ASGIApp, sock: socket.socket) -> Iterator[Thread]:
     """Serves an app in another thread, without uvicorn's own headers and logs."""
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=PatientProtocol,
-            ws="none",
-            log_level="warning",
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=512,
-            timeout_graceful_shutdown=3,
-        )
-    )
+    limits: dict[str, Any] = {"http": PatientProtocol, "limit_concurrency": 512, "timeout_graceful_shutdown": 3}
+    without: dict[str, Any] = {"ws": "none", "server_header": False, "proxy_headers": False, "log_level": "warning"}
+    server = uvicorn.Server(uvicorn.Config(app, **limits, **without))
     thread = Thread(target=server.run, args=([sock],), daemon=True)
     thread.start()
     try:

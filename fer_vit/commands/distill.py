@@ -66,7 +66,11 @@ def distill(
     if votes is None or not len(train):
         raise FerVitError(f"Expected training faces with labels in {manifest}. Prepare it with labels.")
     if unlabelled is not None:
-        more = read_unlabelled(unlabelled, rows.names)
+        pool = Manifest.read(unlabelled, ["train"]).split("train")
+        pool.check_labels(rows.names)
+        known = np.isfinite(pool.landmarks()).all((1, 2)) & (np.array(pool.column("score"), float) != 0)
+        more = pool.select(known)
+        print(f"{unlabelled}: {len(more):,} training faces; {(~known).sum():,} more were not detected and are left out")
         more.check_copy(output)
     new = average_teachers(teachers, train.append(more) if more else train, votes)
     rows = rows.with_votes("train", (1 - weight) * votes + weight * new[: len(train)])
@@ -74,16 +78,6 @@ def distill(
         rows = rows.append(add_votes(more, new[len(train) :], per_class))
     rows.write(output)
     print(f"{output}: {len(rows):,} rows")
-
-
-def read_unlabelled(path: Path, names: tuple[str, ...]) -> Manifest:
-    """Reads the detected training faces with landmarks; raises FerVitError for other labels."""
-    rows = Manifest.read(path, ["train"]).split("train")
-    rows.check_labels(names)
-    known = np.isfinite(rows.landmarks()).all((1, 2))
-    faces = rows.select(known & (np.array(rows.column("score"), float) != 0))
-    print(f"{path}: {len(faces):,} training faces; {len(rows) - len(faces):,} more were not detected and are left out")
-    return faces
 
 
 def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Array:
@@ -124,10 +118,7 @@ def read_fold(teacher: Path) -> str | None:
 
 
 def predict_views(teacher: Recognizer, faces: Manifest, chosen: list[int]) -> Array:
-    """Returns a teacher's probabilities (M, C) of M chosen faces, each the mean over the face and its mirror image.
-
-    They are computed in bfloat16 where training is, which is about twice as fast.
-    """
+    """Returns a teacher's probabilities (M, C) of M chosen faces, each the mean over it and its mirror image."""
     datasets = [FaceDataset(faces, teacher.crop_spec, augment) for augment in (None, crop_mirrored)]
     with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
         views = [predict_logits(teacher, face_batches(one, chosen, CHUNK, teacher.device)) for one in datasets]

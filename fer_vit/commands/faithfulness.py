@@ -96,11 +96,7 @@ def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
 
 
 def score_methods(model: Recognizer, batches: Iterable[Batch]) -> tuple[Table, Table, Table]:
-    """Measures all methods on all faces, and how shuffled weights change the explanations of the first ones.
-
-    Returns intervals by method and measure, the same of the difference to `random`, and of the rank correlation with
-    the intact model's explanation, by method and the last shuffled part. All are empty without a face.
-    """
+    """Returns intervals of methods, differences from `random`, and shuffled weights by measure; {} without a face."""
     measured: list[Values] = []
     shuffled: list[Values] = []
     faces = 0

@@ -164,10 +164,7 @@ def labelled_batches(
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:
-    """Returns the divisor of logits (N, C), from 0.05 to 20, with the lowest cross-entropy against class indices (N,).
-
-    Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017).
-    """
+    """Returns the divisor of logits (N, C) with the lowest loss against class indices (N,) (Guo et al., ICML 2017)."""
     logits = logits.double()
 
     def loss(log_temperature: float) -> float:
@@ -254,10 +251,7 @@ def corruptions(detector: Detector) -> dict[str, Corruption]:
 def measure_robustness(
     model: Recognizer, rows: Manifest, truth: IntArray, only: Sequence[str] = ()
 ) -> dict[str, Array]:
-    """Returns the accuracy on each face (N,) by corruption, all or `only` some; NaN for a face that does not count.
-
-    `rows` are crops of one face each, `truth` (N,) the indices of their labels among the model's.
-    """
+    """Returns the accuracy on crops with labels `truth` (N,) by corruption: (N,), NaN where a face does not count."""
     landmarks, hits = rows.landmarks(), dict[str, Array]()
     known, every = np.isfinite(landmarks).all((1, 2)), corruptions(FaceDetector(min_score=CROP_SCORE))
     for name in tqdm([name for name in every if not only or name in only], "robustness", disable=None):

@@ -194,10 +194,7 @@ def describe(faces: Faces) -> dict[str, Interval]:
 
 
 def evaluate_faces(faces: Faces, by: Sequence[str] = (), other: Array | None = None) -> dict[str, Any]:
-    """Describes all faces, faces without a near-duplicate in train (column `near_duplicate`), and groups by column.
-
-    `other`: a second model's probabilities (N, C), with which the model is compared.
-    """
+    """Describes all faces, all but near-duplicates of train, and groups; compares with a model, `other` (N, C)."""
     results: dict[str, Any] = {"all": describe(faces)}
     marks = [str(value).lower() in ("true", "1") for value in faces.columns.get("near_duplicate", [])]
     if any(marks):

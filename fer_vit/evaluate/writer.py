@@ -208,10 +208,7 @@ def chart(rows: Mapping[str, Mapping[str, Any]], measure: str) -> Pil.Image | No
 
 
 def choose_cards(faces: Faces, other: Array, better: Mapping[int, int]) -> tuple[list[Card], int]:
-    """Returns the faces to look at, the greatest loss first, and the number left out.
-
-    `other` (N, C) are a second model's probabilities, `better` the likely labels of faces with a suspect one.
-    """
+    """Returns faces to look at, the greatest loss first, and how many are left out; `other` (N, C) is another model."""
     assert faces.targets is not None
     guess, truth = faces.probabilities.argmax(1), faces.targets.argmax(1)
     other_guess = np.where(np.isnan(other[:, 0]), guess, np.nan_to_num(other).argmax(1))

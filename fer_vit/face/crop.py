@@ -44,10 +44,7 @@ DEFAULT_REGIONS = tuple(REGIONS)[:8]  # eyes, brows, nose, mouth and cheeks
 
 
 def region_boxes(landmarks: ArrayLike, names: Sequence[str] = DEFAULT_REGIONS) -> Float32Array:
-    """Places R regions on a face with landmarks (5, 2) in pixels: boxes (R, 4), xyxy, perhaps beyond the image.
-
-    Raises FerVitError when a name is unknown or repeated.
-    """
+    """Places R regions by landmarks (5, 2): boxes (R, 4), xyxy, perhaps outside. Raises FerVitError for wrong names."""
     weights, offsets, sides = _tables(tuple(names))
     points = np.asarray(landmarks, float)
     across, down = points[1] - points[0], (points[3] + points[4] - points[0] - points[1]) / 2
@@ -140,10 +137,7 @@ CUT = 384  # largest side in pixels of the result of `cut_out`
 
 
 def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
-    """Cuts a face, given its box (4,), out of a photo (H, W, 3), with half the box around it.
-
-    Returns a square of at most CUT pixels, and the matrix (2, 3) from the photo to it.
-    """
+    """Cuts a face with box (4,) and half the box around it: at most CUT pixels square, and the matrix (2, 3) to it."""
     side = 2 * max(box[2:] - box[:2])
     scale = min(1.0, CUT / side)
     size = round(scale * side)
@@ -166,7 +160,12 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     scale = float(np.sqrt(abs(np.linalg.det(m[:, :2]))))
     drawn = 2 * size if 0 < scale < SMALLER else size
     if 0 < scale < 0.5:
-        image, m = _window(image, m, size, margin=2 / scale)  # a face is a small part of a photo
+        corners = geometry.apply(geometry.invert(m), [(0, 0), (size, 0), (0, size), (size, size)])
+        end, margin = np.array(image.shape[1::-1]), 2 / scale
+        start = np.clip(np.floor(corners.min(0) - margin), 0, end - 1).astype(int)
+        stop = np.clip(np.ceil(corners.max(0) + margin), start + 1, end).astype(int)
+        image = image[start[1] : stop[1], start[0] : stop[0]]  # a face is a small part of a photo
+        m = geometry.compose(m, np.column_stack([np.eye(2), start]))
         height, width = (max(1, round(side * 2 * scale)) for side in image.shape[:2])
         reduced = cv2.resize(image, (width, height), interpolation=REDUCTION)
         back = np.diag([image.shape[1] / width, image.shape[0] / height, 1.0])[:2]
@@ -175,15 +174,6 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     m[:, 2] += 0.5 * m[:, :2].sum(1) - 0.5  # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5
     crop = cv2.warpAffine(image, m, (drawn, drawn), flags=INTERPOLATION, borderMode=BORDER)
     return np.asarray(crop if drawn == size else cv2.resize(crop, (size, size), interpolation=REDUCTION), np.uint8)
-
-
-def _window(image: Image, matrix: Array, size: int, margin: float) -> tuple[Image, Array]:
-    """Cuts an image to the area of a crop plus a margin in pixels; returns it and the matrix from it to the crop."""
-    corners = geometry.apply(geometry.invert(matrix), [(0, 0), (size, 0), (0, size), (size, size)])
-    end = np.array(image.shape[1::-1])
-    start = np.clip(np.floor(corners.min(0) - margin), 0, end - 1).astype(int)
-    stop = np.clip(np.ceil(corners.max(0) + margin), start + 1, end).astype(int)
-    return image[start[1] : stop[1], start[0] : stop[0]], geometry.compose(matrix, np.column_stack([np.eye(2), start]))
 
 
 def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:

@@ -176,10 +176,7 @@ def refine_landmarks(image: Image, faces: list[Face]) -> list[Face]:
 
 
 def find_landmarks(image: Image, to_cut: Array) -> Array:
-    """Finds the landmarks (5, 2) of a face in an image (H, W, 3), given the matrix (2, 3) to a square that it fills.
-
-    The square has SIDE pixels. A second pass refines the landmarks in the upright face.
-    """
+    """Finds landmarks (5, 2) of a face, given the matrix (2, 3) to SIDE pixels that it fills; refined when upright."""
     return refine_points(image, _find_in_cut(image, to_cut))
 
 
@@ -240,10 +237,7 @@ def follow_faces(detector: Detector, image: Image, faces: list[Face]) -> list[Fa
 
 
 def _cut_square(image: Image, face: Face) -> tuple[Image, float, Array]:
-    """Cuts a grey square of whole pixels around a face and scales it to MIN_SIDE: much faster than `warp`.
-
-    Returns the cut, and the scale and shift (2,) from image to cut pixels.
-    """
+    """Cuts a grey square around a face, faster than `warp`: the cut, scale and shift (2,) from image to cut pixels."""
     half = 2 * round(max(face.box[2:] - face.box[:2]) / FOLLOWED / 4) + 2
     start = np.round((face.box[:2] + face.box[2:]) / 2).astype(int) - half
     stop, end = start + 2 * half, np.array(image.shape[1::-1])
@@ -330,10 +324,7 @@ def cache_folder() -> Path:
 
 
 def yunet_path() -> Path:
-    """Returns the checked YuNet file: `$FER_VIT_YUNET`, else the cached one, else downloaded into the cache.
-
-    Several processes may download at once. A damaged file in the cache is fetched again.
-    """
+    """Returns the checked YuNet file: `$FER_VIT_YUNET`, else the cached one, else downloaded into the cache."""
     import pooch  # takes time to import
 
     if named := os.environ.get("FER_VIT_YUNET"):

@@ -8,7 +8,6 @@ refuses the largest photos of phones by a limit that other code of the process m
 import io
 import math
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -16,8 +15,7 @@ from typing import BinaryIO
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image as Pil
-from PIL import ImageOps
+from PIL import Image as Pil, ImageOps
 from PIL.AvifImagePlugin import AvifImageFile
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.ExifTags import Base
@@ -126,25 +124,18 @@ def is_animated(path: Path) -> bool:
 
 def count_scans(data: bytes) -> int:
     """Returns the number of scans of a JPEG, each of which can refine all pixels by a few bytes; else 0."""
-    scans, components = 0, b""
-    for marker, at in _markers(data) if re.match(JPEG, data) else ():
+    scans, components, at = 0, b"", 2 if re.match(JPEG, data) else len(data)
+    while (found := MARKER.search(data, at)) and (marker := found[1][0]) != END:  # as libjpeg finds them
+        at = found.end()  # the start of its payload
         if marker in PLAIN_FRAMES:
             components = data[at + 7 : at + 8]
         if marker == START_OF_SCAN:
             scans += 1
             if data[at + 2 : at + 3] == components:  # one scan contains all of them
                 break
-    return scans
-
-
-def _markers(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the markers of a JPEG as libjpeg finds them, each with the offset of its payload."""
-    at = 2
-    while (found := MARKER.search(data, at)) and (marker := found[1][0]) != END:
-        at = found.end()
-        yield marker, at
         if marker not in NO_PAYLOAD:
             at += int.from_bytes(data[at : at + 2], "big")
+    return scans
 
 
 def check_size(size: tuple[int, int], most: int = MAX_PIXELS) -> None:

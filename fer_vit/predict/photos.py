@@ -13,8 +13,7 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image as Pil
-from PIL import ImageOps
+from PIL import Image as Pil, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -48,9 +47,8 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     if isinstance(images, np.ndarray) and images.ndim < 4:
         return [to_rgb(images)]
     if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
-        remedy = "Pass the `.numpy()` of a uint8 tensor (H, W, 3)."
-        got = type(images).__name__
-        raise FerVitError(f"Expected a path, an image of numpy or PIL, or a list of these, but got {got}. {remedy}")
+        came = f"{type(images).__name__}. Pass the `.numpy()` of a uint8 tensor (H, W, 3)."
+        raise FerVitError(f"Expected a path, an image of numpy or PIL, or a list of these, but got {came}")
     return [source for image in images for source in as_sources(image)]
 
 
@@ -183,10 +181,7 @@ PhotoBatch: TypeAlias = tuple[list[FoundPhoto], Batch | None]
 
 @dataclass(eq=False)
 class PhotoDataset(Dataset[Item]):
-    """Images as faces; the status of an unreadable image is the reason.
-
-    Without a detector, images are crops that are framed like the model's template.
-    """
+    """Images as faces, framed like the template without a detector; the status of an unreadable image is the reason."""
 
     sources: Sequence[Source]
     spec: CropSpec

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
-from PIL import Image as Pil
-from PIL import ImageDraw, ImageFont
+from PIL import Image as Pil, ImageDraw, ImageFont
 
 from fer_vit.geometry import Array, Image, apply, compose, invert
 
@@ -70,17 +69,14 @@ class Attention(NamedTuple):
 
 
 def zoom(view: FaceView, size: int) -> FaceView:
-    """Returns the same face in a cut-out of its photo, scaled to `size` pixels on the longer side.
-
-    The margin on each side is 6 % of what the face box and the crop span together.
-    """
+    """Returns the same face in a cut-out of its photo, scaled to `size` pixels on the longer side."""
     corners = to_photo(view, np.array([0.0, 0.0, view.crop_size, view.crop_size]))
     if view.box is not None:
         corners = np.vstack([corners, view.box.reshape(2, 2)])
     low, high = corners.min(0), corners.max(0)
     extent = np.array(view.photo.shape[1::-1])  # (W, H)
     # No more than the photo's longer side, and shifted into the photo as far as possible.
-    side = np.clip((high - low).max() * (1 + 2 * 0.06), 2, extent.max())
+    side = np.clip((high - low).max() * (1 + 2 * 0.06), 2, extent.max())  # with a margin of 6 %
     start = np.clip((low + high - side) / 2, 0, np.maximum(extent - side, 0))
     left, top = np.floor(start).astype(int)
     right, bottom = np.minimum(np.ceil(start + side).astype(int), extent)

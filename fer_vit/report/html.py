@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
-from PIL import Image as Pil
-from PIL import ImageColor
+from PIL import Image as Pil, ImageColor
 
 from fer_vit.geometry import Array, invert
-from fer_vit.report import draw
-from fer_vit.report.draw import Attention, FaceView, printable
+from fer_vit.report.draw import AGAINST, FOR, Attention, FaceView, expression_colour, percent, printable, ranked, zoom
 from fer_vit.report.table import Interval
 
 PHOTO = 480  # longer side of the pictures of a face, in pixels
@@ -52,7 +50,7 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
     `regions` are the model's, in its order. With its second face, a photo is written as a whole under the number of
     its first face.
     """
-    close = draw.zoom(view, PHOTO)
+    close = zoom(view, PHOTO)
     photos = folder / "photos"
     photos.mkdir(parents=True, exist_ok=True)
     name = f"{number:06d}.jpg"
@@ -68,7 +66,7 @@ def save_face(folder: Path, number: int, view: FaceView, evidence: Evidence, reg
         "box": None if view.track is not None else _rounded(None if view.box is None else view.box / size, 4),
     }
     text = htmlsafe_json_dumps(data, separators=(",", ":"))
-    return FaceRecord(draw.ranked(view.probabilities)[0][0], text, pack_attention(evidence.attention))
+    return FaceRecord(ranked(view.probabilities)[0][0], text, pack_attention(evidence.attention))
 
 
 def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
@@ -97,7 +95,7 @@ def average_data(
 ) -> dict[str, Any]:
     """Returns what `page.js` draws the mean of some faces from, with the intervals of `Average.intervals`."""
     return face_data(view, evidence, regions) | {
-        "label": printable(draw.ranked(view.probabilities)[0][0]),
+        "label": printable(ranked(view.probabilities)[0][0]),
         "faces": faces,
         "image": _data_uri(Pil.fromarray(view.photo)),
         "heat": _data_uri(heat_maps(evidence).crop((0, 0, HEAT, HEAT)), "PNG"),
@@ -118,10 +116,7 @@ def pack_attention(attention: Attention) -> str:
 
 
 def heat_maps(evidence: Evidence) -> Pil.Image:
-    """Returns the heat of every label, and of the contrast, from top to bottom as one picture; clear where none is.
-
-    Each is scaled to its own largest value, and smooth between the cells of its grid.
-    """
+    """Returns the heat of each label, then of the contrast, as one picture, each scaled to its maximum; clear at 0."""
     found = {**evidence.labels, len(evidence.order): evidence.contrast}
     maps = np.zeros((len(evidence.order) + 1, HEAT, HEAT))
     for index, (_, heat) in found.items():
@@ -130,7 +125,7 @@ def heat_maps(evidence: Evidence) -> Pil.Image:
     maps /= np.abs(maps).max((1, 2), keepdims=True).clip(1e-12)
     picture = Pil.fromarray((128 + 127 * maps.reshape(-1, HEAT)).round().astype(np.uint8))
     value = (np.arange(256)[:, None] - 128) / 127  # from strongly against, over clear, to strongly for
-    colours = np.where(value < 0, *(np.array(ImageColor.getrgb(colour)) for colour in (draw.AGAINST, draw.FOR)))
+    colours = np.where(value < 0, *(np.array(ImageColor.getrgb(colour)) for colour in (AGAINST, FOR)))
     palette = np.hstack([colours, 220 * np.abs(value).clip(0, 1) ** 0.7]).astype(np.uint8)
     picture.putpalette(palette.tobytes(), "RGBA")
     return picture
@@ -159,7 +154,7 @@ _ENVIRONMENT = Environment(
     undefined=StrictUndefined,
 )
 _ENVIRONMENT.filters |= {"data_uri": _data_uri, "printable": printable}
-_ENVIRONMENT.filters |= {"percent": draw.percent, "colour": draw.expression_colour}
+_ENVIRONMENT.filters |= {"percent": percent, "colour": expression_colour}
 
 
 def render(path: Path, name: str, **values: object) -> None:

@@ -40,10 +40,7 @@ def interval_text(one: Interval, form: str) -> str:
 
 @dataclass
 class TableWriter:
-    """Writes a table atomically; after an error nothing is left. A `live` one grows in its place, row by row.
-
-    Entering and `write` raise FerVitError when the folder cannot be written, or the disk is full.
-    """
+    """Writes a table atomically; a `live` one grows in its place. Raises FerVitError when it cannot be written."""
 
     path: Path  # ends in one of `SUFFIXES`
     columns: dict[str, type]  # name and type (str, int, float or bool) of every column; any cell may be None
@@ -110,13 +107,9 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Tabl
 
 
 def csv_cell(cell: Cell) -> Cell:
-    """Returns a cell for CSV.
-
-    A float has 8 significant digits: milliseconds within a day. Text that a spreadsheet would run gets a leading
-    apostrophe (OWASP, CSV injection).
-    """
+    """Returns a cell for CSV; text that a spreadsheet would run gets a leading apostrophe (OWASP, CSV injection)."""
     if isinstance(cell, float):
-        return f"{cell:.8g}"
+        return f"{cell:.8g}"  # milliseconds within a day
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 

@@ -221,10 +221,7 @@ def drop_near_duplicates(reading: Reading) -> Reading:
 
 
 def find_near_duplicates(pixels: Image, trained: Mask) -> Mask:
-    """Marks training images with a near-duplicate among the others, and the others with one in train: (N,).
-
-    Pixels are thumbnails (N, SIDE, SIDE); `trained` (N,) is which of them are training images.
-    """
+    """Marks thumbnails (N, SIDE, SIDE) that have a near-duplicate on the other side of the mask `trained` (N,)."""
     marks = np.zeros(len(pixels), bool)
     train, others = np.flatnonzero(trained), np.flatnonzero(~trained)
     plain, mirrored = _standardise(pixels[others]), _standardise(pixels[others, :, ::-1])  # (M, SIDE * SIDE)

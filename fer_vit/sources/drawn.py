@@ -141,22 +141,17 @@ def draw_face(expression: str, seed: int, size: int = 96, colour: bool = False) 
     image = cv2.resize(canvas, (size, size), interpolation=cv2.INTER_AREA).astype(float)
     if not colour:
         image = (image @ (0.299, 0.587, 0.114))[..., None]
-    return _light(image, look, rng), apply(frame, [*eyes, nose, *corners])
+    away = (np.arange(size) + 0.5) / size - 0.5
+    light = look["gain"] * (1 + look["gradient_x"] * away + look["gradient_y"] * away[:, None])
+    noisy = image * light[..., None] + look["noise"] * rng.standard_normal((size, size, 1))
+    lit = np.broadcast_to(noisy.round().clip(0, 255).astype(np.uint8), (size, size, 3)).copy()
+    return lit, apply(frame, [*eyes, nose, *corners])
 
 
 def _values(expression: str) -> Array:
     if expression not in TABLE:
         raise FerVitError(f"Expected one of the expressions {', '.join(TABLE)}, but got `{expression}`.")
     return np.array(TABLE[expression])
-
-
-def _light(image: Array, look: Look, rng: np.random.Generator) -> Image:
-    """Shades an image (size, size, 1 or 3) and adds noise, both pixel by pixel: (size, size, 3) uint8."""
-    size = len(image)
-    away = (np.arange(size) + 0.5) / size - 0.5
-    light = look["gain"] * (1 + look["gradient_x"] * away + look["gradient_y"] * away[:, None])
-    noisy = image * light[..., None] + look["noise"] * rng.standard_normal((size, size, 1))
-    return np.broadcast_to(noisy.round().clip(0, 255).astype(np.uint8), (size, size, 3)).copy()
 
 
 def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:

@@ -68,10 +68,7 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
 
 
 def majority(counts: Sequence[int]) -> Array | None:
-    """Returns 1 for the expression with more than half of the votes in the ten columns, 0 for the others (8,).
-
-    None if there is none, or the winner is unknown or NF. Single votes do not count.
-    """
+    """Returns (8,), 1 for more than half of the votes, single ones aside; None without it, or for unknown or NF."""
     votes = np.where(np.asarray(counts) > 1, counts, 0)
     winner = votes.argmax()
     return np.eye(len(NAMES))[winner] if 2 * votes[winner] > votes.sum() and winner < len(NAMES) else None

@@ -114,10 +114,7 @@ def evenly(faces: Sequence[FaceResult], most: int) -> list[FaceResult]:
 
 
 def limit(videos: Iterable[Video], most: int) -> bool:
-    """Leaves at most so many faces to show, as many of each person; in a crowd, the people who are there longest.
-
-    Returns whether any were left out.
-    """
+    """Leaves at most so many faces, as many of each person, the longest seen ones; returns whether any was left out."""
     people = [(video, track) for video in videos for track in video.people]
     people.sort(key=lambda one: -len(one[0].people[one[1]].times))
     for video, track in people[most:]:
@@ -174,13 +171,9 @@ def _face(result: FaceResult) -> Face | None:
 def explain_faces(
     model: Recognizer, faces: Iterable[Shown], chunks: Iterable[Batch], method: str, labels: LabelChoice = "predicted"
 ) -> Iterator[tuple[FaceResult, FaceView, Evidence]]:
-    """Yields each face with its explanation; `chunks` are the crops, ready for the model. The last may have more faces.
-
-    A face whose photo was removed is shown as the crop, without a box.
-    """
+    """Yields each face with its explanation; `chunks` are the crops, ready for the model, perhaps with more faces."""
     faces = iter(faces)
-    # Photos are read again: workers return only crops, since photos can be large.
-    read = lru_cache(maxsize=1)(_read_again)
+    read = lru_cache(maxsize=1)(_read_again)  # workers return only crops, since photos can be large
     for chunk in chunks:
         seen = trace(model.net, chunk.image, chunk.boxes, chunk.valid)
         # `zip` stops at the end of the chunk before it takes the next face.
@@ -217,7 +210,6 @@ def _array(values: Tensor) -> Array:
 
 
 def _read_again(path: str) -> Image | None:
-    """Returns a photo, or None if it can no longer be read."""
     try:
         return read_image(Path(path))
     except ImageError:

@@ -49,10 +49,7 @@ def write_report(
     labels: LabelChoice = "predicted",
     most: int = sys.maxsize,
 ) -> int:
-    """Writes a report of photos and videos to a new folder and returns how many faces it shows.
-
-    `name` is the model's name. At most so many faces of photos, and as many of videos, are explained.
-    """
+    """Writes a report of at most `most` faces of photos, and as many of videos, to a folder; returns their number."""
     folder.mkdir()
     root = os.path.commonpath([source.absolute().parent for source in sources])
     films, photos = [*filter(is_video, sources)], [source for source in sources if not is_video(source)]

@@ -23,8 +23,7 @@ import psutil
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from PIL import Image
 from schemathesis import Case, GenerationMode
 from skimage.data import astronaut

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest, bootstrap, fisher_exact
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, log_loss, recall_score
-from sklearn.metrics import confusion_matrix as reference_confusion
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    confusion_matrix as reference_confusion,
+    f1_score,
+    log_loss,
+    recall_score,
+)
 from statsmodels.stats.multitest import multipletests
 from torchmetrics.functional.classification import multiclass_calibration_error
 
