@@ -74,10 +74,7 @@ def fit_matrix(image: Image, size: int) -> Array:
 
 
 def crop_matrix(landmarks: ArrayLike, size: int, template: ArrayLike = TEMPLATE, align: Align = "landmarks") -> Array:
-    """Returns the matrix (2, 3) that maps landmarks (5, 2) onto a template (5, 2), given in fractions of `size`.
-
-    It turns, scales and shifts; with `align` "crop" it does not turn, for models trained on upright crops.
-    """
+    """Returns the matrix (2, 3) from landmarks (5, 2) to a template in fractions of `size`; "crop" does not turn."""
     return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")
 
 

@@ -125,10 +125,7 @@ def faithfulness_table(
     differences: Mapping[str, Mapping[str, Interval]],
     better: Mapping[str, int],
 ) -> str:
-    """Returns a Markdown table: a row for each method, a column for each measure with an arrow for what is better.
-
-    The methods' rows are `differences` to the control `random`; its own row, the last, is what was `found`.
-    """
+    """Returns Markdown: a row with the `differences` of each method to `random`, then what was `found` for `random`."""
     rows = [["less `random`", *(f"{name} {'↑' if sign > 0 else '↓'}" for name, sign in better.items())]]
     for method, values in differences.items():
         rows.append([method, *(interval_text(values[name], "+.3f") for name in better)])

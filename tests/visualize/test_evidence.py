@@ -30,7 +30,7 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
     faces: Faces,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fer_vit.visualize.evidence.has_bf16", lambda device: bf16)
+    monkeypatch.setitem(explain_labels.__globals__, "has_bf16", lambda device: bf16)
     seen = trace(net, *faces)
     found = list(explain_labels(net, seen, method, labels))
     views, eye = attention_views(seen, interactions(net, seen)), torch.eye(4)
