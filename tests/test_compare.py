@@ -237,7 +237,7 @@ def write_study(folder: Path, persons: int, paired: bool, facts: dict[str, str] 
     return path
 
 
-def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     table = write_study(tmp_path, 8, paired=True, facts={"version": "0.0", "model": "best.ckpt", "detector": "yunet"})
     words = ["--by=condition", "--person=subject", "--baseline=rest", f"--output={tmp_path / 'c'}"]
     run("compare", table, *words)
@@ -267,7 +267,7 @@ def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "Expected the baseline calm and others in `condition`, but got film <b>, rest." in error
 
 
-def test_columns_of_another_table_different_persons_and_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_of_another_table_different_persons_and_few(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     table = write_study(tmp_path, 14, paired=False)
     paths = [f"{person}-{person % 2}-{photo}.png,{person % 2},{person}" for person in range(13) for photo in range(3)]
     (tmp_path / "sessions.csv").write_text("\n".join(["path,group,who", *paths]))

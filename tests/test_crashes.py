@@ -97,9 +97,7 @@ def test_a_writer_that_is_killed_at_any_call(name: str, write: Writer, tmp_path:
 
 
 @writers
-def test_all_is_on_the_disk_before_it_has_its_name(
-    name: str, write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_is_on_the_disk_first(name: str, write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / name, 1)
     fsync, flushed, moved = os.fsync, list[int](), list[Path]()
 
@@ -192,7 +190,7 @@ def alive(process: psutil.Process) -> bool:
     ],
 )
 def test_no_process_stays_behind(
-    verb: str, number: signal.Signals, status: int, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    verb: str, number: signal.Signals, status: int, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     log, many = tmp_path / "log", 12 * [str(path) for path in sorted(drawn.glob("faces/*/*/*.png"))]
     large = encode_png(np.zeros((2000, 2000, 3), np.uint8))  # tens of milliseconds each, so that `prepare` is at work
@@ -252,7 +250,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     ],
 )
 def test_a_full_disk_keeps_what_was_there(
-    what: str, left: int, drawn: Path, checkpoint: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+    what: str, left: int, drawn: Path, checkpoint: Path, disk: Path, capsys: pytest.CaptureFixture
 ) -> None:
     crops = f"{drawn}/faces/val --face=crop --detector=none --workers=0 --checkpoint={checkpoint} --output={disk}/out"
     words = {
@@ -284,7 +282,7 @@ def test_a_full_disk_keeps_what_was_there(
     assert what != "parts" or "all 7 tables, all 26 files exactly once" in capsys.readouterr().out
 
 
-def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_keeps_the_checkpoint_before(drawn: Path, disk: Path, capsys: pytest.CaptureFixture) -> None:
     remount = ["mount", "-o", "remount,size=1400k", str(disk)]  # two checkpoints, and no third one beside them
     subprocess.run(remount, check=True)
     place = [f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={disk}"]

@@ -216,7 +216,7 @@ TAGS += ["[" * 2000, "'\\ud800'"]
 
 @pytest.fixture
 def begins(
-    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> Callable[..., bool]:
     """Runs `fit` with these configs up to the training; returns False if it ends with one line before."""
 

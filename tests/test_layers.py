@@ -49,12 +49,7 @@ HOMES = {
     "matplotlib": {"report/charts.py"},
 }
 HEAVY = {"torch", "torchvision", "timm"}
-FORBIDDEN = {
-    "face": HEAVY,
-    "report": HEAVY | {"cv2"},
-    "geometry": HEAVY | {"cv2"},
-    "conformal": HEAVY,
-}
+FORBIDDEN = {"face": HEAVY, "report": HEAVY | {"cv2"}, "geometry": HEAVY | {"cv2"}, "conformal": HEAVY}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -68,7 +68,7 @@ def test_training_at_the_edge(rows: list[Row], words: list[str], tmp_path: Path)
     assert task.confusion.sum() == sum(row.split == "val" for row in rows)
 
 
-def test_one_class_is_nothing_to_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_class_is_nothing_to_learn(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     write_manifest(tmp_path / "faces.parquet", Reading(ALL[:1], faces(ALL[:1], ALL[:1])), "drawn")
     line = fails(capsys, "fit", *TINY, f"--data.manifest={tmp_path / 'faces.parquet'}")
     assert line == "fer-vit: error: Expected at least two classes, but got 1. Add images of others."

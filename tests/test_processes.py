@@ -32,9 +32,7 @@ SLURM = "SLURM_PROCID={} SLURM_STEP_NUM_TASKS={} SLURM_LOCALID={} SLURM_STEP_TAS
         ("RANK=2 WORLD_SIZE=4", ProcessRank(2, 4)),  # a Kubernetes job
     ],
 )
-def test_the_rank_is_torchruns_or_slurms(
-    variables: str, expected: ProcessRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rank_is_torchs_or_slurms(variables: str, expected: ProcessRank, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, _, value in (variable.partition("=") for variable in variables.split()):
         monkeypatch.setenv(name, value)
     assert process_rank() == expected

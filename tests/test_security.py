@@ -52,7 +52,7 @@ def state(checkpoint: Path) -> dict[str, Any]:
 
 
 def test_a_checkpoint_with_code_is_refused(
-    state: dict[str, Any], bad: Path, faces: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    state: dict[str, Any], bad: Path, faces: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     harm = tmp_path / "harm"
     torch.save({**state, "callbacks": Payload(harm)}, bad)
@@ -88,7 +88,7 @@ def harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("change", NAMED, ids=json.dumps)
 def test_settings_in_a_checkpoint_cannot_name_code(
-    change: dict[str, object], state: dict[str, Any], faces: str, harm: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, object], state: dict[str, Any], faces: str, harm: Path, capsys: pytest.CaptureFixture
 ) -> None:
     torch.save(updated(state, {"hyper_parameters": change}), "bad.ckpt")
     assert fails(capsys, "fit", "--ckpt_path=bad.ckpt", faces)
@@ -172,9 +172,7 @@ def updated(old: Any, change: Any) -> Any:
         ("200 blocks", "claims more weights than it contains"),
     ],
 )
-def test_what_a_checkpoint_claims_is_checked_before_it_takes_memory(
-    change: Any, words: str, state: dict[str, Any], bad: Path
-) -> None:
+def test_claims_are_checked_before_they_take_memory(change: Any, words: str, state: dict[str, Any], bad: Path) -> None:
     if change == "200 blocks":  # which share their bytes in the file
         weights, change = state["state_dict"], {"hyper_parameters": {"network": {"depth": 200}}}
         for name in [name for name in weights if ".blocks.0." in name]:

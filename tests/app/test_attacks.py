@@ -155,9 +155,7 @@ def listener() -> Iterator[int]:
             sock.accept()
 
 
-def test_no_field_of_any_route_reads_a_file_or_an_address(
-    server: Server, photo: bytes, listener: int, tmp_path: Path
-) -> None:
+def test_no_field_reads_a_file_or_an_address(server: Server, photo: bytes, listener: int, tmp_path: Path) -> None:
     secret, link = tmp_path / "secret.jpg", tmp_path / "link.jpg"
     secret.write_bytes(photo)
     link.symlink_to(secret)
@@ -273,7 +271,7 @@ def test_a_job_ends_with_its_client(server: Server, photo: bytes) -> None:
     assert not worker.is_running()
 
 
-def test_a_full_disk(photo: bytes, tmp_path: Path) -> None:
+def test_a_full_disk_keeps_what_was_there(photo: bytes, tmp_path: Path) -> None:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600m", "tmpfs", tmp_path]).returncode:
         pytest.skip("only root can mount a small disk")
     try:

@@ -50,9 +50,7 @@ def test_every_response_has_the_security_headers(client: TestClient) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert not [name for name in headers if name.startswith("access-control")]
-    assert (
-        client.get("/docs").status_code == client.get("/redoc").status_code == 404
-    )  # they load scripts from elsewhere
+    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404  # with foreign scripts
     assert "frame-ancestors 'self'" in POLICY
     assert "unsafe" not in POLICY
 
@@ -91,9 +89,7 @@ def test_a_table_as_json_and_csv(client: TestClient, worker: Stub, tmp_path: Pat
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_report_is_kept_until_it_is_closed_or_old(
-    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_long_a_report_is_kept(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = client.post("/api/report", files=PHOTO).json()
     page = client.get(done["html"])
     assert page.text == "<p>Report</p>"
@@ -174,9 +170,7 @@ def test_a_silent_client_is_disconnected(address: str, monkeypatch: pytest.Monke
         assert b" 408 " in client.recv(4096)
 
 
-def test_jobs_wait_for_their_turn_and_are_cancelled_with_their_client(
-    address: str, worker: Stub, tmp_path: Path
-) -> None:
+def test_jobs_wait_for_their_turn_and_end_with_their_client(address: str, worker: Stub, tmp_path: Path) -> None:
     worker.proceed.clear()
     clients, events = [], []
     for state in ("running", "waiting", "waiting"):

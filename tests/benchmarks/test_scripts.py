@@ -62,9 +62,7 @@ def test_a_fine_tuning_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_training_resumes_writes_a_detector_and_scores_it(
-    yunet_named: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_resumes_and_is_scored(yunet_named: None, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     crops, points = zip(*[draw_face("fear", seed, detector_data.CROP, colour=True) for seed in range(24)], strict=True)
     np.save(tmp_path / "crops.npy", crops)
     np.save(tmp_path / "points.npy", [np.vstack([[(20, 10), (92, 100)], five]) for five in points])

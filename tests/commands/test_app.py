@@ -61,9 +61,7 @@ def test_the_clients_of_the_documentation(server: Server, photo: Path, monkeypat
     client = subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True)
     assert client.stdout.startswith("photo.jpg happiness")
     commands = re.findall(r"^    (curl .*(?:\\\n.*)*)", page, re.MULTILINE)
-    tables = [
-        subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout for command in commands
-    ]
+    tables = [subprocess.run(command, shell=True, stdout=-1, text=True, check=True).stdout for command in commands]
     assert tables[0].startswith("path,status,face,")
     report = json.loads(tables[1])
     assert requests.get(server.address + report["html"]).ok

@@ -26,7 +26,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
-    drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(scores, "RESAMPLES", 100)
     faces = drawn / "faces.parquet"

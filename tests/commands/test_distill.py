@@ -22,9 +22,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distill, "has_bf16", lambda accelerator: False)
 
 
-def test_training_votes_are_mixed_with_predictions(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_votes_are_mixed_with_predictions(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     given, output = tmp_path / "faces.parquet", tmp_path / "distilled.parquet"
     write_manifest(given, read(tmp_path / "faces", count=24, size=64), "drawn")
     words = ["distill", str(checkpoint), "ferplus-small", str(given), str(output), "--weight", "0.25"]
@@ -74,9 +72,7 @@ def mean_of_views(teacher: str, manifest: Path) -> np.ndarray:
     return torch.stack([view.softmax(-1) for view in views]).mean(0).numpy()
 
 
-def test_teachers_predict_their_held_out_folds(
-    faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folds_of_the_teachers(faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     main(["distill", *teachers, str(faces), str(tmp_path / "out.parquet"), "--weight=1"])
     train = Manifest.read(faces).split("train")
     of_each = [mean_of_views(teacher, faces) for teacher in teachers]
@@ -102,7 +98,7 @@ def test_teachers_predict_their_held_out_folds(
     assert f"These teachers have learned {folds[2].sum()} of the faces" in error
 
 
-def test_a_run_records_its_held_out_fold(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_records_its_held_out_fold(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
     main(["fit", *words, "--data.fold=1/3"])
     (last,) = tmp_path.rglob("last.ckpt")
@@ -126,9 +122,7 @@ def write_unlabelled(folder: Path) -> Path:
     return folder / "photos.parquet"
 
 
-def test_faces_without_labels_get_those_of_all_teachers(
-    faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unlabelled_faces(faces: Path, teachers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     photos = write_unlabelled(tmp_path)
     words = ["distill", *teachers, str(faces), str(tmp_path / "all.parquet"), f"--unlabelled={photos}"]
     main(words)
@@ -153,9 +147,7 @@ def test_faces_without_labels_get_those_of_all_teachers(
     assert both.table.slice(0, len(given)).select(alone.column_names).equals(alone)
 
 
-def test_common_expressions_are_cut(
-    checkpoint: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_most_common_are_cut(checkpoint: Path, faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     photos = write_unlabelled(tmp_path)
     for name, more in (("all", []), ("few", ["--per-class=2"]), ("again", ["--per_class=2"])):
         output = str(tmp_path / f"{name}.parquet")
@@ -171,7 +163,7 @@ def test_common_expressions_are_cut(
     assert f"  {common}: 2 of {labels.count(common)} faces" in capsys.readouterr().out
 
 
-def test_wrong_arguments(faces: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments(faces: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     photos, out = write_unlabelled(tmp_path), tmp_path / "out.parquet"
     words = ["distill", "ferplus-small", faces, out]
     assert "would replace the manifest" in fails(capsys, *words[:2], seven, seven, "--overwrite")

@@ -50,9 +50,7 @@ def run_evaluate(output: Path, *words: object) -> dict[str, Any]:
     return json.loads((output / "results.json").read_text())
 
 
-def test_a_folder_of_tables(
-    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     parts, words = tmp_path / "parts", [*CROPS, "--workers=0", f"--checkpoint={checkpoint}"]
     run("predict", drawn / "faces" / "val", *words, f"--output={parts}", "--part_size=10", "--min_confidence=0.13")
     truth = ["--labels", tables / "truth.csv"]
@@ -70,9 +68,7 @@ def test_a_folder_of_tables(
     assert f"{parts} lacks 1 of its" in fails(capsys, "evaluate", parts, *truth)
 
 
-def test_a_model_on_a_manifest(
-    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_manifest(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     data, words = drawn / "faces.parquet", ["--checkpoint", checkpoint]
     found = run_evaluate(tmp_path / "e", data, *words, "--by", "source", "age", "--columns", tables / "ages.csv")
     assert (found["data"], found["model"], found["split"]) == (str(data), str(checkpoint), "val")
@@ -123,9 +119,7 @@ def test_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
     assert "<script" not in (tmp_path / "e" / "index.html").read_text("utf-8")
 
 
-def test_a_model_against_another_and_against_itself(
-    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path
-) -> None:
+def test_a_model_against_another_and_itself(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path) -> None:
     data, words = drawn / "faces.parquet", ["--checkpoint", checkpoint]
     labels = Manifest.read(data).names
     config = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, regions=(), tokens="patch")
@@ -141,19 +135,7 @@ def test_a_model_against_another_and_against_itself(
     assert found["comparison"]["McNemar"] == {"first": 0, "second": 0, "p": 1}
 
 
-@pytest.mark.slow
-def test_robustness_of_merged_labels(drawn: Path, checkpoint: Path, tmp_path: Path, yunet_named: None) -> None:
-    words = ["--checkpoint", checkpoint, "--robustness", "--merge", json.dumps(MERGE)]
-    found = run_evaluate(tmp_path / "e", drawn / "faces.parquet", *words)
-    assert found["robustness"]["eyes covered"]["faces"] == found["faces"]
-    assert found["labels"] == ["good", "so-so"]
-    assert found["robustness"]["eyes covered"]["difference"]["low"] is not None
-    assert "<h2>Robustness</h2>" in (tmp_path / "e" / "index.html").read_text("utf-8")
-
-
-def test_errors_write_nothing(
-    drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors(drawn: Path, checkpoint: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "results.md").touch()
     (tmp_path / "short.csv").write_text("\n".join((tables / "p.csv").read_text().splitlines()[:-1]))
@@ -178,7 +160,7 @@ def test_errors_write_nothing(
     assert {path.name for path in (tmp_path / "old").iterdir()} == {"results.md"}
 
 
-def test_merged_labels(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merged_labels(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = [drawn / "faces.parquet", "--checkpoint", checkpoint]
     found = run_evaluate(tmp_path / "e", *words, "--merge", json.dumps(MERGE), "--against", checkpoint)
     assert found["labels"] == ["good", "so-so"]

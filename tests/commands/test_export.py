@@ -62,9 +62,7 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(change: dict[str, object], t
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "v1.2"])
-def test_every_form_by_the_command_line(
-    name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_form_of_a_model(name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     output = tmp_path / "deep" / name
     command = ["export", str(output), "--checkpoint", str(checkpoint)]
     main(command)
@@ -91,7 +89,7 @@ def test_every_form_by_the_command_line(
     main([*command, "--overwrite"])
 
 
-def test_cards_and_foreign_files_stay(tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cards_and_foreign_files_stay(tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture) -> None:
     main(["export", str(tmp_path / "copy")])
     card = (tmp_path / "copy" / "README.md").read_text()
     assert card == (shipped_models()[DEFAULT] / "README.md").read_text()
@@ -105,9 +103,7 @@ def test_cards_and_foreign_files_stay(tmp_path: Path, checkpoint: Path, capsys: 
     assert "holds notes.md, which would be lost" in fails(capsys, "export", own, "--overwrite")
 
 
-def test_a_calibrated_folder_has_sets(
-    checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibration_gives_sets(checkpoint: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = ["--checkpoint", str(checkpoint), "--calibrate", str(drawn / "faces.parquet")]
     main(["export", str(tmp_path / "model"), *words])
     model, printed = load(tmp_path / "model", "cpu"), capsys.readouterr().out
@@ -133,14 +129,14 @@ def test_a_calibrated_folder_has_sets(
         ("model --faithfulness=gone.json", "Expected a faithfulness.json"),
     ],
 )
-def test_options_that_do_not_fit(words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_fit(words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     name, *options = words.split()
     assert message in fails(capsys, "export", tmp_path / name, *options)
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("pool", ["avg", "query"])
-def test_rare_expressions_gain(pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rare_expressions_gain(pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Menon et al. 2021 by hand: half the logarithm of each label's share in training, off its logit."""
     faces = Manifest.read(drawn / "faces.parquet")
     rows = zip(faces.table["label"].to_pylist(), faces.table["split"].to_pylist(), strict=True)

@@ -10,9 +10,7 @@ from tests.helpers.commands import fails, main
 ROWS = ["pixels", "relevance", "ablation", "attention", "random", "centre"]
 
 
-def test_a_manifest_and_photos_are_scored(
-    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_manifest_and_photos(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = ["--checkpoint", str(checkpoint), "--max_faces", "3"]
     main(["faithfulness", str(drawn / "faces.parquet"), *words, "--output", str(tmp_path / "a")])
     found = json.loads((tmp_path / "a" / "faithfulness.json").read_text())

@@ -65,7 +65,7 @@ def test_predict_has_a_row_for_each(
     assert sum(row["label"] is not None for row in rows) > count / (2 if words[:2] == CROPS else 25)
 
 
-def test_prepare_counts_each(count: int, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepare_counts_each(count: int, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "m.parquet"
     run("prepare", "folder", photos, out, "--detector=none", "--workers=1", "--embed=always")
     text = capsys.readouterr().out
@@ -96,7 +96,7 @@ def kill_at_66(image: Image) -> list[Face]:
 
 
 def test_a_worker_that_is_killed_ends_the_run_with_a_line(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     for width in range(60, 70):
         (tmp_path / f"{width}.png").write_bytes(encode_png(np.zeros((64, width, 3), np.uint8)))

@@ -36,7 +36,7 @@ def rows(table: Path) -> list[dict[str, str]]:
 
 
 def test_a_file_to_its_end(
-    clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    clip: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown, show = [], LivePage.show
     monkeypatch.setattr(LivePage, "show", lambda page, seen: shown.append(seen.photo.faces[0]) or show(page, seen))
@@ -66,7 +66,7 @@ def test_it_is_ended(
     clip: Path,
     checkpoint: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     show, watch = LivePage.show, command.watch

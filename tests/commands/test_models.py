@@ -12,7 +12,7 @@ from tests.helpers.commands import run
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
 
-def test_every_config_is_one_line_with_its_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_config_is_one_line_with_its_accuracy(capsys: pytest.CaptureFixture) -> None:
     run("configs")
     header, *lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert header.split() == ["name", "accuracy", "what", "it", "is"]
@@ -23,7 +23,7 @@ def test_every_config_is_one_line_with_its_accuracy(capsys: pytest.CaptureFixtur
     assert float(small.split()[1].removesuffix("%")) > 80
 
 
-def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.CaptureFixture) -> None:
     run("models")
     lines = capsys.readouterr().out.splitlines()
     for name, folder in shipped_models().items():
@@ -37,7 +37,7 @@ def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.Captur
 
 
 def test_models_in_the_hubs_cache(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     run("export", tmp_path / "ours", "--checkpoint", checkpoint)
     cards = {"none": None, "0": b"---\na: [\n---\n", "1": b"---\n- 1\n---\n", "2": b"\xff\xfe"}

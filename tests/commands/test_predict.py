@@ -43,7 +43,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = (*CROPS, "--workers=0", "--min-confidence=0.5")
     rows = predict(drawn / "faces" / "val", DEFAULT, tmp_path / "t.parquet", *words)
     least, ambiguous = load(DEFAULT, "cpu").net.settings.thresholds["90"][0], 0
@@ -67,7 +67,7 @@ def test_columns_of_confidence(drawn: Path, tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.usefixtures("yunet_named")
 def test_processes_share_a_folder_and_a_rerun_resumes(
-    photos: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    photos: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     expected, output = predict(photos, checkpoint, tmp_path / "one.parquet"), tmp_path / "faces"
     assert [(Path(row["path"]).name, row["status"], row["face"]) for row in expected] == [
@@ -100,7 +100,7 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
 
 
 def test_a_folder_belongs_to_one_prediction(
-    photos: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    photos: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = ["--checkpoint", checkpoint, "--output", tmp_path / "faces", *CROPS]
     run("predict", photos / "noise.png", *good)
@@ -194,9 +194,7 @@ def test_photos_and_videos_in_one_table(folder: Path, checkpoint: Path, tmp_path
     assert_same([row | {"path": ""} for row in by_name["b.mp4"]], [row | {"path": ""} for row in by_name["f.mov"]])
 
 
-def test_a_video_is_a_part_and_a_rerun_resumes(
-    folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rerun_resumes_videos(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     expected = predict(folder, checkpoint, tmp_path / "t.parquet", *CROPS,
                        *("--summary", tmp_path / "p.jsonl", "--intervals", tmp_path / "i.jsonl"))  # fmt: skip
     output, more = tmp_path / "parts", (*CROPS, "--part_size", 2)
@@ -219,7 +217,7 @@ def test_a_video_is_a_part_and_a_rerun_resumes(
     assert parts[2].stat().st_mtime_ns == before
 
 
-def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     mine = tmp_path / "mine.csv"
     mine.write_text("mine")
     options = ["--checkpoint", checkpoint, *CROPS, "--output", tmp_path / "t.csv"]
@@ -235,11 +233,7 @@ def test_wrong_arguments(folder: Path, checkpoint: Path, tmp_path: Path, capsys:
         ("b.mp4", ["--annotate", tmp_path / "marked.avi"], "another .mp4, but got --annotate"),
         ("b.mp4", ["--annotate", folder / "b.mp4", "--overwrite"], "another .mp4"),
         ("b.mp4", ["--annotate", folder / "e.mp4"], "exists already"),
-        (
-            "b.mp4",
-            ["--output", tmp_path / "new", "--annotate", tmp_path / "a.mp4"],
-            "one table (.csv) and another .mp4",
-        ),
+        ("b.mp4", ["--output", tmp_path / "new", "--annotate", tmp_path / "a.mp4"], "one table (.csv) and another"),
         ("a.png", ["--summary", tmp_path / "people.csv"], "there is no video"),
         (".", ["--intervals", tmp_path / "i.TextGrid"], "A TextGrid contains one video, but there are 4"),
         (".", ["--annotate", tmp_path / "a.mp4"], "t.csv and 4 videos"),
@@ -263,7 +257,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("yunet_named")
 def test_a_marked_copy_of_a_moving_face(
-    walk: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    walk: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = predict(walk, checkpoint, tmp_path / "t.jsonl", "--annotate", tmp_path / "marked.mp4")
     assert [(row["frame"], row["status"], row["track"]) for row in rows] == [

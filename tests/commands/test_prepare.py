@@ -75,7 +75,7 @@ def landmarks_by_name(manifest: Manifest) -> dict[str, Array]:
 
 
 @pytest.mark.usefixtures("bright")
-def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "new" / "photos.parquet"
     prepare("folder", photos, out)
     manifest = Manifest.read(out)
@@ -94,9 +94,7 @@ def test_folder_to_manifest(photos: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("detector", ["landmarks", "none"])
-def test_without_a_detector(
-    photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_detector(photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed"))
     prepare("folder", photos, tmp_path / "photos.parquet", detector=detector)
     manifest = Manifest.read(tmp_path / "photos.parquet")
@@ -108,9 +106,7 @@ def test_without_a_detector(
 
 
 @pytest.mark.usefixtures("bright")
-def test_a_zip_gives_the_same_rows_with_the_images_inside(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_zip_gives_the_same_rows_with_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     prepare("folder", photos, tmp_path / "plain.parquet")
     plain = Manifest.read(tmp_path / "plain.parquet")
     (tmp_path / "out").mkdir()
@@ -125,9 +121,7 @@ def test_a_zip_gives_the_same_rows_with_the_images_inside(
     assert ".part" not in printed
 
 
-def test_wrong_arguments_are_refused_before_anything_is_read(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_arguments_before_anything_is_read(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "read", lambda root: pytest.fail("nothing may be read"))
     out, existing, archive = tmp_path / "out.parquet", tmp_path / "there.parquet", zipped(photos)
     fill(tmp_path, {"there.parquet": b"precious", "damaged.zip": b"PK\x03\x04 and nothing more"})
@@ -150,7 +144,7 @@ def test_wrong_arguments_are_refused_before_anything_is_read(
 
 
 def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr("fer_vit.face.detect.FaceDetector", lambda *_: pytest.fail("the detector is not needed"))
     out = tmp_path / "shards"
@@ -181,7 +175,7 @@ def test_only_shards_are_replaced_and_only_on_request(photos: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
 
 
-def test_near_duplicates_of_val_are_no_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_near_duplicates_of_val_are_no_training_images(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     seeds = {"train/happy/1.png": 1, "train/happy/2.png": 2, "val/happy/3.png": 2, "val/sad/4.png": 4}
     faces = {name: encode_png(draw_face("happiness", seed, 64)[0]) for name, seed in seeds.items()}
     prepare("folder", fill(tmp_path / "faces", faces), tmp_path / "m.parquet", detector="none")

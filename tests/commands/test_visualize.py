@@ -42,9 +42,7 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     assert {path.name for path in (tmp_path / "r").iterdir()} == tables | {"index.html", "photos"}
 
 
-def test_a_report_of_a_photo(
-    checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_of_one(checkpoint: Path, tmp_path: Path, yunet_named: None, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "woman.png").write_bytes(encode_png(astronaut()))
     (tmp_path / "photos" / "broken.png").write_bytes(b"no")
@@ -60,9 +58,7 @@ def test_a_report_of_a_photo(
     assert out.startswith("About 1 min and 1 MB with one face in each photo.\n")
 
 
-def test_only_a_report_is_replaced(
-    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_is_replaced(drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     photos, report = drawn / "faces" / "test" / "anger", tmp_path / "r"
     words = ("--checkpoint", checkpoint, *CROPS, "--output")
     old, page = report / "photos" / "old.jpg", report / "index.html"

@@ -43,9 +43,7 @@ def process(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int) -> None:
 
 
 @pytest.mark.parametrize(("processes", "workers"), [(1, 0), (3, 2)])
-def test_every_row_comes_once_an_epoch(
-    shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int
-) -> None:
+def test_each_row_once_an_epoch(shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int, workers: int) -> None:
     every = set(range(len(Manifest.read(shards, ["train"]))))
     epochs: list[list[int]] = [[], []]
     lengths: set[int] = set()
@@ -69,9 +67,7 @@ def test_every_row_comes_once_an_epoch(
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_a_process_reads_a_shard_once_and_lets_it_go(
-    shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int
-) -> None:
+def test_a_process_reads_a_shard_once(shards: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
     read, alive, most, original = [], weakref.WeakSet(), 0, ShardDataset.read
 
     def counted(dataset: ShardDataset, index: int) -> FaceDataset:

@@ -96,9 +96,7 @@ def test_boxes_against_pixels_one_by_one() -> None:
 
 def test_a_pixel_belongs_to_the_region_that_it_lies_deepest_in() -> None:
     """Boxes with fractions, beyond the image, empty, inside another one, and twice the same."""
-    boxes = torch.cat(
-        [BOXES, torch.tensor([[4.0, 3.0, 9.5, 30.0], [20.0, 20.0, 30.0, 30.0], [20.0, 20.0, 30.0, 30.0]])]
-    )
+    boxes = torch.cat([BOXES, torch.tensor([[4.0, 3.0, 9.5, 30.0], [20.0, 20.0, 30, 30], [20.0, 20.0, 30, 30]])])
     pixels = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(2))
     sums = region_sums(pixels, boxes[None])[:, 0].double()
     expected = [depths_one_by_one(one[0].double().numpy(), boxes.tolist()) for one in pixels]

@@ -227,9 +227,7 @@ def project(head: Array, yaw: float, pitch: float, roll: float) -> Array:
 
 @pytest.mark.parametrize("pose", [(0, 0, 0), (40, 0, 0), (-60, 10, 5), (20, -30, 60), (-10, 25, -170)])
 def test_pose_of_the_mean_head(pose: tuple[float, float, float]) -> None:
-    assert head_pose(project(detect.HEAD, *pose)) == pytest.approx(
-        pose, abs=1
-    )  # it is seen from slightly different points
+    assert head_pose(project(detect.HEAD, *pose)) == pytest.approx(pose, abs=1)  # seen from slightly other points
 
 
 def test_sign_and_order_of_the_yaw_of_drawn_heads(rng: np.random.Generator) -> None:
@@ -316,18 +314,14 @@ NOT_HTTPS = ["/served.onnx", "http://localhost:1/x", "//localhost:1/x", "file://
 @pytest.mark.parametrize(
     ("place", "words"), [*((place, "which is not https") for place in NOT_HTTPS), ("https://localhost:1/x", "port=1")]
 )
-def test_a_download_follows_redirects_to_https_alone(
-    cache: Path, server: str, place: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redirects_to_https(cache: Path, server: str, place: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "YUNET_URL", f"{server}/to?{place}")
     with pytest.raises(FerVitError, match=f"Cannot download .*{words}"):  # port 1 is closed
         yunet_path()
     assert not list(cache.iterdir())
 
 
-def test_a_named_file_is_used_and_checked(
-    yunet: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_named_file_is_checked(yunet: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     expected = "ebafce4e3c118d6554634be5c27ab333b4c047a9a8c3faf1d7cf93101c22f0f0"
     monkeypatch.setattr(detect, "YUNET_SHA256", expected)
     monkeypatch.setenv("FER_VIT_YUNET", str(yunet))

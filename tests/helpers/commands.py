@@ -17,23 +17,10 @@ from fer_vit.train.cli import TrainCLI
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
 
-TINY = [
-    "--model.network.img_size=32",
-    "--model.network.patch_size=8",
-    "--model.network.embed_dim=32",
-    "--model.network.depth=2",
-    "--model.network.num_heads=2",
-    "--data.batch_size=16",
-    "--data.num_workers=0",
-    "--trainer.accelerator=cpu",
-    "--trainer.max_epochs=1",
-    "--trainer.limit_train_batches=2",
-    "--trainer.limit_val_batches=2",
-    "--trainer.enable_progress_bar=false",
-]
+TINY = [f"--model.network.{word}" for word in ("img_size=32", "patch_size=8", "embed_dim=32", "depth=2", "num_heads=2")]
+TINY += ["--data.batch_size=16", "--data.num_workers=0", "--trainer.accelerator=cpu", "--trainer.max_epochs=1"]
+TINY += [f"--trainer.{word}" for word in ("limit_train_batches=2", "limit_val_batches=2", "enable_progress_bar=false")]
 """Options that make a run of fit last about a second."""
-
-
 CROPS = ("--face=crop", "--detector=none")
 """Options for images that are crops of one face."""
 
@@ -81,7 +68,7 @@ def fit_parser() -> Any:
     return capture_parser(lambda: TrainCLI("fit", [], "default", None))
 
 
-def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
+def fails(capsys: pytest.CaptureFixture, *args: object) -> str:
     """Runs a command that must fail as promised: exit code 2 and one line; returns the line."""
     assert exit_code(*args) == 2
     return error_line(capsys)
@@ -106,7 +93,7 @@ def exit_code(*args: object) -> str | int | None:
     return 0
 
 
-def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+def error_line(capsys: pytest.CaptureFixture) -> str:
     """The one line of a command that failed, at the end and without a traceback."""
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if line.startswith("fer-vit: error: ")]

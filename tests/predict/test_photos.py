@@ -42,7 +42,7 @@ def detect_squares(image: Image) -> list[Face]:
         ({"detect_every": 0}, "detect_every"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], message: str) -> None:
+def test_errors(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FerVitError, match=message):
         PhotoOptions(**options)
 

@@ -124,15 +124,6 @@ def test_pose_and_warnings(model: Recognizer) -> None:
         assert (row["yaw"], row["warning"]) == (None, "small face")
 
 
-def test_plot_shows_the_face(model: Recognizer, photo: Path) -> None:
-    (face,) = model.predict(photo)
-    figure = np.asarray(face.plot(), float)
-    x, y = face.box.reshape(2, 2).mean(0).astype(int)
-    middle, shown = astronaut()[y - 10 : y + 10, x - 10 : x + 10], figure[220:260, 166:206]  # middle of the crop
-    assert np.abs(shown.mean((0, 1)) - middle.mean((0, 1))).max() < 30
-    assert (figure[:, 360:] != 255).any()  # the bars
-
-
 def test_images_that_cannot_be_read(model: Recognizer, photo: Path) -> None:
     broken = photo.parent / "broken.jpg"
     broken.write_bytes(b"text")

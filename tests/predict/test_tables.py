@@ -74,9 +74,7 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
         (ONCE, {"every": "3"}, "was written with every None, but now it is 3"),
     ],
 )
-def test_tables_of_other_rows_or_options(
-    rows: list[tuple[str, int | None]], facts: dict[str, str], message: str, tmp_path: Path
-) -> None:
+def test_other_tables(rows: list[tuple[str, int | None]], facts: dict[str, str], message: str, tmp_path: Path) -> None:
     (table,) = plan = plan_tables(tmp_path, NAMES[:3], 3)
     write(table, rows)
     with pytest.raises(FerVitError, match=message):

@@ -51,13 +51,6 @@ def test_csv(tmp_path: Path) -> None:
     ]
 
 
-def test_jsonl(tmp_path: Path) -> None:
-    lines = write(tmp_path / "t.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert rows[:2] == [ROWS[0], {"path": "é/漢.png", "face": None, "score": None}]
-    assert len(rows) == 3
-
-
 @pytest.mark.parametrize("group", [1, 2, 10_000])
 def test_parquet(tmp_path: Path, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fer_vit.report.table.ROW_GROUP", group)

@@ -180,9 +180,7 @@ def test_the_hub_is_sent_over_https_alone(net: RegionViT, monkeypatch: pytest.Mo
         read_model("somebody/model", local_files_only=True, cache_dir=tmp_path)
 
 
-def test_weights_of_the_hub_are_those_that_it_lists(
-    net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_the_hub_have_its_sha256(net: RegionViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the hub's cache lays them out: a link to a file that has the sha256 as its name."""
     save_network(net, tmp_path / "snapshot")
     weights = tmp_path / "snapshot" / "model.safetensors"

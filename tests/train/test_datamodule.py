@@ -118,9 +118,7 @@ def test_a_split_without_rows_or_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("cores", "devices", "workers"), [(1, 2, 1), (64, 4, 8), (12, 4, 3)])
-def test_workers_fit_the_cores(
-    cores: int, devices: int, workers: int, drawn: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_by_cores(cores: int, devices: int, workers: int, drawn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fer_vit.train.datamodule.cores", lambda: cores)
     data = FaceDataModule(drawn / "faces.parquet", spec=CropSpec(8))
     data.trainer = SimpleNamespace(num_devices=devices)  # type: ignore[assignment]

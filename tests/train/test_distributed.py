@@ -90,9 +90,7 @@ def one_val_face(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["lightning", "torchrun"])
-def test_a_process_that_is_killed_ends_the_run_which_can_be_resumed(
-    launcher: list[str], one_val_face: Path, tmp_path: Path
-) -> None:
+def test_a_killed_process_ends_a_run_that_resumes(launcher: list[str], one_val_face: Path, tmp_path: Path) -> None:
     words = options(one_val_face, tmp_path, *TWO, "--trainer.max_epochs=3", "--trainer.limit_train_batches=3")
     status, _, err = run("fit", *words, "--trainer.callbacks+=tests.helpers.callbacks.KillOne", launcher=launcher)
     assert status != 0, err

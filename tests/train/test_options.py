@@ -47,9 +47,7 @@ def test_words_win_over_configs_and_configs_over_the_checkpoint(build: Build, ch
     assert (net.img_size, net.patch_size, net.embed_dim, net.depth, net.num_heads) == (32, 8, 32, 2, 2)
 
 
-def test_a_checkpoint_that_a_config_names_is_compared(
-    build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checkpoints_of_configs(build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "resume.yaml").write_text(yaml.safe_dump({"ckpt_path": str(checkpoint)}))
     words = [*TINY[:5], "--config", tmp_path / "resume.yaml"]
     assert build(*words).options == {"ckpt_path": str(checkpoint)}
@@ -87,7 +85,7 @@ def test_model_and_data_agree_on_the_crop(build: Build, checkpoint: Path) -> Non
 
 @pytest.mark.parametrize(("name", "value"), [("lr", "high"), ("template", [[0.1, 0.2, 0.3]]), ("colour", 1)])
 def test_settings_in_a_checkpoint_are_checked_like_words(
-    name: str, value: object, build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, value: object, build: Build, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     saved = torch.load(checkpoint, weights_only=True)
     torch.save({**saved, "hyper_parameters": saved["hyper_parameters"] | {name: value}}, tmp_path / "bad.ckpt")
@@ -118,5 +116,5 @@ def test_a_resumed_run_needs_no_pretrained_weights(build: Build, checkpoint: Pat
         ("--trainer.precision=64", "trainer.precision bf16-mixed, 16-mixed or 32, but got 64."),
     ],
 )
-def test_options_out_of_range(option: str, words: str, drawn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_out_of_range(option: str, words: str, drawn: Path, capsys: pytest.CaptureFixture) -> None:
     assert words in fails(capsys, "fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", option)

@@ -230,9 +230,7 @@ def test_validation_depends_on_the_faces_alone(drawn: Path) -> None:
     task.on_validation_epoch_end()  # raises if row 0 does not count
 
 
-def test_the_command_line_pretrains_without_labels(
-    pretrained: Path, unlabelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_by_the_command_line(pretrained: Path, unlabelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     saved = load_checkpoint(pretrained)
     assert "labels" not in saved["hyper_parameters"]
     assert not any("head" in name or "pool" in name for name in saved["state_dict"])
@@ -244,9 +242,7 @@ def test_the_command_line_pretrains_without_labels(
     assert "val/loss" in capsys.readouterr().out
 
 
-def test_a_pretrained_encoder_is_no_classifier(
-    pretrained: Path, drawn: Path, unlabelled: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_no_classifier(pretrained: Path, drawn: Path, unlabelled: Path, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(FerVitError, match=r"has no expressions. Train a classifier from it with `--model.init`"):
         load_network(pretrained)
     manifest = f"--data.manifest={drawn / 'faces.parquet'}"
@@ -259,9 +255,7 @@ def test_a_pretrained_encoder_is_no_classifier(
     assert "task" in fails(capsys, "fit", "--task=dreaming", manifest)
 
 
-def test_a_classifier_starts_from_it(
-    pretrained: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_classifier_uses_it(pretrained: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = [f"--model.init={pretrained}", "--model.lr=0", "--model.freeze=encoder"]
     last = fit(drawn / "faces.parquet", tmp_path, *TINY[5:], *words)
     out = capsys.readouterr().out

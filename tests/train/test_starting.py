@@ -10,7 +10,6 @@ from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.drawn import draw_face
 from fer_vit.store.folder import load_checkpoint, load_network, save_network
@@ -18,10 +17,7 @@ from fer_vit.train.module import take_weights
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fit
 from tests.helpers.marks import slow
-
-NETWORK = RegionViTConfig(
-    img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, regions=("mouth", "nose"), stem="conv"
-)
+from tests.train.test_task import NETWORK
 
 
 def build(labels: str = "abc", **change: object) -> RegionViT:
@@ -108,9 +104,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "mine.parquet"
 
 
-def test_a_run_starts_from_a_folder_and_resumes_without_it(
-    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_start_from_a_folder_and_resuming_alone(mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     network = replace(NETWORK, regions=("mouth", "nose", "chin"))
     other = build_model(network, EXPRESSIONS, align="crop", template=((0.5, 0.5),) * 5)
     save_network(other, tmp_path / "other")

@@ -46,9 +46,7 @@ def means(faces: list[tuple[FaceView, Evidence]], *regions: int) -> tuple[list[A
     return [one.attention for one in own], np.stack([one.labels[0][0] for one in own])
 
 
-def test_tables_hold_means_over_the_faces_that_show_the_regions(
-    faces: list[tuple[FaceView, Evidence]], average: Average, tmp_path: Path
-) -> None:
+def test_tables_hold_means_over_faces(faces: list[tuple[FaceView, Evidence]], average: Average, tmp_path: Path) -> None:
     write_tables(tmp_path, {"a": average}, REGIONS)
     write_heads(tmp_path, average, blocks=2)
     tables = {path.stem: list(csv.DictReader(path.open())) for path in tmp_path.glob("*.csv")}

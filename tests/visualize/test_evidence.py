@@ -1,3 +1,6 @@
+"""What a report shows of faces, and of people over time: curves from every frame, and a fair choice of pictures."""
+
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -5,16 +8,32 @@ import pytest
 import torch
 from torch import Tensor
 
+from fer_vit import load
 from fer_vit.explain.methods import METHODS, explain
 from fer_vit.explain.trace import attention_views, interactions, trace
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.photos import NO_FACE, OK, Photo, PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.results import FaceResult
 from fer_vit.sources.drawn import draw_face
-from fer_vit.visualize.evidence import LabelChoice, explain_faces, explain_labels
+from fer_vit.visualize.evidence import PICTURES, LabelChoice, explain_faces, explain_labels, limit, pictures, watch
+from tests.helpers.models import noise_faces, small_model
+from tests.helpers.videos import write_video
 
 Faces = tuple[Tensor, Tensor, Tensor]
+
+
+@pytest.fixture
+def net() -> RegionViT:
+    return small_model(classifier=("weight",), regions=("right_eye", "nose", "mouth"))
+
+
+@pytest.fixture
+def faces() -> tuple[Tensor, Tensor, Tensor]:
+    """Crops, boxes and which regions are there: the second face has no mouth."""
+    boxes = torch.tensor([[2.0, 2, 14, 14], [10, 10, 20, 20], [8, 18, 24, 30]])
+    return noise_faces(boxes, torch.tensor([[True, True, True], [True, True, False]]))
 
 
 @pytest.mark.parametrize("labels", ["predicted", "all"])
@@ -77,3 +96,90 @@ def test_a_face_is_shown_in_its_photo_as_predicted(gone: bool, net: RegionViT, t
         else:
             assert np.array_equal(view.photo, pixels[row])
             assert np.array_equal(view.to_crop, result.to_crop)
+
+
+def frames(
+    path: str, tracks: Sequence[Sequence[int]], step: float = 0.04, period: int = 1000
+) -> Iterator[Photo[FaceResult]]:
+    """Frames in which these people are; the share of the first expression is the frame's number in thousandths."""
+    for number, seen in enumerate(tracks):
+        share = number % period / 1000
+        faces = [
+            FaceResult("b", 1.0, {"a": 0.0, "b": 1.0}, path, index, None, None, None, Path(path), np.eye(2, 3), 8, {},
+                       {}, 1.0, (), None, number, number * step, track, {"a": share, "b": 1 - share})
+            for index, track in enumerate(seen)
+        ]  # fmt: skip
+        yield Photo(path, OK if faces else NO_FACE, faces, 0, number, number * step, tuple(seen))
+
+
+def test_every_frame_counts_and_absences_are_known() -> None:
+    tracks = [[0]] * 5 + [[0, 1]] * 3 + [[]] * 2 + [[1]] + [[0, 1]] * 2
+    videos, status = watch([*frames("a.mp4", tracks), Photo("a.mp4", "damaged: 3 packets", [])])
+    assert status == {"ok": 11, "no face": 2, "damaged": 1}
+    first, second = videos["a.mp4"].lines("a.mp4")
+    assert (first["track"], first["frames"], first["start"], first["end"]) == (0, 10, 0, 0.48)
+    assert first["times"] == pytest.approx([0.04 * n for n in (*range(8), 11, 12)], abs=1e-3)
+    assert first["gaps"] == [[0.28, 0.44]]
+    assert first["shares"] == [[*range(8), 11, 12], [1000 - n for n in (*range(8), 11, 12)]]
+    assert second["times"] == pytest.approx([0.04 * n for n in (5, 6, 7, 10, 11, 12)], abs=1e-3)
+    assert second["gaps"] == [[0.28, 0.4]]
+
+
+def test_a_long_curve_has_means_of_equal_spans() -> None:
+    (line,) = watch(frames("a.mp4", [[3]] * 5001))[0]["a.mp4"].lines("a.mp4")
+    times, shares = np.arange(5001) * 0.04, np.arange(5001) % 1000 / 1000
+    span = (times * 1000 / times[-1]).astype(int).clip(max=999)
+    expected = [shares[span == n].mean() * 1000 for n in range(1000)]
+    assert len(line["times"]) == 1000
+    assert np.allclose(line["shares"][0], expected, atol=0.51)
+    assert np.allclose(line["times"], [times[span == n].mean() for n in range(1000)], atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 50, 119, 240, 5000])
+def test_pictures_are_spread_evenly(count: int) -> None:
+    numbers = [face.frame for face in watch(frames("a.mp4", [[0]] * count, period=400))[0]["a.mp4"].pictures()]
+    assert len(numbers) == min(count, PICTURES)
+    steps = np.diff(np.array(numbers, float))
+    assert len(steps) == 0 or steps.max() <= 3 * max(steps.min(), count / PICTURES / 2)
+    assert numbers[0] == 0
+    assert count - 1 - numbers[-1] <= max(1, count / PICTURES)
+
+
+def test_every_change_of_the_smoothed_expression_has_a_picture() -> None:
+    numbers = [face.frame for face in watch(frames("a.mp4", [[0]] * 5000))[0]["a.mp4"].pictures()]
+    assert len(numbers) == PICTURES
+    assert numbers == sorted(numbers)
+    assert {number + half for number in range(0, 5000, 1000) for half in (0, 500)} - {0} <= set(numbers)
+
+
+def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None:
+    model, options = load("ferplus-small", "cpu"), PhotoOptions(face="crop", detector="landmarks", workers=0)
+    moved = [np.roll(draw_face("happiness", 0, 160)[0], (4 * number, 9), (0, 1)) for number in range(5)]
+    found = [*model.recognize([write_video(tmp_path / "a.mp4", moved, np.arange(5) / 30)], options)]
+    assert {face.score for photo in found for face in photo.faces} == {None}
+    again = [
+        row for _, chunks in pictures(model, watch(found)[0], options) for chunk in chunks for row in chunk.to_crop
+    ]
+    assert np.allclose(np.stack(again), [face.to_crop for photo in found for face in photo.faces], atol=1e-4)
+
+
+def test_in_a_crowd_everyone_has_a_picture() -> None:
+    tracks = [[*range(40)]] * 30 + [[*range(700)]]
+    (video,) = watch(frames("a.mp4", tracks))[0].values()
+    shown = [face.track for face in video.pictures()]
+    assert sorted(shown) == [*range(700)]
+    (few,) = watch(frames("a.mp4", tracks[:30]))[0].values()
+    assert len(list(few.pictures())) == 4 * PICTURES
+
+
+def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
+    videos, _ = watch([*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)])
+    assert [line["gaps"] for video in videos.values() for line in video.lines("")] == [[], [], []]
+    limit(videos.values(), 15)
+    shown = {path: [(face.track, face.frame) for face in video.pictures()] for path, video in videos.items()}
+    alone = [(0, frame) for frame in (0, 10, 20, 30, 40)]
+    assert shown == {"a.mp4": alone + [(1, frame) for frame in (20, 25, 30, 35, 40)], "b.mp4": alone}
+    limit(videos.values(), 2)
+    shown = {path: [face.track for face in video.pictures()] for path, video in videos.items()}
+    assert shown == {"a.mp4": [0], "b.mp4": [0]}
+    assert [line["frames"] for path, video in videos.items() for line in video.lines(path)] == [41, 41]
