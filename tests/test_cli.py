@@ -25,13 +25,6 @@ def test_heavy_modules_are_imported_where_they_are_needed(program: str, heavy: s
     assert done.stderr.strip() == ""
 
 
-def test_the_module_and_the_script_are_the_command() -> None:
-    for program in (["-m", "fer_vit"], [Path(__file__).parents[1] / "cli.py"]):
-        command = [sys.executable, *program, "--version"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout == f"fer-vit {fer_vit.__version__}\n"
-
-
 @pytest.mark.parametrize(
     ("words", "part"),
     [

@@ -4,19 +4,15 @@ import numpy as np
 import pytest
 from skimage.transform import estimate_transform
 
-from fer_vit.geometry import (
-    LANDMARKS,
-    MIRRORED,
-    TEMPLATE,
-    apply,
-    compose,
-    crop_matrix,
-    fit_matrix,
-    invert,
-    move,
-    similarity,
-)
-from tests.helpers.landmarks import FACE, turned
+from fer_vit.geometry import TEMPLATE, Array, apply, compose, crop_matrix, fit_matrix, invert, move, similarity
+
+FACE = np.array([[60.0, 80.0], [120.0, 70.0], [95.0, 110.0], [75.0, 140.0], [125.0, 130.0]])
+
+
+def turned(angle: float, scale: float, shift: tuple[float, float]) -> Array:
+    """The matrix (2, 3) that turns by so many radians, scales and shifts."""
+    cos, sin = scale * np.cos(angle), scale * np.sin(angle)
+    return np.array([[cos, -sin, shift[0]], [sin, cos, shift[1]]])
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 50.0])
@@ -69,14 +65,6 @@ def test_crop_matrix_puts_landmarks_on_the_template() -> None:
     upright = crop_matrix(face, 112, align="crop")
     assert upright[0, 1] == upright[1, 0] == 0
     np.testing.assert_allclose(apply(upright, face).mean(0), np.mean(TEMPLATE, 0) * 112)
-
-
-def test_landmarks_are_named_and_mirrored_by_name() -> None:
-    assert LANDMARKS == ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")  # as manifests hold them
-    swapped = str.maketrans({"r": "l", "l": "r"})
-    assert [LANDMARKS[row][0] for row in MIRRORED] == [name[0].translate(swapped) for name in LANDMARKS]
-    assert [LANDMARKS[row].partition("_")[2] for row in MIRRORED] == [name.partition("_")[2] for name in LANDMARKS]
-    np.testing.assert_allclose(np.asarray(TEMPLATE)[list(MIRRORED)] * (-1, 1) + (1, 0), TEMPLATE)
 
 
 def test_a_square_is_turned_scaled_and_shifted_about_its_middle() -> None:

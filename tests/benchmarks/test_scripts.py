@@ -40,9 +40,7 @@ def test_every_script_is_tested() -> None:
 
 @pytest.mark.parametrize("rows", [ablation.MECHANISMS, ablation.REGIONS], ids=["mechanisms", "regions"])
 def test_every_row_is_a_configuration_of_its_own(rows: dict[str, list[str]]) -> None:
-    settings = {
-        str(parse_fit(f"--config={ablation.CONFIG}", *(f"--{word}" for word in words))) for words in rows.values()
-    }
+    settings = {str(parse_fit(f"--config={ablation.CONFIG}", *(f"--{w}" for w in row))) for row in rows.values()}
     assert len(settings) == len({ablation.slug(name) for name in rows}) == len(rows)
 
 

@@ -62,26 +62,21 @@ def interrupted(frames: Iterator[Seen]) -> Iterator[Seen]:
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["by a viewer", "by Ctrl-C"])
 def test_it_is_ended(
-    stopped: bool,
-    clip: Path,
-    checkpoint: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    stopped: bool, clip: Path, checkpoint: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show, watch = LivePage.show, command.watch
     if stopped:
         monkeypatch.setattr(LivePage, "show", lambda page, seen: setattr(page, "stopped", True) or show(page, seen))
     else:
         monkeypatch.setattr(command, "watch", lambda *given: interrupted(watch(*given)))
-    words = ["live", clip, "--checkpoint", checkpoint, "--output", tmp_path / "live.csv", "--port", 0]
+    words = ["live", clip, "--checkpoint", checkpoint, "--output", clip.parent / "live.csv", "--port", 0]
     run(*words, "--host", "0.0.0.0")
     out, err = capsys.readouterr()
-    assert len(rows(tmp_path / "live.csv")) == 1
+    assert len(rows(clip.parent / "live.csv")) == 1
     assert "\n1 frames\n1 faces: 1 " in out
     assert "warning: anyone who reaches http://0.0.0.0:" in err
     assert "exists already" in fails(capsys, *words)
-    assert "ends in .csv or .jsonl" in fails(capsys, *words, "--output", tmp_path / "live.parquet")
+    assert "ends in .csv or .jsonl" in fails(capsys, *words, "--output", clip.parent / "live.parquet")
     assert "camera's number, an address with ://" in fails(capsys, "live", "nothing")
     run(*words, "--overwrite")
     run(*words[:4], "--port", 0)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, TrainSampler, collate, crop_mirrored
+from fer_vit.data.dataset import Draw, EvalSampler, FaceDataset, TrainSampler, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
@@ -35,12 +35,6 @@ def test_faces_are_aligned_and_regions_lie_on_them(manifest: Manifest) -> None:
         assert sample.valid.all()
         assert sample.image.shape == (64, 64, 3)
         assert sample.target.tolist() == [1, 0]
-
-
-def test_mirrored_faces(manifest: Manifest) -> None:
-    plain, mirrored = (FaceDataset(manifest, CropSpec(64), augment)[0] for augment in (None, crop_mirrored))
-    assert (mirrored.image == plain.image[:, ::-1]).all()
-    assert (mirrored.to_crop == plain.to_crop).all()
 
 
 def test_collate(manifest: Manifest) -> None:

@@ -11,7 +11,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import REGIONS, CropSpec, crop_face, mirror, place_regions, region_boxes, warp
 from fer_vit.geometry import TEMPLATE, Align, Array, Image, apply, crop_matrix, fit_matrix
 from fer_vit.sources.drawn import draw_face
-from tests.helpers.landmarks import FACE, turned
+from tests.test_geometry import FACE, turned
 
 
 def dot(height: int, width: int, x: float, y: float, radius: float) -> Image:

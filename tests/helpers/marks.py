@@ -6,6 +6,4 @@ from _pytest.mark import ParameterSet
 
 def slow(*values: object) -> list[ParameterSet]:
     """Parameters that only `make test-all` tries; a tuple is one set of several."""
-    return [
-        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow) for value in values
-    ]
+    return [pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.slow) for one in values]

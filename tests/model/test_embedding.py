@@ -97,9 +97,7 @@ def build(grid: int, side: int, *names: str) -> RegionEmbed:
 def test_regions_are_cropped_by_roi_align(stride: float) -> None:
     generator = torch.Generator().manual_seed(2)
     source = torch.rand(2, 3, 30, 30, generator=generator)
-    boxes = torch.tensor(
-        [[[1.3, 2.0, 7.9, 8.6], [0.0, 0.0, 30.0, 30.0]], [[4.0, 5.5, 5.0, 6.5], [10.2, 3.1, 29.2, 22.1]]]
-    )
+    boxes = torch.tensor([[[1.3, 2.0, 7.9, 8.6], [0.0, 0, 30, 30]], [[4.0, 5.5, 5.0, 6.5], [10.2, 3.1, 29.2, 22.1]]])
     grid, side = 3, 2
     embed = build(grid, side, "mouth", "nose")
     embed.stride = stride

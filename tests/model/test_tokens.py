@@ -17,14 +17,6 @@ from fer_vit.model.tokens import (
 )
 
 
-def test_layout_of_tokens() -> None:
-    layout = TokenLayout(num_prefix=2, grid=(2, 3), num_regions=2, region_grid=2)
-    tokens = torch.arange(float(layout.num_tokens))[None]
-    assert (layout.num_patches, layout.tokens_per_region, layout.num_tokens) == (6, 4, 2 + 6 + 8)
-    assert (layout.patches, layout.regions) == (slice(2, 8), slice(8, 16))
-    assert layout.patch_map(tokens[:, None]).tolist() == [[[[2, 3, 4], [5, 6, 7]]]]
-
-
 def test_hard_attention_keeps_the_best_patches_in_order_and_every_region() -> None:
     layout = TokenLayout(num_prefix=1, grid=(2, 3), num_regions=2, region_grid=1)
     x = torch.arange(9.0)[None, :, None].expand(2, -1, 4)

@@ -82,9 +82,7 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
 
 
 @squares
-@pytest.mark.parametrize(
-    ("shape", "orientation"), [*(((1983, 2643), number) for number in range(1, 9)), ((1984, 2640), 6)]
-)
+@pytest.mark.parametrize(("shape", "orientation"), [*(((1983, 2643), turn) for turn in range(1, 9)), ((1984, 2640), 6)])
 def test_reduced_decoding_keeps_rotated_photos_in_place(
     shape: tuple[int, int], orientation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

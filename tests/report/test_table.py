@@ -3,7 +3,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -155,11 +154,6 @@ def test_the_table_says_which_way_is_better() -> None:
     assert table[0] == "| less `random` | deletion ↓ | insertion ↑ |"
     assert table[2] == "| relevance | +0.500 (+0.250 to +0.750) | - |"
     assert table[3] == "| `random` itself | 0.500 (0.250 to 0.750) | - |"
-
-
-def test_integers_with_empty_cells_stay_integers_in_pandas(tmp_path: Path) -> None:
-    faces = pandas.read_parquet(write(tmp_path / "t.parquet"))["face"]
-    assert (str(faces.dtype), faces.tolist()) == ("Int64", [0, pandas.NA, 2])
 
 
 def test_a_table_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:

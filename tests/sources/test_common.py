@@ -10,6 +10,7 @@ import pytest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Image
+from fer_vit.labels import canonical, check_labels
 from fer_vit.sources import common
 from fer_vit.sources.common import add_landmarks, drop_near_duplicates, hold_out, not_found, read_table
 
@@ -142,3 +143,21 @@ def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.Mon
     assert np.abs(best - common.CORRELATION).min() > 1e-5
     assert 5 < expected.sum() < 75
     assert (common.find_near_duplicates(pixels, trained) == expected).all()
+
+
+# Labels
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("Happy", "happiness"), (" angry ", "anger"), ("fear", "fear"), ("Boredom", "boredom"), ("Ge\u0301ne", "g\xe9ne")],
+)
+def test_canonical(name: str, expected: str) -> None:
+    assert canonical(name) == expected
+
+
+def test_labels_of_every_script() -> None:
+    check_labels(["calm", "ruhig \xfc", "\u0628\u06cc\u200c\u062a\u0641\u0627\u0648\u062a", "\u6012"], "photos")
+    for odd in ("a\nb", "", "a\u202eb", "\u200c", 1, "a" * 101):
+        with pytest.raises(FerVitError, match="photos: expected labels of 1 to 100 printable characters"):
+            check_labels(["calm", odd], "photos")

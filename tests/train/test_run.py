@@ -45,10 +45,7 @@ def ranking(tokens: int) -> int:
         ({"tokens": "region"}, R * PATCH + 3 * block(1 + R)),
         ({"attention": "additive"}, (N + R) * PATCH + 3 * block(1 + N + R)),
         ({"pool": "additive"}, (N + R) * PATCH + 3 * block(1 + N + R) + 25 * (D * D + D)),
-        (
-            {"keep_rate": (1.0, 0.5, 0.5)},
-            (N + R) * PATCH + block(25) + block(17) + block(13) + ranking(25) + ranking(17),
-        ),
+        ({"keep_rate": (1.0, 0.5, 0.5)}, (N + R) * PATCH + sum(map(block, (25, 17, 13))) + ranking(25) + ranking(17)),
     ],
 )
 def test_multiply_adds_of_a_face_by_the_formula(change: dict[str, object], expected: int) -> None:
