@@ -106,10 +106,7 @@ class Manifest:
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
-        """Returns the targets in the order of a model's labels (M, C); None when no row has a label.
-
-        Raises FerVitError when only some rows have a label, or the model lacks a label that a row has.
-        """
+        """Targets by a model's labels (M, C), None if no row has one; FerVitError if some do, or it lacks one."""
         targets = self.targets()
         if targets is None:
             if self.table["label"].null_count < len(self):

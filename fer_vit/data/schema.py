@@ -200,9 +200,8 @@ class Shard(NamedTuple):
             reason = str(error).splitlines()[0]
             if "://" in self.location and isinstance(error, OSError):
                 raise FerVitError(f"Cannot read {self.location} ({reason}). Check its name and your access.") from error
-            advice = AGAIN
-            if not self.location.lower().endswith(".parquet"):  # perhaps a table of predictions
-                advice = "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
+            known = self.location.lower().endswith(".parquet")  # else perhaps a table of predictions
+            advice = AGAIN if known else "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
             raise FerVitError(f"{self.location} is not a complete Parquet table ({reason}). {advice}") from error
 
 
@@ -258,8 +257,7 @@ def write_manifest(
     `together` is a key that all shards of a data set have. `more` are tables of manifests whose rows are added.
     """
     meta = {"labels": reading.names, "landmarks": LANDMARKS, "version": __version__}
-    if together:
-        meta["together"] = together
+    meta |= {"together": together} if together else {}
     fields = [*SCHEMA, *(pa.field(name, pa.string()) for name in reading.extra)]
     schemas = [pa.schema(fields), *(table.schema.remove_metadata() for table in more)]
     schema = pa.unify_schemas(schemas).with_metadata({"fer_vit": json.dumps(meta)})

@@ -20,11 +20,7 @@ from fer_vit.model.tokens import sincos_1d, sincos_2d
 
 
 class Normalize(nn.Module):
-    """Normalises crops as a backbone expects: by its mean and deviation, and to grey if it reads one channel.
-
-    With `standardize` by the mean and deviation of each crop's pixels instead, so that neither brightness nor contrast
-    matters.
-    """
+    """Normalises crops by a backbone's mean and deviation, or (`standardize`) their own; to grey for one channel."""
 
     mean: Tensor
     std: Tensor

@@ -151,9 +151,7 @@ class RegionViT(nn.Module):
 
     def pool_features(self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
         """Returns what `classify` takes: (B, D), or (B, C, D); arguments as for `forward`."""
-        tokens = self.tokenize(image, boxes, valid)  # T tokens
-        tokens = self.forward_features(tokens)  # T, or fewer with a keep rate
-        return self.pool(tokens).x  # type: ignore[no-any-return]
+        return self.pool(self.forward_features(self.tokenize(image, boxes, valid))).x  # type: ignore[no-any-return]
 
     def forward_head(self, tokens: Tokens) -> Tensor:
         """Pools encoded tokens and classifies them. -> (B, C)."""

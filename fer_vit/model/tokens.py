@@ -110,8 +110,7 @@ def token_centres(boxes: Tensor, grid: int) -> Tensor:
     """Returns the centres of the grid x grid tokens of boxes (..., 4) in pixels, row by row: (..., grid^2, 2)."""
     fractions = patch_centres((grid, grid)).to(boxes) / grid  # (grid^2, 2), (x, y)
     corner, side = boxes[..., None, :2], boxes[..., None, 2:] - boxes[..., None, :2]
-    centres: Tensor = corner + side * fractions
-    return centres
+    return corner + side * fractions
 
 
 def sincos_1d(position: Tensor, dim: int) -> Tensor:

@@ -293,7 +293,7 @@ def _smooth_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: 
             now = frame.seconds
             window.append((now, frame))
         while done < len(window) and now - window[done][0] > delay:
-            yield _smooth_frame(*window[done], window, constant, causal)
+            yield _smooth_frame(window[done], window, constant, causal)
             done += 1
         while done and now - window[0][0] > 2 * reach:
             window.popleft()
@@ -302,9 +302,8 @@ def _smooth_video(frames: Iterable[Photo[FaceResult]], constant: float, causal: 
             yield frame
 
 
-def _smooth_frame(
-    seconds: float, frame: Photo[FaceResult], window: Iterable[Timed], constant: float, causal: bool
-) -> Photo[FaceResult]:
+def _smooth_frame(timed: Timed, window: Iterable[Timed], constant: float, causal: bool) -> Photo[FaceResult]:
+    seconds, frame = timed
     near = [(seconds - time, other) for time, other in window if abs(seconds - time) <= REACH * constant]
     faces = []
     for face in frame.faces:

@@ -157,19 +157,9 @@ class FaceResult:
 
     def view(self, photo: Image) -> FaceView:
         """Returns the face for drawing, in its photo (H, W, 3), RGB uint8."""
-        return FaceView(
-            photo=photo,
-            to_crop=self.to_crop,
-            crop_size=self.crop_size,
-            regions=self.regions,
-            box=self.box,
-            name=self.path,
-            face=self.face,
-            track=self.track,
-            seconds=self.seconds or 0.0,
-            probabilities=self.probabilities,
-            smoothed=self.label_smoothed,
-        )
+        where = photo, self.to_crop, self.crop_size, self.regions, self.box
+        who = self.path, self.face, self.track, self.seconds or 0.0
+        return FaceView(*where, *who, self.probabilities, self.label_smoothed)
 
 
 class Faces(list[FaceResult]):

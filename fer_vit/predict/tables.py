@@ -86,12 +86,7 @@ def predict_table(model: Recognizer, images: Sequence[Path], options: PhotoOptio
 
 
 def predict_folder(
-    model: Recognizer,
-    images: Sequence[Path],
-    options: PhotoOptions,
-    outputs: Outputs,
-    part_size: int,
-    rank: ProcessRank,
+    model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs, size: int, rank: ProcessRank
 ) -> str:
     """Writes this process's share of the missing tables of a folder; returns a summary.
 
@@ -104,7 +99,7 @@ def predict_folder(
     more = {"min_confidence": outputs.min_confidence, "features": outputs.features, "directory": directory}
     facts = prediction_facts(model, options) | {"fingerprint": fingerprint(model)}
     facts |= {name: str(value) for name, value in more.items() if value}
-    plan, checked = plan_tables(outputs.table, images, part_size), dict[Path, Checked]()
+    plan, checked = plan_tables(outputs.table, images, size), dict[Path, Checked]()
     check_tables(plan, facts, checked)
     share = {path: plan[path] for path in [*plan][rank.rank :: rank.world_size] if path not in checked}
     report = "Nothing to do: all tables of this process exist."

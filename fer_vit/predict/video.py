@@ -111,11 +111,9 @@ def _check(lost: Counter[str]) -> None:
         raise ImageError(f"damaged: {', '.join(f'{number:,} {name}' for name, number in found.items())}")
 
 
-def _decode(
-    container: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]
-) -> Iterator[av.VideoFrame]:
-    last, begin, length = 0.0, *((value or 0) / av.time_base for value in (container.start_time, container.duration))
-    for packet in container.demux():
+def _decode(file: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]) -> Iterator[av.VideoFrame]:
+    last, begin, length = 0.0, *((value or 0) / av.time_base for value in (file.start_time, file.duration))
+    for packet in file.demux():
         if packet.pts is not None and packet.time_base:
             last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
         if packet.stream.index != stream.index:

@@ -143,9 +143,7 @@ def build_network(settings: dict[str, Any], state: dict[str, Tensor], name: str 
         for key, here, there in differing(wanted, state):
             raise ValueError(f"weights `{short(key)}`: {there}, but its settings require {here}")
         if bad := [key for key, value in state.items() if not value.float().isfinite().all()]:
-            raise FerVitError(
-                f"{name} holds weights that are not finite (`{bad[0]}`), as after training that diverged."
-            )
+            raise FerVitError(f"{name} holds weights that are not finite (`{bad[0]}`), as after diverged training.")
         net = build_model(**settings)
         net.load_state_dict(state)  # from any precision, to float32
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:  # settings can be anything

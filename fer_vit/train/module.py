@@ -73,9 +73,8 @@ class RegionViTModule(L.LightningModule):
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a warm-up and a cosine over all steps."""
         h = self.hparams
-        groups = param_groups_layer_decay(
-            self.net, h["weight_decay"], tuple(self.net.no_weight_decay()), layer_decay=h.get("layer_decay", 1.0)
-        )
+        without, layer_decay = tuple(self.net.no_weight_decay()), h.get("layer_decay", 1.0)
+        groups = param_groups_layer_decay(self.net, h["weight_decay"], without, layer_decay=layer_decay)
         named = self.named_parameters()
         if others := [value for name, value in named if value.requires_grad and not name.startswith("net.")]:
             groups.append({"params": others, "weight_decay": 0.0, "lr_scale": 1.0})
@@ -216,9 +215,8 @@ def _copy_tensors(
 def _describe_differences(tensors: list[str], before: dict[str, Any], now: dict[str, Any]) -> str:
     changed = [name for name in now if name != "pretrained" and before[name] != now[name]]
     more = f" and {len(tensors) - 3} more" * (len(tensors) > 3)
-    return f"; not copied: {', '.join(tensors[:3])}{more}" * bool(tensors) + (
-        f"; different settings: {', '.join(changed)}" * bool(changed)
-    )
+    left = f"; not copied: {', '.join(tensors[:3])}{more}" * bool(tensors)
+    return left + f"; different settings: {', '.join(changed)}" * bool(changed)
 
 
 def _in_encoder(name: str) -> bool:

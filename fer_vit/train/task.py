@@ -13,13 +13,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, MetricCollection
-from torchmetrics.classification import (
-    MulticlassAccuracy,
-    MulticlassCalibrationError,
-    MulticlassConfusionMatrix,
-    MulticlassF1Score,
-)
+from torchmetrics import MeanMetric, MetricCollection, classification
 
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
@@ -57,10 +51,10 @@ def expression_metrics(num_classes: int) -> MetricCollection:
         raise FerVitError(f"Expected at least two classes, but got {num_classes}. Add images of others.")
     return MetricCollection(
         {
-            "accuracy": MulticlassAccuracy(num_classes, average="micro"),
-            "f1": MulticlassF1Score(num_classes, average="macro"),
-            "ece": MulticlassCalibrationError(num_classes, n_bins=15),
-            "confusion": MulticlassConfusionMatrix(num_classes),
+            "accuracy": classification.MulticlassAccuracy(num_classes, average="micro"),
+            "f1": classification.MulticlassF1Score(num_classes, average="macro"),
+            "ece": classification.MulticlassCalibrationError(num_classes, n_bins=15),
+            "confusion": classification.MulticlassConfusionMatrix(num_classes),
         }
     )
 
@@ -202,10 +196,8 @@ class FERTask(RegionViTModule):
         self.log_dict({f"{self.stage}/{name}": value for name, value in results.items()})
         trainer = self.trainer
         if isinstance(trainer.logger, TensorBoardLogger) and trainer.is_global_zero and not trainer.sanity_checking:
-            picture = draw_confusion(self.confusion.cpu().numpy(), self.labels)
-            trainer.logger.experiment.add_image(
-                f"{self.stage}/confusion", picture, trainer.global_step, dataformats="HWC"
-            )
+            picture, name = draw_confusion(self.confusion.cpu().numpy(), self.labels), f"{self.stage}/confusion"
+            trainer.logger.experiment.add_image(name, picture, trainer.global_step, dataformats="HWC")
 
     on_test_start, test_step, on_test_epoch_end = on_validation_start, validation_step, on_validation_epoch_end
 
