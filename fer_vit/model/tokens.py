@@ -114,19 +114,13 @@ def token_centres(boxes: Tensor, grid: int) -> Tensor:
 
 
 def sincos_1d(position: Tensor, dim: int) -> Tensor:
-    """Sinusoidal encoding (..., D) of positions (...) in units of a token; D is even.
-
-    sin and cos of position / 10000^(2 i / D), alternating (Vaswani et al. 2017).
-    """
+    """Sinusoidal encoding (..., D) of positions (...) in units of a token; D is even (Vaswani et al. 2017)."""
     steps = torch.arange(0, dim, 2, device=position.device)
     angles = position.float()[..., None] * 10000.0 ** (-steps / dim)  # (..., D/2)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels; D is a multiple of 4, a patch the unit.
-
-    Half the width is for x, half for y, each with the sines before the cosines.
-    """
+    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels; D is a multiple of 4, a patch the unit."""
     code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines alternating
     return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)

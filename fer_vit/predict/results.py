@@ -137,7 +137,6 @@ class FaceResult:
         return Attention(*(values[0].double().cpu().numpy() for values in attention_views(seen)))
 
     def _repr_png_(self) -> bytes | None:
-        """Returns the picture of `plot` for a notebook."""
         return self.plot()._repr_png_()
 
     def read_photo(self) -> Image:

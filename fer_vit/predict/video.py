@@ -282,11 +282,7 @@ class Track:
 
 
 class Tracker:
-    """Numbers the faces of a video, frame by frame.
-
-    Faces are assigned to tracks at the least total cost (Hungarian method). Tracks move at constant speed, as in SORT
-    (Bewley et al. 2016).
-    """
+    """Assigns faces to tracks of constant speed, at the least cost (Hungarian), as SORT does (Bewley et al. 2016)."""
 
     def __init__(self) -> None:
         self._tracks: list[Track] = []

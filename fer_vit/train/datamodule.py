@@ -115,10 +115,7 @@ class FaceDataModule(L.LightningDataModule):
         return torch.from_numpy(self.dataset("train").targets).sum(0).float()
 
     def train_dataloader(self) -> DataLoader[faces.Sample]:
-        """Shuffled or balanced, augmented batches; the last, smaller one is left out unless it is the only one.
-
-        The first loader resumes at the position of a loaded checkpoint.
-        """
+        """Augmented batches from the resumed position on; a smaller last one is left out unless it is the only one."""
         dataset, weights = self._shards() if self.streamed else self.dataset("train"), None
         if self.balanced:
             labels = dataset.targets.argmax(1)  # type: ignore[union-attr]  # checked by `dataset`

@@ -27,10 +27,9 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.processes import derived_seed, run_seed
 from fer_vit.store.folder import differing
 
-POSITIVE, SHARE = (0, math.inf), (0, 1)
 RANGES = {
-    **dict.fromkeys(("lr", "weight_decay", "logit_adjust"), POSITIVE),
-    **dict.fromkeys(("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout"), SHARE),
+    **dict.fromkeys(("lr", "weight_decay", "logit_adjust"), (0, math.inf)),
+    **dict.fromkeys(("layer_decay", "warmup", "min_lr", "label_smoothing", "region_dropout"), (0, 1)),
     "mask_ratio": (0.05, 0.95),
 }
 """Smallest and largest values of settings."""
