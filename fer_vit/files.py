@@ -97,7 +97,7 @@ def remove_stale(path: Path) -> None:
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Yields the files below a folder, not hidden ones, in order; follows links. FerVitError if one is not readable."""
-    seen = {*map(str, Path(os.path.realpath(folder)).parents)}
+    seen = {*map(str, Path(os.path.realpath(folder)).parents)}  # links to parents are not followed
     for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
         if (real := os.path.realpath(parent)) in seen:
             folders.clear()

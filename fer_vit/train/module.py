@@ -256,7 +256,7 @@ class Symmetry(L.Callback):
         make_symmetric(state)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Makes gradients and statistics of batch norms symmetric, also amid a group of batches: a run may end so."""
+        """Keeps AdamW's steps and the batch norms symmetric, also amid a group of batches: a run may end there."""
         net: Any = pl_module.net
         make_symmetric({name: value.grad for name, value in net.named_parameters() if value.grad is not None})
         make_symmetric({name: value for name, value in net.named_buffers() if ".running_" in name})
