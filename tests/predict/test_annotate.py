@@ -114,9 +114,7 @@ def test_sound_is_copied_with_its_times(tmp_path: Path, capsys: pytest.CaptureFi
     assert (min(inside) > 0.6, max(inside) < 1.3) == (True, True)
 
 
-BARS = np.repeat(
-    np.repeat(np.uint8([[[191, 191, 0], [0, 191, 191], [191, 0, 191], [191, 0, 0], [0, 0, 191]]]), 64, 1), 8, 0
-)
+BARS = np.repeat(np.repeat(191 * np.uint8([[[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 0, 0], [0, 0, 1]]]), 64, 1), 8, 0)
 
 
 @pytest.mark.parametrize(("height", "code"), [(720, 1), (720, 2), (360, 1), (360, 2), (360, 5), (360, 6)])

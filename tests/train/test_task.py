@@ -307,9 +307,7 @@ def test_the_loss_is_computed_in_float32() -> None:
 
 def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
-    monkeypatch.setattr(
-        "fer_vit.train.task.build_model", lambda *args, **_: built.append(args) or torch.nn.Linear(1, 1)
-    )
+    monkeypatch.setattr("fer_vit.train.task.build_model", lambda *a, **_: built.append(a) or torch.nn.Linear(1, 1))
     network = replace(NETWORK, pretrained="weights.pth")
     task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
     assert built == [(network, ["a", "b"])]

@@ -38,9 +38,7 @@ def movements() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for face in range(8):
             brow, nose, mouth = face & 1, face >> 1 & 1, face >> 2 & 1
-            patch.setitem(
-                TABLE, str(face), Parameters(1.6 * brow - 0.6, nose_wrinkle=nose, mouth_curve=2.0 * mouth - 1)
-            )
+            patch.setitem(TABLE, str(face), Parameters(1.6 * brow - 0.6, nose_wrinkle=nose, mouth_curve=2 * mouth - 1))
         yield
 
 
