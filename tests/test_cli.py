@@ -1,3 +1,5 @@
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +103,15 @@ def test_last_is_the_newest_epoch(data: list[str], tmp_path: Path) -> None:
     main(["fit", *TINY, *data, "--model.lr=0", "--trainer.max_epochs=3"])
     folder = tmp_path / "default" / "version_0" / "checkpoints"
     assert [load_checkpoint(folder / name)["epoch"] for name in ("last.ckpt", "best.ckpt")] == [2, 0]
+
+
+def test_options_as_people_type_them(
+    drawn: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out, odd = tmp_path / "t.csv", tmp_path / os.fsdecode(b"bad\xff.png")
+    out.write_text("older")
+    words = ["--checkpoint", str(checkpoint), "--output", str(out), "--face=crop", "--detector", "none"]
+    shutil.copy(next((drawn / "faces" / "val").rglob("*.png")), odd)
+    main(["predict", *words, "--batch-size", "4", "--overwrite", str(drawn / "faces" / "val"), str(odd)])
+    assert r"bad\udcff.png,ok" in out.read_text()
+    assert "exists already" in fails(capsys, "predict", *words, "--overwrite=false", drawn)

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 from skimage.transform import estimate_transform
 
-from fer_vit.geometry import TEMPLATE, Array, apply, compose, crop_matrix, fit_matrix, invert, move, similarity
+from fer_vit.geometry import (
+    LANDMARKS,
+    TEMPLATE,
+    Array,
+    apply,
+    compose,
+    crop_matrix,
+    fit_matrix,
+    invert,
+    move,
+    similarity,
+)
 
 FACE = np.array([[60.0, 80.0], [120.0, 70.0], [95.0, 110.0], [75.0, 140.0], [125.0, 130.0]])
 
@@ -65,6 +76,7 @@ def test_crop_matrix_puts_landmarks_on_the_template() -> None:
     upright = crop_matrix(face, 112, align="crop")
     assert upright[0, 1] == upright[1, 0] == 0
     np.testing.assert_allclose(apply(upright, face).mean(0), np.mean(TEMPLATE, 0) * 112)
+    assert LANDMARKS == ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")  # as manifests hold them
 
 
 def test_a_square_is_turned_scaled_and_shifted_about_its_middle() -> None:
