@@ -35,24 +35,32 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
             raise
         for entry in (*new.rglob("*"), new):
             _flush(entry)
-        if new.is_file() and not overwrite and os.path.lexists(path):
-            raise FerVitError(f"{path} {EXISTS}")
         if new.is_dir() and path.is_dir():
             path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
-        new.replace(path)
+        try:
+            if new.is_file() and not overwrite:
+                path.hardlink_to(new)
+        except OSError:
+            if os.path.lexists(path):
+                raise FerVitError(f"{path} {EXISTS}") from None
+        if new.is_dir() or overwrite or not path.exists():  # the last: the file system has no links
+            new.replace(path)
         _flush(path.parent)
 
 
 @contextmanager
 def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
     """Yields a new hidden folder beside `path` and removes it afterwards; a failure to write raises FerVitError."""
-    scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
     with ExitStack() as after:
         try:
-            after.callback(shutil.rmtree, scratch, ignore_errors=True)
-            after.callback(_restore, path, scratch)
-            scratch.mkdir(parents=True)
-            after.enter_context(_locked(scratch, wait=True))
+            scratch = None
+            while not (scratch and scratch.exists()):  # before it is locked, another process may remove it
+                scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
+                after.callback(shutil.rmtree, scratch, ignore_errors=True)
+                after.callback(_restore, path, scratch)
+                scratch.mkdir(parents=True)
+                with suppress(FileNotFoundError):
+                    after.enter_context(_locked(scratch, wait=True))
         except OSError as error:
             raise _cannot_write(path, error, advice) from error
         try:
@@ -97,9 +105,12 @@ def remove_stale(path: Path) -> None:
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Yields the files below a folder, not hidden ones, in order; follows links. FerVitError if one is not readable."""
-    seen = {*map(str, Path(os.path.realpath(folder)).parents)}  # links to parents are not followed
+    top = Path(os.path.realpath(folder))
+    seen = {*map(str, top.parents)}  # links to parents are not followed
     for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
-        if (real := os.path.realpath(parent)) in seen:
+        real = os.path.realpath(parent)
+        below = os.path.islink(parent) and top in Path(real).parents and "/." not in Path(real).as_posix()
+        if real in seen or below:  # a link to a folder below the top, which is read under its own name
             folders.clear()
             continue
         seen.add(real)

@@ -102,6 +102,17 @@ def _exit_with_parent() -> None:
 
 
 @contextmanager
+def report_dead_workers() -> Iterator[None]:
+    """Replaces torch's error of a dead DataLoader worker by a FerVitError with the remedy."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):  # torch's words
+            raise
+        raise FerVitError(WORKER_DIED) from error
+
+
+@contextmanager
 def worker_pool(processes: int, chunk: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """Yields a `map` that keeps the order and, with several processes, uses workers; if one dies, FerVitError."""
     if processes <= 1:

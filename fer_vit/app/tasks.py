@@ -21,7 +21,7 @@ from PIL import Image as Pil
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import FAILED, Event, Task
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import ImageError, open_image, read_image
+from fer_vit.face.image import ImageError, image_size, read_image
 from fer_vit.predict.photos import MEDIA_SUFFIXES, NO_FACE, OK, PhotoOptions, is_video
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import BOX
@@ -41,6 +41,7 @@ load_cached = cache(load)
 def work(pipe: Connection, models: Sequence[str]) -> None:
     """Runs in the worker process: loads a model, then does one task after another, and sends each event to the pipe."""
     start_worker()
+    Pil.MAX_IMAGE_PIXELS = None  # sizes are checked below
     try:
         load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
     except FerVitError as error:
@@ -104,10 +105,12 @@ def make_report(task: Task, paths: Sequence[Path], clips: Sequence[Path], option
 def check_pixels(photos: Sequence[Path], clips: Sequence[Path], end: float) -> None:
     """Raises FerVitError for photos and clips, up to a time in seconds, that take too long to decode."""
     for path in photos:
-        with suppress(ImageError), path.open("rb") as file:
-            if (size := math.prod(open_image(file).size)) > MAX_PHOTO:
-                limit = f"at most {MAX_PHOTO // 10**6} are read"
-                raise FerVitError(f"{path} has {size / 1e6:,.0f} megapixels, and {limit}. Make it smaller.")
+        sizes = [image_size(path.read_bytes()) or (0, 0)]  # Pillow may take another one of several
+        with suppress(Exception), Pil.open(path) as image:  # Pillow raises many types for broken files
+            sizes.append(image.size)
+        if (size := max(map(math.prod, sizes))) > MAX_PHOTO:
+            limit = f"at most {MAX_PHOTO // 10**6} are read"
+            raise FerVitError(f"{path} has {size / 1e6:,.0f} megapixels, and {limit}. Make it smaller.")
     if sum(count_pixels(path, end) for path in clips) > MAX_PIXELS:
         raise FerVitError("The clip is too long for its size. Choose an earlier end, or make its frames smaller.")
 

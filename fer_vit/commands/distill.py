@@ -70,6 +70,8 @@ def distill(
         pool.check_labels(rows.names)
         known = np.isfinite(pool.landmarks()).all((1, 2)) & (np.array(pool.column("score"), float) != 0)
         more = pool.select(known)
+        if not len(more):
+            raise FerVitError(f"Expected training faces with landmarks in {unlabelled}, but there is none.")
         print(f"{unlabelled}: {len(more):,} training faces; {(~known).sum():,} more were not detected and are left out")
         more.check_copy(output)
     new = average_teachers(teachers, train.append(more) if more else train, votes)

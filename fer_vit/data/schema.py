@@ -242,7 +242,7 @@ def find_shards(location: str | Path) -> list[Shard]:
         example, remedy = shard_name("train", 0, 8), "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
         raise FerVitError(f"Expected shards such as {example} in {location}, but found none. {remedy}")
     counts = Counter(name[1] for name in names)
-    if wrong := next((name for name in names if int(name[3]) != counts[name[1]]), None):
+    if wrong := next((name for name in names if not int(name[2]) < int(name[3]) == counts[name[1]]), None):
         came = f"{int(wrong[3]):,} shards as in the name {wrong[0]}, but got {counts[wrong[1]]:,}"
         raise FerVitError(f"{location}: expected {came}. Copy the whole folder of one data set again.")
     return [Shard(name[1], f"{location}/{name[0]}", paths[name[0]], files) for name in names]

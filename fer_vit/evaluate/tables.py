@@ -150,6 +150,8 @@ def _read_csv(path: Path) -> dict[str, list[str | None]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)  # spreadsheets leave `,,` where a row was emptied
         lines = [(reader.line_num, [*map(_plain, line)]) for line in reader if any(map(str.strip, line))]
+    if lines and len(lines[0][1]) == 1 and re.search("[;\t]", lines[0][1][0] or ""):
+        raise ValueError("its cells are separated by semicolons or tabs: save it with commas")
     for number, line in lines:
         if len(line) != len(lines[0][1]):
             raise ValueError(f"line {number} has {len(line)} cells, but the head has {len(lines[0][1])}")
@@ -310,13 +312,13 @@ def match_paths(paths: Iterable[str], known: Iterable[str], where: object, some:
 
 def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
     """Returns the row of each path, as `match_paths` does; -1 for a path without one or with several."""
-    first = {str(path): row for row, path in reversed([*enumerate(known)])}
-    exact = _distinct((_normalise(path), row) for path, row in first.items())
+    exact = {_normalise(path): row for row, path in reversed([*enumerate(map(str, known))])}
     ends = _distinct((end, row) for path, row in exact.items() for end in _ends(path))
+    exact = _distinct((_without_dots(path), row) for path, row in exact.items()) | exact
     rows = {}
     for path in paths:
         name = _normalise(path)
-        rows[path] = next((exact[end] for end in _ends(name) if end in exact), ends.get(name, -1))
+        rows[path] = next((exact[end] for end in _ends(name) if end in exact), ends.get(_without_dots(name), -1))
     return rows
 
 
@@ -329,8 +331,12 @@ def _distinct(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def _normalise(path: str) -> str:
-    """Returns a path with slashes and without dots at its start; macOS separates accents in names, NFC joins them."""
-    return re.sub(r"^(\.{1,2}/)+", "", normalize("NFC", path.replace("\\", "/")))
+    """Returns a path with slashes and composed accents: macOS separates them in file names."""
+    return normalize("NFC", path.replace("\\", "/"))
+
+
+def _without_dots(path: str) -> str:
+    return re.sub(r"^(\.{1,2}/)+", "", path)
 
 
 def _ends(path: str) -> list[str]:

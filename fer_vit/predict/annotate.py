@@ -92,9 +92,16 @@ def _copy_sound(
     known = (s for s in source.streams.audio if s.codec_context and s.codec_context.name in file.supported_codecs)
     for audio in islice(known, 1):
         stream = file.add_stream_from_template(audio)
+        last, length, shift = -(2**63), 0, 0
         for packet in source.demux(audio):
-            if packet.dts is not None and begin <= _time(packet) <= end:
-                packet.stream, packet.pts = stream, packet.dts
+            if packet.dts is None:
+                continue
+            if packet.dts + shift <= last:  # times start again where files were joined
+                shift = last + length - packet.dts
+            last, length = packet.dts + shift, packet.duration or 1
+            packet.pts = packet.dts = last
+            if begin <= _time(packet) <= end:
+                packet.stream = stream
                 yield packet
 
 

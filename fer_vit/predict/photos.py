@@ -5,6 +5,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import current_process
 from pathlib import Path
@@ -23,7 +24,7 @@ from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detect import Detector, DetectorName, Face
-from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, decode_image, from_pil, read_image, to_rgb
+from fer_vit.face.image import IMAGE_SUFFIXES, ImageError, decode_image, read_image, to_rgb
 from fer_vit.files import files_below
 from fer_vit.geometry import Image
 from fer_vit.processes import one_thread, start_worker
@@ -43,7 +44,7 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     if isinstance(images, str | Path):
         return [*find_images([images], MEDIA_SUFFIXES)]
     if isinstance(images, Pil.Image):
-        return [to_rgb(from_pil(ImageOps.exif_transpose(images)))]
+        return [from_pil(images)]
     if isinstance(images, np.ndarray) and images.ndim < 4:
         return [to_rgb(images)]
     if not isinstance(images, Iterable) or isinstance(images, Tensor | bytes):
@@ -57,7 +58,20 @@ def is_video(path: object) -> bool:
     if not isinstance(path, Path):
         return False
     suffix = path.suffix.lower()
-    return suffix in VIDEO_SUFFIXES or (suffix == ".gif" and image_file.is_animated(path))
+    if suffix == ".gif" and path.is_file():
+        with suppress(Exception), Pil.open(path) as image:  # Pillow raises many types for broken files
+            return bool(getattr(image, "is_animated", False))
+    return suffix in VIDEO_SUFFIXES
+
+
+def from_pil(image: Pil.Image) -> Image:
+    """Converts a PIL image as the file reader does: rotated by EXIF, 16 bits reduced to 8."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        return to_rgb((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise FerVitError(f"Expected an image of 8 or 16 bits, but got PIL's mode {image.mode}. Scale it to 0 to 255.")
+    return to_rgb(np.asarray(image.convert("RGB")))
 
 
 def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXES) -> list[Path]:
@@ -70,7 +84,7 @@ def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXE
     found: dict[Path, None] = {}
     for item, paths in named.items():
         images = [image for path in paths for image in (files_below(path) if path.is_dir() else [path])]
-        images = [image for image in images if image in paths or image.suffix.lower() in suffixes]
+        images = [image for image in images if image.suffix.lower() in suffixes or image in {*paths}]
         if not images:
             names = ", ".join(sorted(suffixes))
             raise FerVitError(f"Expected images ({names}) in {item}, but found none. Name a folder with images.")
@@ -198,7 +212,7 @@ class PhotoDataset(Dataset[Item]):
         try:
             image, reduction, faces = self.read(source)
             samples = self.crop_faces(image, reduction, faces, path)
-            animated = isinstance(source, Path) and image_file.is_animated(source)
+            animated = isinstance(source, Path) and image_file.is_animated(image_file.read_bytes(source))
             taken_whole = self.face == "crop" and detect.is_photo(image)
         except ImageError as error:
             return Photo(path, str(error), [], index), []

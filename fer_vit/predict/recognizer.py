@@ -32,7 +32,7 @@ from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.photos import FaceMode, FoundPhoto, Images, Photo, PhotoDataset, PhotoOptions, Source
 from fer_vit.predict.results import FaceResult, Faces
-from fer_vit.processes import cores
+from fer_vit.processes import cores, report_dead_workers
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT
 
@@ -185,7 +185,7 @@ class Recognizer(nn.Module):
         if videos := any(map(itemgetter(0), runs)):
             from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
         workers = cores() if options.workers is None else options.workers
-        with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar:
+        with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar, report_dead_workers():
             for video, run in runs:
                 dataset = VideoDataset(photos, run, options) if video else Subset(photos, run)
                 # A few photos are read faster than workers start.

@@ -230,7 +230,7 @@ class Counts:
 
     def add(self, photo: Photo[FaceResult], rows: Sequence[Mapping[str, Cell]]) -> None:
         """Adds a photo or frame and its rows in the table."""
-        image = "failed video" if is_video(Path(photo.path)) else "photo"
+        image = "failed video" if photo.frame is None and is_video(Path(photo.path)) else "photo"
         self.kinds[image if photo.frame is None else "frame"] += 1
         self.statuses[photo.reason] += 1
         for row in rows if photo.faces else ():

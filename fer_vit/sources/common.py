@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from errno import EINVAL
 from functools import partial
 from pathlib import Path
 
@@ -70,17 +71,17 @@ def read_table(
     if not path.is_file():
         return
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        lines = csv.reader(file, delimiter=separator)
+        lines = filter(None, reader := csv.reader(file, delimiter=separator, skipinitialspace=True))
         try:
             names = [name.strip().lower() for name in (next(lines, ()) if header else columns)]
             if not set(map(str.lower, columns)) <= set(names):
                 raise bad_line(path, 1, f"the columns {', '.join(columns)}", ",".join(names))
-            for cells in filter(None, lines):
+            for cells in lines:
                 if len(cells) != len(names):
-                    raise bad_line(path, lines.line_num, f"{len(names)} columns", separator.join(cells))
-                yield lines.line_num, dict(zip(names, map(str.strip, cells), strict=True))
+                    raise bad_line(path, reader.line_num, f"{len(names)} columns", separator.join(cells))
+                yield reader.line_num, dict(zip(names, map(str.strip, cells), strict=True))
         except csv.Error as error:
-            raise bad_line(path, lines.line_num, "comma-separated values", str(error)) from error
+            raise bad_line(path, reader.line_num, "comma-separated values", str(error)) from error
 
 
 def bad_line(path: Path, line: int, expected: str, came: str) -> FerVitError:
@@ -149,7 +150,9 @@ def _extract(archive: Path, folder: Path, out: Path) -> None:
                 room = f"room for the {size:,} bytes in {archive}, but there are {free:,} beside {out}"
                 raise FerVitError(f"Expected {room}. Choose another folder.")
             file.extractall(folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno != EINVAL:  # from a damaged zip: a seek before its start
+            raise
         raise FerVitError(f"Expected a complete zip at {archive}, but got: {error}. Fetch it again.") from error
 
 

@@ -153,7 +153,8 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
         with suppress(OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports them
             first |= yaml.safe_load(Path(config).read_text())
     first |= {name: word for name, word in vars(given).items() if word is not None}
-    checkpoint, settings, path = None, None, Path(str(first.get("ckpt_path") or "null"))
+    word = first.get("ckpt_path")
+    checkpoint, settings, path = None, None, Path("null" if word is None else str(word))
     task: Task = first.get("task") or "classification"
     if str(path) != "null":
         checkpoint = folder.load_checkpoint(path)

@@ -15,12 +15,14 @@ from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.flop_counter import FlopCounterMode
 
+from fer_vit.errors import FerVitError
 from fer_vit.files import atomic_write, remove_stale
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
@@ -54,6 +56,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Writes a checkpoint; if that fails, the FerVitError names the newest one that exists."""
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
         kept = newest_checkpoint([Path(path).parent])
         resume = f"The previous one is kept: resume with `--ckpt_path {kept}`" if kept else "Start again"
         data = io.BytesIO()
@@ -98,11 +103,15 @@ class LastCheckpoint(ModelCheckpoint):
                 callback.best_k_models, callback.kth_best_model_path = {path: score}, path
                 callback.best_model_score = callback.kth_value = score
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes over SIGTERM from Lightning, which restores the handler at the end."""
-        super().on_train_start(trainer, pl_module)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: setattr(self, "sigterm", True))
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Takes over SIGTERM in runs without a sanity check."""
+        super().on_train_start(trainer, pl_module)
+        self.on_sanity_check_start(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -119,12 +128,17 @@ class LastCheckpoint(ModelCheckpoint):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Ends the run at the step after this validation, which could not be resumed."""
+        self.sigterm |= trainer._signal_connector.received_sigterm  # by Lightning's handler, earlier
         trainer._signal_connector.received_sigterm = False
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Saves the step at which SIGTERM stopped the run."""
         if isinstance(exception, SIGTERMException):
             super().on_exception(trainer, pl_module, exception)
+
+    def _should_skip_saving_checkpoint(self, trainer: L.Trainer) -> bool:
+        # Private, both: a validation may lie amid accumulated batches.
+        return super()._should_skip_saving_checkpoint(trainer) or trainer.fit_loop._should_accumulate()
 
     def _should_save_on_train_epoch_end(self, trainer: L.Trainer) -> bool:
         # Private: saves epochs without validation, too, and epochs with one after `checkpoint` has recorded its score.
@@ -142,13 +156,26 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
         while processes:  # emptied, because Lightning kills this process when it finds a killed one among them
             processes.pop().kill()
         interrupted = isinstance(error.__context__, KeyboardInterrupt)  # Lightning makes a SystemExit of it
-        if not interrupted and not isinstance(error, SIGTERMException):
+        lost = is_lost_process(error)
+        if not (lost or interrupted or isinstance(error, SIGTERMException)):
             raise
-        callbacks: list[Any] = trainer.checkpoint_callbacks
-        last = newest_checkpoint({Path(callback.dirpath) for callback in callbacks if callback.dirpath})
+        last = last_checkpoint(trainer)
         advice = f" Resume with the same command; `fit` needs `--ckpt_path {last}`." if last and verb == "fit" else ""
+        if lost:
+            raise FerVitError(f"Another process of this run died or no longer answers.{advice}") from error
         print_once(f"Ended by {'Ctrl-C' if interrupted else 'SIGTERM'}.{advice}")
         sys.exit(128 + (signal.SIGINT if interrupted else signal.SIGTERM))
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Returns whether another process of a run is gone."""
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+
+
+def last_checkpoint(trainer: L.Trainer) -> Path | None:
+    """Returns the newest checkpoint of a run."""
+    callbacks: list[Any] = trainer.checkpoint_callbacks
+    return newest_checkpoint({Path(callback.dirpath) for callback in callbacks if callback.dirpath})
 
 
 print_once = rank_zero_only(print)

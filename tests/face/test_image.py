@@ -1,19 +1,17 @@
-"""The image reader against OpenCV, and files that would take a machine's memory or time."""
+"""The image reader against Pillow, and files that would take a machine's memory or time."""
 
 import io
 import random
 import struct
-from contextlib import suppress
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 import fer_vit.face.image as reader
-from fer_vit.face.image import ImageError, count_scans, decode_image, encode_png, read_bytes, read_image
-from tests.helpers.hostile import BOMBS, FORMATS, bomb, claiming, many_scans, picture, saved, tiff_bomb
+from fer_vit.face.image import ImageError, count_scans, decode_image, encode_png, image_size, read_bytes, read_image
+from tests.helpers.hostile import BOMBS, FORMATS, bomb, many_scans, picture, tiff_bomb
 
 
 def drawing(height: int = 24, width: int = 40) -> np.ndarray:
@@ -22,58 +20,63 @@ def drawing(height: int = 24, width: int = 40) -> np.ndarray:
     return np.stack([x * 6, y * 10, 255 - 3 * x - 5 * y], -1).clip(0, 255).astype(np.uint8)
 
 
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
 def difference(data: bytes) -> int:
-    """Largest difference between the reader's pixels and OpenCV's."""
-    expected, image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB), decode_image(data)
+    """Largest difference between the reader's pixels and Pillow's, upright and in RGB."""
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"), int)
+    image = decode_image(data)
     assert image.dtype == np.uint8
     assert image.shape == expected.shape
-    return int(np.abs(image.astype(int) - expected).max())
+    return int(np.abs(image - expected).max())
 
 
-PLAIN = Image.fromarray(drawing())
-MODES = [(kind, mode) for kind, modes in FORMATS.items() for mode in modes if mode != "F"]
-
-
-@pytest.mark.parametrize(("kind", "mode"), [*MODES, ("MPO", "RGB")])
-def test_pixels_of_every_format_and_mode(kind: str, mode: str) -> None:
-    deep = Image.fromarray(drawing()[..., 0].astype(np.uint16) * 256 + 255)
-    image = deep if mode == "I;16" else PLAIN.convert(mode)
-    if (kind, mode) == ("PNG", "RGBA"):
-        image.putalpha(128)
-    data = saved(image, kind)
-    assert difference(data) <= (mode == "CMYK")
-    assert Image.open(io.BytesIO(data)).mode == mode or kind in ("WEBP", "GIF", "AVIF")
-
-
-def test_pixels_of_32_bits_are_an_error() -> None:
-    with pytest.raises(ImageError, match=r"^pixels of 32 bits"):
-        decode_image(saved(PLAIN.convert("F"), "TIFF"))
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "AVIF"])
+@pytest.mark.parametrize("kind", ["jpeg", "avif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_every_orientation_is_turned_upright(orientation: int, kind: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation  # which Pillow writes into an AVIF's own boxes
-    upright = drawing().transpose(1, 0, 2) if orientation > 4 else drawing()
-    rows, columns = ((1, 1), (1, -1), (-1, -1), (-1, 1))[(orientation - 1) % 4]
-    image = decode_image(saved(PLAIN, kind, exif=exif, quality=100, subsampling="4:4:4"))
-    assert np.abs(image - upright[::rows, ::columns].astype(int)).max() <= 6
+    how = {"subsampling": 0} if kind == "jpeg" else {"subsampling": "4:4:4"}
+    data = encoded(Image.fromarray(drawing()), kind, exif=exif, quality=95, **how)
+    assert decode_image(data).shape == ((24, 40, 3) if orientation <= 4 else (40, 24, 3))
+    assert difference(data) <= 3
 
 
 def test_heic_is_named_but_an_avif_may_have_its_brands() -> None:
     for brands in (b"heic\0\0\0\0mif1heic", b"mif1\0\0\0\0mif1heix", b"msf1\0\0\0\0msf1hevc"):
         with pytest.raises(ImageError, match=r"^HEIC, which is not read: save it as JPEG$"):
             decode_image(struct.pack(">I", 8 + len(brands)) + b"ftyp" + brands + bytes(100))
-    data = saved(PLAIN, "AVIF")
+    data = encoded(Image.fromarray(drawing()), "avif", quality=95)
     assert b"mif1" in data[:40]
-    assert (decode_image(data.replace(b"ftypavif", b"ftypmif1", 1)) == decode_image(data)).all()
+    assert difference(data.replace(b"ftypavif", b"ftypmif1", 1)) <= 6
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "gif", "webp"])
+def test_channels_are_rgb(kind: str) -> None:
+    solid = np.full((16, 16, 3), (200, 100, 30), np.uint8)
+    data = encoded(Image.fromarray(solid), kind, **({"lossless": True} if kind == "webp" else {}))
+    np.testing.assert_array_equal(decode_image(data), solid)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "LA", "P", "1", "CMYK"])
+def test_other_modes_become_rgb(mode: str) -> None:
+    picture = Image.fromarray(drawing())
+    if mode == "RGBA":
+        picture.putalpha(128)
+    how = {"format": "jpeg", "quality": 95, "subsampling": 0} if mode == "CMYK" else {"format": "png"}
+    data = encoded(picture.convert(mode), how.pop("format"), **how)
+    assert Image.open(io.BytesIO(data)).mode == mode
+    assert difference(data) <= (6 if mode == "CMYK" else 0)
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif", "bmp", "tiff"])
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
 def test_a_truncated_file_is_an_image_error(kind: str, share: float) -> None:
-    data = saved(Image.fromarray(drawing(120, 200)), kind)
+    data = encoded(Image.fromarray(drawing(120, 200)), kind)
     with pytest.raises(ImageError, match="not an image"):
         decode_image(data[: int(len(data) * share)])
 
@@ -90,13 +93,52 @@ def test_reading_files_and_reasons_of_failures(tmp_path: Path) -> None:
         read_bytes(tmp_path / ("a" * 300))
 
 
-# Files that would take memory or time
+# Headers
+
+PLAIN = Image.new("RGB", (70, 50))
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, modes in FORMATS.items() for mode in modes])
+def test_sizes_of_all_formats(kind: str, mode: str) -> None:
+    for seed in range(10):
+        data = picture(np.random.default_rng(seed), kind, mode, 70, 50)
+        expected = (0, 0) if kind == "AVIF" or data[12:16] in (b"VP8 ", b"VP8L") else (70, 50)
+        assert image_size(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("JPEG", {"progressive": True}),
+        ("JPEG", {"comment": b"\xff\xc0\x00\x11\x08\xff\xff\xff\xff" * 9}),
+        ("JPEG", {"icc_profile": b"\xff\xda\xff\xc0" * 50_000}),
+        ("TIFF", {"big_tiff": True}),
+        ("WEBP", {"icc_profile": b"x"}),
+    ],
+)
+def test_sizes_in_other_places(kind: str, how: dict[str, object]) -> None:
+    assert image_size(encoded(PLAIN, kind, **how)) == (70, 50)
+
+
+def test_sizes_in_rare_headers() -> None:
+    entries = ((256, 3, 1, 70 << 16), (256, 4, 1, 900), (257, 4, 1, 50))  # two widths, in the other byte order
+    tiff = b"MM\0\x2a" + struct.pack(">IH", 8, 3) + b"".join(struct.pack(">HHII", *entry) for entry in entries)
+    assert image_size(tiff) == (900, 50)
+    old = b"BM" + bytes(12) + struct.pack("<IHH", 12, 70, 50)
+    top = b"BM" + bytes(12) + struct.pack("<Iii", 40, 70, -50)
+    assert image_size(old) == image_size(top) == (70, 50)
+    data = encoded(PLAIN, "JPEG")
+    data = data[:20] + b"garbage\xff\0\xff\xd0" + b"\xff" * 9 + data[20:]
+    assert image_size(data) == (70, 50)
+    assert decode_image(data).shape == (50, 70, 3)
+
 
 SHORT = [b"", b"text", b"\0" * 1000, b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0"]
 
 
 @pytest.mark.parametrize("data", [*SHORT, b"P6 2 2 255 " * 9, b"#?RADIANCE\n"])
 def test_other_formats_and_short_files_reach_no_decoder(data: bytes) -> None:
+    assert image_size(data) is None
     with pytest.raises(ImageError, match=r"^(not an image that can be decoded|the file is empty)$"):
         decode_image(data)
 
@@ -114,26 +156,30 @@ def test_the_largest_photos_of_phones_pass() -> None:
     assert reader.MAX_PIXELS > 16_384 * 12_288
     assert decode_image(tiff_bomb(300)).shape == (300, 300, 3)
     with pytest.raises(ImageError, match=r"^too large: 16,385 x 16,384 pixels, the limit is 268 megapixels$"):
-        decode_image(claiming("BMP", 18, struct.pack("<ii", 16_385, 16_384)))
+        decode_image(b"BM" + bytes(12) + struct.pack("<Iii", 40, 16_385, 16_384))
 
 
 def test_scans() -> None:
-    assert count_scans(saved(PLAIN, "PNG")) == 0
-    assert count_scans(saved(PLAIN, "JPEG") + b"\xff\xda" * 1000) == 1  # a film may follow a photo
-    assert count_scans(saved(PLAIN, "JPEG", progressive=True)) == 10
+    assert count_scans(encoded(PLAIN, "PNG")) == 0
+    assert count_scans(encoded(PLAIN, "JPEG") + b"\xff\xda" * 1000) == 1  # a film may follow a photo
+    assert count_scans(encoded(PLAIN, "JPEG", progressive=True)) == 10
     assert count_scans(many_scans(64, reader.MAX_SCANS)) == reader.MAX_SCANS
     assert decode_image(many_scans(64, reader.MAX_SCANS)).shape == (64, 64, 3)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # from Pillow about damaged EXIF
 @pytest.mark.parametrize("kind", FORMATS)
-def test_torn_files_are_images_or_errors(kind: str) -> None:
+def test_torn_headers_have_a_size_or_none(kind: str) -> None:
     rng = random.Random(0)
     whole = picture(np.random.default_rng(1), kind, FORMATS[kind][0], 70, 50)
-    for _ in range(300):
+    torn = [whole[:end] for end in range(min(len(whole), 400))]
+    for _ in range(500):
         data = bytearray(whole[: rng.randrange(4, len(whole))])
         for _ in range(rng.randrange(4)):
             data[rng.randrange(min(len(data), 300))] = rng.randrange(256)
-        with suppress(ImageError):
-            assert reader.reduction_to(bytes(data), 10) in (1, 2, 4)
-            assert decode_image(bytes(data)).ndim == 3
+        torn.append(bytes(data))
+    torn += [bomb(name)[:end] for name in BOMBS for end in range(100)]
+    for data in torn:
+        size = image_size(data)
+        assert size is None or (len(size) == 2 and min(size) >= 0)
+        assert count_scans(data) >= 0
+        assert reader.reduction_to(data, 10) in (1, 2, 4, 8)
