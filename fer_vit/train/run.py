@@ -121,10 +121,17 @@ class LastCheckpoint(ModelCheckpoint):
         Private: a checkpoint amid accumulated batches would lack their gradients, and only Lightning's own handler sets
         the flag.
         """
-        if trainer.fit_loop._should_accumulate():
-            return
-        if trainer.strategy.reduce_boolean_decision(self.sigterm, all=False):
-            trainer._signal_connector.received_sigterm = True
+        if not trainer.fit_loop._should_accumulate():
+            self._stop_together(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Saves the epoch; stops after it if its validation followed the last step."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._stop_together(trainer)
+
+    def _stop_together(self, trainer: L.Trainer) -> None:
+        self.sigterm |= trainer._signal_connector.received_sigterm  # by Lightning's handler, earlier
+        trainer._signal_connector.received_sigterm = trainer.strategy.reduce_boolean_decision(self.sigterm, all=False)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Ends the run at the step after this validation, which could not be resumed."""
