@@ -109,7 +109,9 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, RuntimeError):
         if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
             return "error: The GPU has too little memory. Free some, lower the batch size, or hide the GPU."
-        return ""
+        from fer_vit.processes import WORKER_DIED  # imports OpenCV, which `--help` does not need
+
+        return f"error: {WORKER_DIED}" if "DataLoader worker" in str(error) else ""  # torch's words
     # The text of an OSError from a worker is the worker's traceback; its last line is the message.
     words = str(error).strip().splitlines() or [type(error).__name__]
     return f"error: {words[-1]}"

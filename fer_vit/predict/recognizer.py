@@ -176,7 +176,8 @@ class Recognizer(nn.Module):
 
     def recognize(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[Photo[FaceResult]]:
         """Yields photos and frames with their faces, in order: finds, classifies and smooths."""
-        return smooth_faces(self.classify(self.find(sources, options), sources), options.smooth)
+        with report_dead_workers():  # torch raises its error anywhere
+            yield from smooth_faces(self.classify(self.find(sources, options), sources), options.smooth)
 
     def find(self, sources: Sequence[Source], options: PhotoOptions) -> Iterator[FoundFaces]:
         """Yields photos and frames, in order, with their faces in batches for `forward`, under a progress bar."""
@@ -185,7 +186,7 @@ class Recognizer(nn.Module):
         if videos := any(map(itemgetter(0), runs)):
             from fer_vit.predict.video import VideoDataset  # only here: PyAV may not be installed
         workers = cores() if options.workers is None else options.workers
-        with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar, report_dead_workers():
+        with tqdm(total=None if videos else len(photos), unit=" images", disable=None) as bar:
             for video, run in runs:
                 dataset = VideoDataset(photos, run, options) if video else Subset(photos, run)
                 # A few photos are read faster than workers start.
