@@ -109,9 +109,7 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, RuntimeError):
         if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
             return "error: The GPU has too little memory. Free some, lower the batch size, or hide the GPU."
-        from fer_vit.processes import WORKER_DIED  # imports OpenCV, which `--help` does not need
-
-        return f"error: {WORKER_DIED}" if "DataLoader worker" in str(error) else ""  # torch's words
+        return ""
     # The text of an OSError from a worker is the worker's traceback; its last line is the message.
     words = str(error).strip().splitlines() or [type(error).__name__]
     return f"error: {words[-1]}"
@@ -168,7 +166,10 @@ def run_plain(verb: str, args: list[str]) -> None:
     except ArgumentError as error:
         hint = suggest_option(words, parser)
         raise FerVitError(f"{error}{hint} (`fer-vit {verb} --help` lists the options)") from error
-    result = function(**values)
+    from fer_vit.processes import report_dead_workers  # imports OpenCV, which `--help` does not need
+
+    with report_dead_workers():
+        result = function(**values)
     if hasattr(module, "show"):  # the command only returns its result
         module.show(result)
 

@@ -37,15 +37,21 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
             _flush(entry)
         if new.is_dir() and path.is_dir():
             path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
-        try:
-            if new.is_file() and not overwrite:
-                path.hardlink_to(new)
-        except OSError:
-            if os.path.lexists(path):
-                raise FerVitError(f"{path} {EXISTS}") from None
-        if new.is_dir() or overwrite or not path.exists():  # the last: the file system has no links
+        if new.is_dir() or overwrite:
             new.replace(path)
+        else:
+            _add(new, path)
         _flush(path.parent)
+
+
+def _add(new: Path, path: Path) -> None:
+    """Moves a file to a path where there is none."""
+    try:
+        path.hardlink_to(new)
+    except OSError as error:
+        if os.path.lexists(path):
+            raise FerVitError(f"{path} {EXISTS}") from error
+        new.replace(path)  # the file system has no links
 
 
 @contextmanager
@@ -104,12 +110,12 @@ def remove_stale(path: Path) -> None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yields the files below a folder, not hidden ones, in order; follows links. FerVitError if one is not readable."""
+    """Yields the visible files below a folder in order, and follows links; raises FerVitError if it cannot read one."""
     top = Path(os.path.realpath(folder))
     seen = {*map(str, top.parents)}  # links to parents are not followed
     for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
         real = os.path.realpath(parent)
-        below = os.path.islink(parent) and top in Path(real).parents and "/." not in Path(real).as_posix()
+        below = os.path.islink(parent) and top in Path(real).parents and f"{os.sep}." not in real.removeprefix(str(top))
         if real in seen or below:  # a link to a folder below the top, which is read under its own name
             folders.clear()
             continue

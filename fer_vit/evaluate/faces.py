@@ -1,4 +1,4 @@
-"""Labelled faces and the probabilities that a model gives them, also for corrupted images; the temperature.
+"""Labelled faces, the probabilities that a model gives them, their calibration, and corrupted images.
 
 Corruptions cover, turn, blur or shrink faces, or change or remove landmarks. Every corrupted image is processed like by
 `fer-vit predict --face crop`: face and landmarks are detected again.

@@ -55,7 +55,7 @@ def annotate_video(
 
 
 def _add_video(file: av.container.OutputContainer, source: av.container.InputContainer, first: Frame) -> av.VideoStream:
-    """Adds a stream for frames like `first`, in the colours that players assume or the tags of `source` name."""
+    """Adds a stream for frames like `first`; its colours have the tags of `source`, or else the usual ones."""
     name = next(name for name in CODECS if name in av.codecs_available)
     height, width = (side + side % 2 for side in first.image.shape[:2])  # even, for the codecs
     rate, tags = source.streams.video[0].guessed_rate or 25, source.streams.video[0].codec_context

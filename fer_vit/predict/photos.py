@@ -83,8 +83,7 @@ def find_images(inputs: Sequence[str | Path], suffixes: Set[str] = IMAGE_SUFFIXE
     named = {str(item): _named(str(item)) for item in inputs}
     found: dict[Path, None] = {}
     for item, paths in named.items():
-        images = [image for path in paths for image in (files_below(path) if path.is_dir() else [path])]
-        images = [image for image in images if image.suffix.lower() in suffixes or image in {*paths}]
+        images = [image for path in paths for image in _images_in(path, suffixes)]
         if not images:
             names = ", ".join(sorted(suffixes))
             raise FerVitError(f"Expected images ({names}) in {item}, but found none. Name a folder with images.")
@@ -103,6 +102,10 @@ def _named(item: str) -> list[Path]:
     if not matches:
         raise FerVitError(f"Expected an image, a folder or a pattern that matches some, but there is no {item}.")
     return sorted(matches.values())
+
+
+def _images_in(path: Path, suffixes: Set[str]) -> Iterable[Path]:
+    return (file for file in files_below(path) if file.suffix.lower() in suffixes) if path.is_dir() else [path]
 
 
 FaceMode = Literal["detect", "crop"]

@@ -134,7 +134,7 @@ class LastCheckpoint(ModelCheckpoint):
         trainer._signal_connector.received_sigterm = trainer.strategy.reduce_boolean_decision(self.sigterm, all=False)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Ends the run at the step after this validation, which could not be resumed."""
+        """Lets a validation finish, because Lightning cannot resume one; the run ends after the next step or epoch."""
         self.sigterm |= trainer._signal_connector.received_sigterm  # by Lightning's handler, earlier
         trainer._signal_connector.received_sigterm = False
 

@@ -169,10 +169,11 @@ def test_crops(photos: Path) -> None:
 
 
 def test_links_to_folders_are_followed_and_no_folder_is_read_twice(tmp_path: Path) -> None:
-    top, other = tmp_path / "top", tmp_path / "other"
+    home = tmp_path / ".home"  # hidden, but named
+    top, other = home / "top", home / "other"
     for name in ("top/b/1.png", "top/.store/2.png", "other/deep/3.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).touch()
     links = {"a": top / "b", "kept": top / ".store", "more": other, "same": other / "deep", "b/loop": top}
     for link, goal in links.items():
         (top / link).symlink_to(goal)
