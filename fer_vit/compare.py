@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from itertools import combinations, groupby, pairwise, product
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image as Pil
@@ -35,7 +35,7 @@ LEAST, EQUAL = 6, 1e-9
 def interval(mean: float | None, bounds: Any, persons: int) -> Interval:
     """Returns a result with its low and high bound; it counts persons, not faces."""
     low, high = (float(bound) if np.isfinite(bound) else None for bound in bounds)
-    return cast(Interval, {"mean": mean, "low": low, "high": high, "persons": persons})
+    return Interval(mean=mean, low=low, high=high, persons=persons)
 
 
 def person_mean(values: Array, most: float = np.inf) -> Interval:

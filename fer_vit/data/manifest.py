@@ -106,7 +106,10 @@ class Manifest:
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
-        """Targets by a model's labels (M, C), None if no row has one; FerVitError if some do, or it lacks one."""
+        """Returns the targets in the order of a model's labels (M, C); None when no row has a label.
+
+        Raises FerVitError when only some rows have a label, or the model lacks a label that a row has.
+        """
         targets = self.targets()
         if targets is None:
             if self.table["label"].null_count < len(self):

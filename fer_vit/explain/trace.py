@@ -174,7 +174,7 @@ class Views(NamedTuple):
 
 @torch.no_grad()
 def attention_views(seen: Trace, *more: Tensor) -> Views:
-    """Returns the views of attention; one that follows for each of `more` relations (B, R, R) is 0 in all else."""
+    """Returns the views of attention, then a view for each of the relations `more` (B, R, R), whose rest is 0."""
     maps, distance = head_maps(seen)
     queries = seen.pooled.weights.float().mean(1)  # (B, 1 or C, T)
     queries = queries if queries.shape[1] > 1 else queries[:, :0]

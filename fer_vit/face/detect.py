@@ -176,7 +176,7 @@ def refine_landmarks(image: Image, faces: list[Face]) -> list[Face]:
 
 
 def find_landmarks(image: Image, to_cut: Array) -> Array:
-    """Finds landmarks (5, 2) of a face, given the matrix (2, 3) to SIDE pixels that it fills; refined when upright."""
+    """Finds the landmarks (5, 2) of a face that fills a square of SIDE pixels, given the matrix (2, 3) to it."""
     return refine_points(image, _find_in_cut(image, to_cut))
 
 

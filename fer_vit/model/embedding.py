@@ -20,7 +20,10 @@ from fer_vit.model.tokens import sincos_1d, sincos_2d
 
 
 class Normalize(nn.Module):
-    """Normalises crops by a backbone's mean and deviation, or (`standardize`) their own; to grey for one channel."""
+    """Normalises crops by the mean and deviation of a backbone or, with `standardize`, of each crop.
+
+    A network with one input channel gets grey crops.
+    """
 
     mean: Tensor
     std: Tensor

@@ -121,6 +121,6 @@ def sincos_1d(position: Tensor, dim: int) -> Tensor:
 
 
 def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels; D is a multiple of 4, a patch the unit."""
+    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels; D is a multiple of 4. The unit is a patch."""
     code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines alternating
     return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO, TypedDict
+from typing import Any, NotRequired, TextIO, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,12 +22,13 @@ NOTHING = "-"  # cell of a missing result
 
 
 class Interval(TypedDict):
-    """A result over faces with its 95 % interval; None where no face, or a single one, has a value."""
+    """A result over faces or persons with its 95 % interval; None if too few of them have a value."""
 
     mean: float | None
     low: float | None
     high: float | None
-    faces: int
+    faces: NotRequired[int]
+    persons: NotRequired[int]
 
 
 def interval_text(one: Interval, form: str) -> str:

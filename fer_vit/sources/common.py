@@ -65,8 +65,8 @@ def read_table(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields line number (from 1) and cells by column, in lower case, of a table's lines that are not blank.
 
-    Nothing if there is no file. Without a header, the table has the given columns. Raises FerVitError when a column is
-    missing, or a line has another number of cells.
+    Yields nothing without a file. Without a header, the table has the given columns. Raises FerVitError when a column
+    is missing, or a line has another number of cells.
     """
     if not path.is_file():
         return

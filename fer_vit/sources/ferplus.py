@@ -51,7 +51,7 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
     existing = set(os.listdir(table.parent))
     for line, cells in read_table(table, ("name", "box", *NAMES, *OTHERS), header=False):
         name, _, *texts = cells.values()
-        if not all(map(str.isdecimal, texts)):
+        if not all(text.isdecimal() and len(text) < 10 for text in texts):
             raise bad_line(table, line, "file name, box and ten vote counts", ",".join(cells.values()))
         counts = [*map(int, texts)]
         votes = soft(counts) if labels == "soft" else majority(counts)
@@ -68,7 +68,10 @@ def _read_split(table: Path, split: Split, labels: str, reading: Reading) -> Non
 
 
 def majority(counts: Sequence[int]) -> Array | None:
-    """Returns (8,), 1 for more than half of the votes, single ones aside; None without it, or for unknown or NF."""
+    """Returns 1 for the expression with more than half of the votes, 0 for the others (8,).
+
+    None if there is no such expression, or unknown or NF wins. Single votes do not count.
+    """
     votes = np.where(np.asarray(counts) > 1, counts, 0)
     winner = votes.argmax()
     return np.eye(len(NAMES))[winner] if 2 * votes[winner] > votes.sum() and winner < len(NAMES) else None

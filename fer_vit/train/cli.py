@@ -130,7 +130,7 @@ def train(args: list[str]) -> str:
 
 
 def fit(config: str | Path, **overrides: Any) -> str:
-    """As `train`, with a config, a file or a shipped one, and options: `fit("finetune", **{"data.manifest": path})`."""
+    """Trains with a config (a file or a shipped one) and options: `fit("finetune", **{"data.manifest": path})`."""
     words = ["fit", f"--config={config}"]
     for name, value in overrides.items():
         words.append(f"--{name}={json.dumps(value) if isinstance(value, dict | list | tuple | bool | None) else value}")
