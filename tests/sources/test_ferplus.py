@@ -122,6 +122,7 @@ def test_read_soft_keeps_the_majority_outside_of_train(tmp_path: Path) -> None:
         f"a.png,{BOX},x,8,0,0,0,0,0,0,0,2",
         f"a.png,{BOX},-1,8,0,0,0,0,0,0,0,2",
         f"a.png,{BOX},0,8,0,0,0,0,0,0,0,2,0",
+        f"a.png,{BOX},{5000 * '9'},8,0,0,0,0,0,0,0,2",
     ],
 )
 def test_malformed_line(tmp_path: Path, line: str) -> None:
